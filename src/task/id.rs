@@ -1,0 +1,50 @@
+//! Identifiers. All are made by us (UUIDv7, through the `Ids` door), never taken from a provider,
+//! so a lost answer can be looked up by key and two tasks can never share one.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub Uuid);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = uuid::Error;
+
+            /// Reads the hyphenated form only, which is what we write.
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                let id = Uuid::try_parse(text)?;
+                if text.len() == 36 { Ok(Self(id)) } else { Uuid::try_parse("").map(Self) }
+            }
+        }
+    };
+}
+
+id!(
+    /// One conversation of one agent for one user.
+    TaskId
+);
+id!(
+    /// One question to a human; never reused.
+    RequestId
+);
+id!(
+    /// One tool call. Ours and unique, whatever id the model used.
+    CallId
+);
+id!(
+    /// One commit. Its items carry it, so that a commit whose answer was lost can be looked up.
+    ChangeId
+);

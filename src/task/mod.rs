@@ -1,0 +1,18 @@
+//! The nouns of the contract, and what happens next. Pure: no clock, no I/O, no memory.
+//! The only room that everybody may import; it imports none.
+
+pub mod change;
+pub mod decision;
+pub mod failure;
+pub mod id;
+pub mod item;
+pub mod limits;
+pub mod request;
+pub mod status;
+pub mod step;
+pub mod text;
+pub mod time;
+pub mod tool_spec;
+pub mod transcript;
+pub mod turn;
+pub mod verdict;

@@ -1,0 +1,176 @@
+//! A question to a human, as it was asked. Everything in it is fixed at that commit.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use super::id::{CallId, RequestId, TaskId};
+use super::tool_spec::{Effect, ToolSpec};
+use super::verdict::{Terms, Verdict};
+
+/// What kind of question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RequestKind {
+    /// May these calls run?
+    Approval,
+    /// The agent asks for guidance.
+    Guidance,
+    /// A login is needed.
+    Credentials,
+    /// The agent asks for a yes.
+    Confirmation,
+    /// The caller runs the tool and posts its result.
+    ExternalResult,
+    /// A call whose outcome is unknown: what happened?
+    Reconcile,
+}
+
+impl RequestKind {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Approval, Self::Guidance, Self::Credentials, Self::Confirmation, Self::ExternalResult, Self::Reconcile];
+
+    /// The word on the wire and in the database.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Approval => "approval",
+            Self::Guidance => "guidance",
+            Self::Credentials => "credentials",
+            Self::Confirmation => "confirmation",
+            Self::ExternalResult => "external_result",
+            Self::Reconcile => "reconcile",
+        }
+    }
+
+    /// The kind of that word, byte by byte.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == word)
+    }
+}
+
+/// Something an approver should look at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Warning {
+    /// A stable code.
+    pub code: String,
+    /// JSON pointer into the arguments.
+    pub pointer: String,
+    /// One sentence.
+    pub detail: String,
+}
+
+/// One call as it stood when the question was asked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AskedCall {
+    /// Ours.
+    pub tool_call_id: CallId,
+    /// The tool's name.
+    pub name: String,
+    /// The exact text the model wrote: what is shown, digested and run.
+    pub arguments_text: String,
+    /// What repeating it does.
+    pub effect: Effect,
+    /// Where it goes.
+    pub target: String,
+    /// The line an approver reads.
+    pub summary: String,
+    /// What to look at.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<Warning>,
+    /// Whether this request decides it; others of the turn are shown for context.
+    pub needs_decision: bool,
+    /// The policy's word.
+    pub verdict: Verdict,
+    /// The rule that gave it.
+    pub rule: Option<String>,
+    /// Its reason.
+    pub reason: Option<String>,
+    /// The tool's JSON Schema.
+    pub parameters: Value,
+    /// Digest of what was asked, see [`call_digest`].
+    pub digest: String,
+}
+
+/// A question as it was asked: the `intervention_requested` item's content.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Asked {
+    /// Its own fresh id.
+    pub request_id: RequestId,
+    /// What kind.
+    pub kind: RequestKind,
+    /// Approval: all calls of the turn; other kinds: the one call that asks.
+    pub pending_tool_calls: Vec<AskedCall>,
+    /// Under which terms.
+    pub terms: Terms,
+    /// Over the digests of the calls it decides, in order.
+    pub digest: String,
+    /// What the agent asks, in its own words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub question: Option<String>,
+    /// What belongs to the question.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub details: Option<Value>,
+    /// JSON Schema of the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub form: Option<Value>,
+}
+
+impl Asked {
+    /// The calls this request decides.
+    pub fn own_calls(&self) -> impl Iterator<Item = &AskedCall> {
+        self.pending_tool_calls.iter().filter(|call| call.needs_decision)
+    }
+}
+
+/// Digest of one call: tenant, task, call, tool, the tool's definition, target, effect, argument bytes and rule,
+/// each length-prefixed (so that no separator can be forged), SHA-256. Opaque to clients.
+#[must_use]
+pub fn call_digest(
+    tenant: &str,
+    task: TaskId,
+    call: CallId,
+    tool: &ToolSpec,
+    arguments_text: &str,
+    rule: Option<&str>,
+) -> String {
+    let mut hash = Sha256::new();
+    let mut put = |part: &[u8]| {
+        hash.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
+        hash.update(part);
+    };
+    put(tenant.as_bytes());
+    put(task.0.as_bytes());
+    put(call.0.as_bytes());
+    put(tool.name.as_bytes());
+    put(tool.definition.as_bytes());
+    put(tool.target.as_bytes());
+    put(tool.effect.as_str().as_bytes());
+    put(arguments_text.as_bytes());
+    put(if rule.is_some() { b"rule" } else { b"none" });
+    put(rule.unwrap_or("").as_bytes());
+    sha256(&hash.finalize())
+}
+
+/// Digest of a request: over the digests of the calls it decides, in order.
+#[must_use]
+pub fn request_digest<'a>(calls: impl Iterator<Item = &'a str>) -> String {
+    let mut hash = Sha256::new();
+    for digest in calls {
+        hash.update(u64::try_from(digest.len()).unwrap_or(u64::MAX).to_be_bytes());
+        hash.update(digest.as_bytes());
+    }
+    sha256(&hash.finalize())
+}
+
+/// `sha256:` and the bytes in lower-case hex.
+#[must_use]
+pub fn sha256(hash: &[u8]) -> String {
+    use std::fmt::Write as _;
+    hash.iter().fold(String::from("sha256:"), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

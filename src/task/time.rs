@@ -1,0 +1,48 @@
+//! A moment, in microseconds: what both databases keep. Nanoseconds would survive on one of them only.
+
+use std::fmt;
+use std::ops::Add;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Microseconds since 1970-01-01T00:00:00Z. Shown as RFC 3339 UTC with six digits and `Z`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Time(pub i64);
+
+impl Time {
+    /// How long it is from `earlier` to this moment; zero when `earlier` is later.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
+    }
+}
+
+impl Add<Duration> for Time {
+    type Output = Self;
+
+    fn add(self, by: Duration) -> Self {
+        Self(self.0.saturating_add(i64::try_from(by.as_micros()).unwrap_or(i64::MAX)))
+    }
+}
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match jiff::Timestamp::from_microsecond(self.0) {
+            Ok(moment) => write!(f, "{moment:.6}"),
+            Err(_) => f.write_str("9999-12-31T23:59:59.999999Z"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn six_digits_and_z_always() {
+        assert_eq!(Time(0).to_string(), "1970-01-01T00:00:00.000000Z");
+        assert_eq!(Time(1_700_000_000_123_000).to_string(), "2023-11-14T22:13:20.123000Z");
+    }
+}

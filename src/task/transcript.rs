@@ -1,0 +1,112 @@
+//! What the model is shown: the journal as a conversation. Every call of a turn has exactly one result, in the model's
+//! order, before the next question.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::id::CallId;
+use super::item::{Fact, Item, Outcome, Part, ToolResult, Turn};
+use super::text::cut;
+
+/// One message of the conversation.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Message {
+    /// The user.
+    User {
+        /// Data about him, shown before the message.
+        context: Option<BTreeMap<String, String>>,
+        /// What he said.
+        parts: Vec<Part>,
+    },
+    /// The model.
+    Assistant {
+        /// The provider's own JSON, to be sent back unchanged but for the ids of calls that had to be replaced.
+        raw: Value,
+        /// The same, as we read it.
+        text: Option<String>,
+        /// Its calls: (the id the provider knows it by, name, arguments).
+        calls: Vec<(String, String, String)>,
+    },
+    /// The result of one call, right after the turn that asked for it.
+    Result {
+        /// The id the provider knows the call by.
+        provider_id: String,
+        /// The tool.
+        name: String,
+        /// What came out, at most 64 KiB.
+        content: String,
+        /// Whether the tool did what was asked.
+        succeeded: bool,
+    },
+}
+
+/// How much of a result the model is shown.
+const SHOWN: usize = 64 * 1024;
+
+/// The conversation of a journal. A call that has no result yet (which `next_step` never lets a model see) says so.
+#[must_use]
+pub fn conversation(items: &[Item]) -> Vec<Message> {
+    let mut results: BTreeMap<CallId, &ToolResult> = BTreeMap::new();
+    for item in items {
+        match &item.fact {
+            Fact::ToolResult(result) => {
+                results.insert(result.tool_call_id, result);
+            }
+            // A late result takes the place of "unknown": that is all the model had been told.
+            Fact::LateResult(late) => {
+                if results.get(&late.tool_call_id).is_some_and(|known| known.outcome == Outcome::Unknown) {
+                    results.insert(late.tool_call_id, late);
+                }
+            }
+            Fact::TaskStatus { .. }
+            | Fact::UserMessage { .. }
+            | Fact::AssistantMessage(_)
+            | Fact::Judged { .. }
+            | Fact::InterventionRequested(_)
+            | Fact::Decision { .. }
+            | Fact::RequestClosed { .. }
+            | Fact::ToolStarted { .. }
+            | Fact::SubAgentStarted { .. } => {}
+        }
+    }
+    let mut messages = Vec::new();
+    for item in items {
+        if let Fact::UserMessage { items, user_context, .. } = &item.fact {
+            messages.push(Message::User { context: user_context.clone(), parts: items.clone() });
+        }
+        if let Fact::AssistantMessage(turn) = &item.fact {
+            messages.push(assistant(turn));
+            messages.extend(turn.tool_calls.iter().map(|call| {
+                let result = results.get(&call.tool_call_id);
+                Message::Result {
+                    provider_id: call.provider_id.clone(),
+                    name: call.name.clone(),
+                    content: result.map_or_else(|| "There is no result.".to_owned(), |result| shown(&result.content)),
+                    succeeded: result
+                        .is_some_and(|result| matches!(result.outcome, Outcome::Succeeded | Outcome::Responded)),
+                }
+            }));
+        }
+    }
+    messages
+}
+
+fn assistant(turn: &Turn) -> Message {
+    Message::Assistant {
+        raw: turn.raw.clone(),
+        text: turn.text.clone(),
+        calls: turn
+            .tool_calls
+            .iter()
+            .map(|call| (call.provider_id.clone(), call.name.clone(), call.arguments_text.clone()))
+            .collect(),
+    }
+}
+
+fn shown(content: &str) -> String {
+    if content.len() <= SHOWN {
+        return content.to_owned();
+    }
+    format!("{}\n[cut: the result has {} bytes, {SHOWN} are shown]", cut(content, SHOWN), content.len())
+}

@@ -1,0 +1,63 @@
+//! Performs a call. One trait, one file for each kind; `human`, `agent` and `external` tools are specs only, the
+//! engine performs them.
+
+use async_trait::async_trait;
+use serde_json::Value;
+
+use crate::task::id::{CallId, TaskId};
+use crate::task::tool_spec::ToolSpec;
+
+/// Something that performs a call.
+#[async_trait]
+pub trait Tool: Send + Sync {
+    /// What is known of it.
+    fn spec(&self) -> &ToolSpec;
+
+    /// Performs one attempt, and never repeats by itself. Bounded by the tool's timeout.
+    async fn call(&self, call: &Invocation) -> ToolAnswer;
+}
+
+/// One attempt at a call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Invocation {
+    /// The tenant.
+    pub tenant: String,
+    /// The task's owner.
+    pub owner: String,
+    /// The task.
+    pub task_id: TaskId,
+    /// The call: also the `Idempotency-Key`, whichever attempt it is.
+    pub call_id: CallId,
+    /// The exact text that was judged and shown.
+    pub arguments_text: String,
+    /// The same, read once by `arguments.rs`.
+    pub arguments: Value,
+    /// Who approved it, when somebody had to.
+    pub decided_by: Option<String>,
+    /// W3C trace context to pass on.
+    pub traceparent: String,
+}
+
+/// What became of an attempt. Text is clean: no U+0000, no known secret, bounded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToolAnswer {
+    /// A complete answer.
+    Succeeded {
+        /// What the model is shown.
+        content: String,
+        /// Of an HTTP tool.
+        http_status: Option<u16>,
+    },
+    /// It answered that it failed, or provably never got there.
+    Failed {
+        /// What the model is shown.
+        content: String,
+        /// Of an HTTP tool that answered.
+        http_status: Option<u16>,
+    },
+    /// It was sent (or may have been), and nobody knows what happened.
+    Unknown {
+        /// What went wrong, for a person: no URL.
+        problem: String,
+    },
+}
