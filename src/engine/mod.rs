@@ -1,16 +1,40 @@
 //! Makes tasks move. What the outside asks for (`create`, `message`, `cancel`, `retry`, `decide`) only appends facts;
 //! the loop in `drive.rs` does the rest, and a crash anywhere is continued by asking `next_step` again.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+mod ask;
+mod decide;
+mod drive;
+mod expire;
+mod live;
+mod moves;
+mod overtaken;
+mod perform;
+mod worker;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, Semaphore, oneshot};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use serde_json::Value;
 
+use self::live::Live;
+use crate::agent::Agents;
+use crate::model::ModelClient;
 use crate::people::Caller;
+use crate::policy::Policy;
+use crate::store::{CommitError, ReadError, Store};
+use crate::task::change::IdempotencyRow;
 use crate::task::decision::{Action, CallAnswer, Then};
-use crate::task::id::{RequestId, TaskId};
+use crate::task::id::{CallId, RequestId, TaskId};
 use crate::task::item::Part;
 use crate::task::status::TaskStatus;
+use crate::tool::catalog::Catalog;
+use crate::world::{Clock, Ids};
 
 /// A new task, as asked for. Checked by the door for shape and size; the engine checks the agent.
 #[derive(Clone, Debug)]
@@ -164,66 +188,188 @@ pub enum ConflictCode {
     TaskNotFailed,
 }
 
+
+impl From<ReadError> for Refusal {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Unavailable => Self::Unavailable,
+            ReadError::Corrupt(what) => {
+                tracing::error!(%what, "what is stored cannot be understood");
+                Self::Internal
+            }
+        }
+    }
+}
+
+/// How often an operation reads again after another commit came first, before it gives up as `unavailable`.
+const TRIES: u32 = 200;
+
+/// What the engine may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Tasks that run at once in this process; more wait in the database.
+    pub max_running: usize,
+    /// How long a lease lasts.
+    pub lease: Duration,
+    /// Takeovers without a new item after which a task fails.
+    pub takeovers: i32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { max_running: 64, lease: Duration::from_secs(30), takeovers: 5 }
+    }
+}
+
+/// What an engine is made of.
+#[derive(Clone)]
+pub struct Parts {
+    /// Every byte we keep.
+    pub store: Store,
+    /// The agents.
+    pub agents: Arc<Agents>,
+    /// The rules.
+    pub policy: Arc<Policy>,
+    /// The tools.
+    pub catalog: Arc<Catalog>,
+    /// The models, by name.
+    pub models: BTreeMap<String, Arc<dyn ModelClient>>,
+    /// The machine's clock.
+    pub clock: Arc<dyn Clock>,
+    /// Fresh ids.
+    pub ids: Arc<dyn Ids>,
+    /// Limits of this process.
+    pub settings: Settings,
+}
+
 /// The engine. One for each process.
-#[derive(Debug)]
-pub struct Engine {}
+pub struct Engine {
+    store: Store,
+    agents: Arc<Agents>,
+    policy: Arc<Policy>,
+    catalog: Arc<Catalog>,
+    models: BTreeMap<String, Arc<dyn ModelClient>>,
+    clock: Arc<dyn Clock>,
+    ids: Arc<dyn Ids>,
+    settings: Settings,
+    /// This process, in leases: random per start.
+    replica: String,
+    /// Rights to run.
+    slots: Arc<Semaphore>,
+    /// Until when each lease of this process lasts, by the clock that counts suspended time.
+    leases: Held<BTreeMap<TaskId, Duration>>,
+    /// Calls that are out.
+    in_flight: Arc<Held<BTreeSet<CallId>>>,
+    /// Drivers.
+    drivers: TaskTracker,
+    /// Something may be waiting in the database for a slot of this process.
+    backlog: AtomicBool,
+    /// There is room for it now.
+    room: Notify,
+    /// The service goes down: no new effect begins.
+    stop: CancellationToken,
+    /// The time to go down is over.
+    killed: CancellationToken,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Engine({})", self.replica)
+    }
+}
 
 impl Engine {
-    /// Creates a task and begins to drive it; returns once it is stored.
-    pub async fn create(
-        self: &Arc<Self>,
-        _caller: &Caller,
-        _task: NewTask,
-        _key: Option<Key>,
-    ) -> Result<Accepted, Refusal> {
-        Err(Refusal::Unavailable)
+    /// An engine that does nothing until something is asked of it or [`Engine::work`] runs.
+    #[must_use]
+    pub fn new(parts: Parts) -> Arc<Self> {
+        let replica = parts.ids.fresh().to_string();
+        Arc::new(Self {
+            store: parts.store,
+            agents: parts.agents,
+            policy: parts.policy,
+            catalog: parts.catalog,
+            models: parts.models,
+            clock: parts.clock,
+            ids: parts.ids,
+            slots: Arc::new(Semaphore::new(parts.settings.max_running)),
+            settings: parts.settings,
+            replica,
+            leases: Held::default(),
+            in_flight: Arc::default(),
+            drivers: TaskTracker::new(),
+            backlog: AtomicBool::new(false),
+            room: Notify::new(),
+            stop: CancellationToken::new(),
+            killed: CancellationToken::new(),
+        })
     }
 
-    /// Appends the user's next message.
-    pub async fn message(
-        self: &Arc<Self>,
-        _caller: &Caller,
-        _task: TaskId,
-        _message: NewMessage,
-        _key: Option<Key>,
-    ) -> Result<Accepted, Refusal> {
-        Err(Refusal::Unavailable)
+    /// Commits what a door pushed, and goes on driving from there. Returns once that first commit is durable; `None`
+    /// when another commit came first, so that the door reads again.
+    async fn enter(self: &Arc<Self>, mut live: Live) -> Result<Option<()>, Refusal> {
+        let (door, written) = oneshot::channel();
+        live.door = Some(door);
+        live.slot = Arc::clone(&self.slots).try_acquire_owned().ok();
+        self.drivers.spawn(Arc::clone(self).drive(live));
+        match written.await {
+            Ok(Ok(_)) => Ok(Some(())),
+            Ok(Err(CommitError::Stale | CommitError::Refused)) => Ok(None),
+            Ok(Err(CommitError::Unavailable | CommitError::Unknown)) => Err(Refusal::Unavailable),
+            Err(_) => Err(Refusal::Internal),
+        }
     }
 
-    /// Cancels a task and everything below it.
-    pub async fn cancel(
-        self: &Arc<Self>,
-        _caller: &Caller,
-        _task: TaskId,
-        _key: Option<Key>,
-    ) -> Result<Accepted, Refusal> {
-        Err(Refusal::Unavailable)
+    /// Marks a call as being out, until the guard is dropped.
+    fn takes_off(&self, call: CallId) -> Flight {
+        self.in_flight.lock().insert(call);
+        Flight { call, in_flight: Arc::clone(&self.in_flight) }
     }
 
-    /// Goes on with a failed task.
-    pub async fn retry(
-        self: &Arc<Self>,
-        _caller: &Caller,
-        _task: TaskId,
-        _key: Option<Key>,
-    ) -> Result<Accepted, Refusal> {
-        Err(Refusal::Unavailable)
+    /// Goes down: no new effect begins; drivers get `time` to end what they do, their tasks are queued for others.
+    pub async fn shut_down(&self, time: Duration) {
+        self.stop.cancel();
+        self.drivers.close();
+        tokio::select! {
+            () = self.drivers.wait() => {}
+            () = self.clock.sleep(time) => tracing::warn!("calls were still running at the end of the time to go down"),
+        }
+        self.killed.cancel();
     }
+}
 
-    /// Stores a human's answer and goes on.
-    pub async fn decide(
-        self: &Arc<Self>,
-        _caller: &Caller,
-        _request: RequestId,
-        _answer: Answer,
-        _key: Option<Key>,
-    ) -> Result<Accepted, Refusal> {
-        Err(Refusal::Unavailable)
+/// A call that is out.
+struct Flight {
+    call: CallId,
+    in_flight: Arc<Held<BTreeSet<CallId>>>,
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.in_flight.lock().remove(&self.call);
     }
+}
 
-    /// What an earlier POST with the same key did: checked before anything else of the operation.
-    /// `KeyReused` when its body was another; `Forbidden` when the caller has lost his right since.
-    pub async fn replay(&self, _caller: &Caller, _key: &Key) -> Result<Option<Accepted>, Refusal> {
-        Err(Refusal::Unavailable)
+/// A value behind a lock that is never held across an await, and that a panic elsewhere does not poison.
+#[derive(Debug, Default)]
+struct Held<T>(Mutex<T>);
+
+impl<T> Held<T> {
+    fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Key {
+    /// The row that goes into the commit of the operation's effect.
+    fn row(&self, caller: &Caller, live: &Live, request_id: Option<RequestId>) -> IdempotencyRow {
+        IdempotencyRow {
+            tenant: caller.tenant.clone(),
+            user_id: caller.user_id.clone(),
+            path: self.path.clone(),
+            key: self.key.clone(),
+            body_digest: self.body_digest.clone(),
+            task_id: live.task_id(),
+            request_id,
+        }
     }
 }

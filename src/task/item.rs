@@ -14,6 +14,7 @@ use super::id::{CallId, RequestId, TaskId};
 use super::request::Asked;
 use super::status::{RequestStatus, TaskStatus};
 use super::time::Time;
+use super::tool_spec::Effect;
 use super::verdict::Judgement;
 
 /// One line of the journal.
@@ -64,6 +65,9 @@ pub enum Fact {
         /// How.
         #[serde(flatten)]
         judgement: Judgement,
+        /// What repeating the call does; `once` where the tool is not known. Not on the wire.
+        #[serde(default)]
+        effect: Effect,
     },
     /// A human is asked.
     InterventionRequested(Asked),

@@ -1,1 +1,200 @@
-//! (to be written)
+//! What happens next. Pure and total: no clock, no I/O, no memory. A crash anywhere is continued by asking again.
+
+use std::collections::BTreeSet;
+
+use super::failure::Failure;
+use super::id::{CallId, RequestId};
+use super::item::Outcome;
+use super::request::RequestKind;
+use super::status::TaskStatus;
+use super::turn::{Last, Phase, Progress, Standing, UNKNOWN};
+use super::verdict::Terms;
+
+/// The one thing to do now. Deliberately exhaustive: a new step must break every driver.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// Ask the model.
+    CallModel,
+    /// Ask the policy; verdicts are journaled: a later policy can tighten them, never loosen.
+    Judge(Vec<CallId>),
+    /// Write the questions and pause.
+    Ask(Vec<Question>),
+    /// Nothing to do until one of these happens.
+    Wait(Vec<On>),
+    /// Run these together; the question is not asked again while one of them is out.
+    Run(Vec<CallId>),
+    /// Started, no result, nobody runs them any more: ask a human.
+    Reconcile(Vec<CallId>),
+    /// These will not run: write their results.
+    Refuse(Vec<(CallId, Outcome, String)>),
+    /// The task is over.
+    Finish(Ending),
+}
+
+/// A question to write.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Question {
+    /// What kind.
+    pub kind: RequestKind,
+    /// The calls it decides.
+    pub calls: Vec<CallId>,
+    /// Under which terms.
+    pub terms: Terms,
+}
+
+/// What is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum On {
+    /// A human's answer.
+    Request(RequestId),
+    /// An attempt that may still be running somewhere.
+    Attempt(CallId),
+    /// Somebody who asks for more: the task is over.
+    Message,
+}
+
+/// How a task ends.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Ending {
+    /// With the model's final text.
+    Completed(String),
+    /// It could not go on.
+    Failed(Failure),
+    /// A human ended it.
+    Canceled,
+}
+
+/// What the driver knows and the journal does not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Budget {
+    /// The limit that is reached, by name.
+    pub spent: Option<&'static str>,
+    /// Started calls whose attempt may still be running, by the database's clock.
+    pub running: BTreeSet<CallId>,
+}
+
+/// Attempts at a call that may be repeated, crashes included.
+pub const ATTEMPTS: u32 = 3;
+const TOGETHER: usize = 8;
+
+/// The next step of a journal.
+#[must_use]
+pub fn next_step(progress: &Progress, budget: &Budget) -> Step {
+    if progress.status.is_none_or(TaskStatus::is_terminal) {
+        return Step::Wait(vec![On::Message]);
+    }
+    if progress.ending.is_some() {
+        let rest: Vec<_> = progress.unfinished().map(canceled).collect();
+        return if rest.is_empty() { Step::Finish(Ending::Canceled) } else { Step::Refuse(rest) };
+    }
+    let new = ids(progress, |standing| standing.phase == Phase::New);
+    if !new.is_empty() {
+        return Step::Judge(new);
+    }
+    let refused: Vec<_> = progress.unfinished().filter_map(refusal).collect();
+    if !refused.is_empty() {
+        return Step::Refuse(refused);
+    }
+    let questions = questions(progress);
+    if !questions.is_empty() {
+        return Step::Ask(questions);
+    }
+    let lost = ids(progress, |standing| lost(standing, budget) && !standing.effect.repeatable());
+    if !lost.is_empty() {
+        return Step::Reconcile(lost);
+    }
+    let mut waits: Vec<_> = progress.open.iter().map(|open| On::Request(open.asked.request_id)).collect();
+    waits.extend(ids(progress, |standing| at_work(standing, budget)).into_iter().map(On::Attempt));
+    if !waits.is_empty() {
+        return Step::Wait(waits);
+    }
+    let ready = next_together(progress);
+    if !ready.is_empty() {
+        return Step::Run(ready);
+    }
+    match &progress.last {
+        Last::Model(turn) if turn.tool_calls.is_empty() => {
+            Step::Finish(Ending::Completed(turn.text.clone().unwrap_or_default()))
+        }
+        Last::Nothing | Last::User | Last::Model(_) => match budget.spent {
+            Some(limit) => Step::Finish(Ending::Failed(Failure::limit(limit))),
+            None => Step::CallModel,
+        },
+    }
+}
+
+fn ids(progress: &Progress, which: impl Fn(&Standing) -> bool) -> Vec<CallId> {
+    progress.unfinished().filter(|standing| which(standing)).map(|standing| standing.call.tool_call_id).collect()
+}
+
+/// What a call that has no result gets when the task is canceled.
+fn canceled(standing: &Standing) -> (CallId, Outcome, String) {
+    let id = standing.call.tool_call_id;
+    if let Phase::Refused(outcome @ (Outcome::Rejected | Outcome::Responded), text) = &standing.phase {
+        return (id, *outcome, text.clone());
+    }
+    if standing.attempts > 0 {
+        return (id, Outcome::Unknown, UNKNOWN.to_owned());
+    }
+    (id, Outcome::Canceled, "The task was canceled; this call was not run.".to_owned())
+}
+
+/// The result of a call that will not run (again).
+fn refusal(standing: &Standing) -> Option<(CallId, Outcome, String)> {
+    let id = standing.call.tool_call_id;
+    if let Phase::Refused(outcome, text) = &standing.phase {
+        return Some((id, *outcome, text.clone()));
+    }
+    let started = matches!(standing.phase, Phase::Started(_));
+    let given_up = started && standing.effect.repeatable() && standing.attempts >= ATTEMPTS;
+    given_up.then(|| {
+        let text = format!("There was no answer in {ATTEMPTS} attempts. The call may have taken effect.");
+        (id, Outcome::Failed, text)
+    })
+}
+
+/// Started, without a result, and nobody is running it any more.
+fn lost(standing: &Standing, budget: &Budget) -> bool {
+    matches!(standing.phase, Phase::Started(_)) && !budget.running.contains(&standing.call.tool_call_id)
+}
+
+/// A call that must not be repeated and may still be under way somewhere.
+fn at_work(standing: &Standing, budget: &Budget) -> bool {
+    matches!(standing.phase, Phase::Started(_)) && !standing.effect.repeatable() && !lost(standing, budget)
+}
+
+/// One question for all held calls of equal terms, and one for each call that asks by itself.
+fn questions(progress: &Progress) -> Vec<Question> {
+    let mut questions: Vec<Question> = Vec::new();
+    for standing in progress.unfinished() {
+        let (Phase::Held(terms) | Phase::Human(terms)) = &standing.phase else { continue };
+        match questions.iter_mut().find(|question| question.terms == *terms) {
+            Some(question) => question.calls.push(standing.call.tool_call_id),
+            None => questions.push(Question {
+                kind: RequestKind::Approval,
+                calls: vec![standing.call.tool_call_id],
+                terms: terms.clone(),
+            }),
+        }
+    }
+    questions
+}
+
+/// The next calls, in the model's order: neighbours that may be repeated together, any other alone.
+fn next_together(progress: &Progress) -> Vec<CallId> {
+    let mut together = Vec::new();
+    for standing in progress.unfinished() {
+        let repeatable = standing.effect.repeatable();
+        match standing.phase {
+            Phase::Allowed | Phase::Approved(_) | Phase::Started(_) if together.is_empty() || repeatable => {
+                together.push(standing.call.tool_call_id);
+            }
+            Phase::Allowed | Phase::Approved(_) | Phase::Started(_) | Phase::New | Phase::Held(_) | Phase::Human(_)
+            | Phase::Asked(_) | Phase::Refused(..) | Phase::Doubtful(_) | Phase::Done(_) => break,
+        }
+        if !repeatable || together.len() == TOGETHER {
+            break;
+        }
+    }
+    together
+}

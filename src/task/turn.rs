@@ -1,1 +1,397 @@
-//! (to be written)
+//! The journal, read item by item: where each call stands, which questions are open, what the model said last.
+//! Nothing here decides what happens next; that is `step.rs`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::decision::{Action, Decision, Then};
+use super::id::{CallId, RequestId};
+use super::item::{CloseReason, Fact, Item, Outcome, ToolCall, Turn};
+use super::request::{Asked, RequestKind};
+use super::status::{RequestStatus, TaskStatus};
+use super::time::Time;
+use super::tool_spec::Effect;
+use super::verdict::{Judgement, OnExpiry, Terms, Verdict};
+
+/// Where one call stands.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Phase {
+    /// The model asked for it; nobody judged it yet.
+    New,
+    /// The policy lets it run.
+    Allowed,
+    /// A human has to be asked, and was not yet.
+    Held(Terms),
+    /// It is itself a question to a human, and was not asked yet.
+    Human(Terms),
+    /// An open request decides it.
+    Asked(RequestId),
+    /// A human lets it run.
+    Approved(Approval),
+    /// It will not run, and its result is known.
+    Refused(Outcome, String),
+    /// It was started; what came of it is not written.
+    Started(Start),
+    /// It was started, nobody knows what happened, and an open request asks.
+    Doubtful(RequestId),
+    /// It has its result.
+    Done(Outcome),
+}
+
+/// A human's leave to run a call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Approval {
+    /// Which request gave it.
+    pub request_id: RequestId,
+    /// Who approved.
+    pub by: Vec<String>,
+    /// Under which terms.
+    pub terms: Terms,
+    /// What was shown.
+    pub digest: String,
+    /// The rule under which it was asked.
+    pub rule: Option<String>,
+}
+
+/// An attempt that was started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// When its intent was committed.
+    pub at: Time,
+    /// Which attempt.
+    pub attempt: u32,
+    /// How long it may take.
+    pub timeout: Duration,
+    /// Which process.
+    pub replica: String,
+}
+
+/// One call and where it stands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Standing {
+    /// As the model asked for it.
+    pub call: ToolCall,
+    /// Of which turn.
+    pub turn: u32,
+    /// Where it stands.
+    pub phase: Phase,
+    /// The last judgement.
+    pub judgement: Option<Judgement>,
+    /// What repeating it does.
+    pub effect: Effect,
+    /// The human's leave, also once it was started.
+    pub approval: Option<Approval>,
+    /// Attempts so far.
+    pub attempts: u32,
+    /// The last start.
+    pub start: Option<Start>,
+}
+
+/// An open question.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Open {
+    /// As it was asked.
+    pub asked: Asked,
+    /// Who approved which call so far.
+    pub approvals: BTreeMap<CallId, Vec<String>>,
+}
+
+/// What the last message of the conversation is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Last {
+    /// There is none.
+    Nothing,
+    /// The user's.
+    User,
+    /// The model's, with or without calls.
+    Model(Turn),
+}
+
+/// A journal as far as it was read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Progress {
+    /// The last status; `None` before the first item.
+    pub status: Option<TaskStatus>,
+    /// Every call that has no result, and all of the last turn, in the model's order.
+    pub calls: Vec<Standing>,
+    /// The open questions, in the order they were asked.
+    pub open: Vec<Open>,
+    /// Requests of the last turn whose decision may not have taken effect yet.
+    pub responded: Vec<RequestId>,
+    /// A human ended the task (or, with `CancelRoot`, its tree), and the journal does not say so yet.
+    pub ending: Option<Then>,
+    /// The last message.
+    pub last: Last,
+    /// Answers of the model, for life.
+    pub turns: u32,
+    /// Answers of the model since the last user message.
+    pub turns_since_message: u32,
+    /// Time spent running since the last user message, up to the last pause.
+    pub ran: Duration,
+    /// Since when it runs.
+    pub running_since: Option<Time>,
+    /// The owner's groups as of his last message.
+    pub groups: Vec<String>,
+}
+
+impl Progress {
+    /// Before the first item.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            status: None,
+            calls: Vec::new(),
+            open: Vec::new(),
+            responded: Vec::new(),
+            ending: None,
+            last: Last::Nothing,
+            turns: 0,
+            turns_since_message: 0,
+            ran: Duration::ZERO,
+            running_since: None,
+            groups: Vec::new(),
+        }
+    }
+
+    /// A whole journal.
+    #[must_use]
+    pub fn of(items: &[Item]) -> Self {
+        let mut progress = Self::new();
+        for item in items {
+            progress.apply(item);
+        }
+        progress
+    }
+
+    /// The call of that id, if it has no result or is of the last turn.
+    #[must_use]
+    pub fn call(&self, id: CallId) -> Option<&Standing> {
+        self.calls.iter().find(|standing| standing.call.tool_call_id == id)
+    }
+
+    /// The open question of that id.
+    #[must_use]
+    pub fn open(&self, id: RequestId) -> Option<&Open> {
+        self.open.iter().find(|open| open.asked.request_id == id)
+    }
+
+    /// The calls that have no result.
+    pub fn unfinished(&self) -> impl Iterator<Item = &Standing> {
+        self.calls.iter().filter(|standing| !matches!(standing.phase, Phase::Done(_)))
+    }
+
+    /// Reads the next item.
+    pub fn apply(&mut self, item: &Item) {
+        match &item.fact {
+            Fact::TaskStatus { status, .. } => self.status_changed(*status, item.at),
+            Fact::UserMessage { groups, .. } => {
+                self.last = Last::User;
+                self.turns_since_message = 0;
+                self.ran = Duration::ZERO;
+                self.running_since = self.running_since.map(|_| item.at);
+                self.groups.clone_from(groups);
+            }
+            Fact::AssistantMessage(turn) => self.answered(turn),
+            Fact::Judged { tool_call_id, judgement, effect } => self.judged(*tool_call_id, judgement, *effect),
+            Fact::InterventionRequested(asked) => self.asked(asked),
+            Fact::Decision { request_id, decision } => self.decided(*request_id, decision),
+            Fact::RequestClosed { request_id, status, reason } => self.closed(*request_id, *status, *reason),
+            Fact::ToolStarted { tool_call_id, attempt, timeout_ms, replica, .. } => {
+                let start = Start {
+                    at: item.at,
+                    attempt: *attempt,
+                    timeout: Duration::from_millis(*timeout_ms),
+                    replica: replica.clone(),
+                };
+                if let Some(standing) = self.call_mut(*tool_call_id) {
+                    standing.attempts = *attempt;
+                    standing.start = Some(start.clone());
+                    standing.phase = Phase::Started(start);
+                }
+            }
+            Fact::ToolResult(result) => {
+                if let Some(standing) = self.call_mut(result.tool_call_id) {
+                    standing.phase = Phase::Done(result.outcome);
+                }
+            }
+            Fact::LateResult(_) | Fact::SubAgentStarted { .. } => {}
+        }
+    }
+
+    fn call_mut(&mut self, id: CallId) -> Option<&mut Standing> {
+        self.calls.iter_mut().find(|standing| standing.call.tool_call_id == id)
+    }
+
+    fn status_changed(&mut self, status: TaskStatus, at: Time) {
+        if let Some(since) = self.running_since.take() {
+            self.ran += at.since(since);
+        }
+        if status == TaskStatus::Running {
+            self.running_since = Some(at);
+        }
+        if status.is_terminal() {
+            self.ending = None;
+        }
+        self.status = Some(status);
+    }
+
+    fn answered(&mut self, turn: &Turn) {
+        self.calls.retain(|standing| !matches!(standing.phase, Phase::Done(_)));
+        self.responded.clear();
+        self.calls.extend(turn.tool_calls.iter().map(|call| Standing {
+            call: call.clone(),
+            turn: turn.turn,
+            phase: Phase::New,
+            judgement: None,
+            effect: Effect::Once,
+            approval: None,
+            attempts: 0,
+            start: None,
+        }));
+        self.turns += 1;
+        self.turns_since_message += 1;
+        self.last = Last::Model(turn.clone());
+    }
+
+    fn judged(&mut self, id: CallId, judgement: &Judgement, effect: Effect) {
+        let Some(standing) = self.call_mut(id) else { return };
+        let reason = || judgement.reason.clone().unwrap_or_else(|| "No reason is given.".to_owned());
+        let started = matches!(standing.phase, Phase::Started(_));
+        standing.phase = match judgement.verdict {
+            // It may have happened already: a later "no" keeps it from being repeated, and does not undo it.
+            Verdict::Deny | Verdict::Invalid if started => Phase::Refused(Outcome::Unknown, UNKNOWN.to_owned()),
+            Verdict::Allow => Phase::Allowed,
+            Verdict::Hold => Phase::Held(judgement.terms.clone().unwrap_or_default()),
+            Verdict::Human => Phase::Human(judgement.terms.clone().unwrap_or_default()),
+            Verdict::Deny => Phase::Refused(Outcome::Denied, format!("A rule refused this call: {}", reason())),
+            Verdict::Invalid => Phase::Refused(Outcome::Invalid, format!("This call was not run: {}", reason())),
+        };
+        standing.effect = effect;
+        standing.approval = None;
+        standing.judgement = Some(judgement.clone());
+    }
+
+    fn asked(&mut self, asked: &Asked) {
+        for call in asked.own_calls() {
+            if let Some(standing) = self.call_mut(call.tool_call_id) {
+                standing.phase = match asked.kind {
+                    RequestKind::Reconcile => Phase::Doubtful(asked.request_id),
+                    RequestKind::Approval
+                    | RequestKind::Guidance
+                    | RequestKind::Credentials
+                    | RequestKind::Confirmation
+                    | RequestKind::ExternalResult => Phase::Asked(asked.request_id),
+                };
+            }
+        }
+        self.open.push(Open { asked: asked.clone(), approvals: BTreeMap::new() });
+    }
+
+    fn decided(&mut self, id: RequestId, decision: &Decision) {
+        let Some(place) = self.open.iter().position(|open| open.asked.request_id == id) else { return };
+        for (call, answer) in &decision.decisions {
+            self.call_decided(place, *call, decision, answer.action, answer.reason.as_ref(), answer.result.as_ref());
+        }
+        if decision.closes {
+            self.open.remove(place);
+            self.responded.push(id);
+            if let Some(then) = decision.then.filter(|then| *then != Then::Continue) {
+                self.ending = Some(then);
+            }
+        }
+    }
+
+    /// One person's answer to one call of an open question.
+    fn call_decided(
+        &mut self,
+        place: usize,
+        id: CallId,
+        decision: &Decision,
+        action: Action,
+        reason: Option<&String>,
+        result: Option<&Value>,
+    ) {
+        let Some(open) = self.open.get_mut(place) else { return };
+        let kind = open.asked.kind;
+        let reason = reason.or(decision.reason.as_ref()).map_or(String::new(), |reason| format!(" Reason: {reason}"));
+        let phase = match action {
+            Action::Approve | Action::Retry => {
+                let by = open.approvals.entry(id).or_default();
+                by.push(decision.by.clone());
+                let required = open.asked.terms.approvers.required;
+                let enough = decision.closes || u32::try_from(by.len()).unwrap_or(u32::MAX) >= required;
+                let shown = open.asked.own_calls().find(|call| call.tool_call_id == id);
+                enough.then(|| {
+                    Phase::Approved(Approval {
+                        request_id: open.asked.request_id,
+                        by: by.clone(),
+                        terms: open.asked.terms.clone(),
+                        digest: shown.map(|call| call.digest.clone()).unwrap_or_default(),
+                        rule: shown.and_then(|call| call.rule.clone()),
+                    })
+                })
+            }
+            Action::Reject if kind == RequestKind::Reconcile => Some(Phase::Refused(
+                Outcome::Failed,
+                format!("Nobody knows whether this call took effect. A human was asked and said not to count on it.{reason}"),
+            )),
+            Action::Reject => {
+                Some(Phase::Refused(Outcome::Rejected, format!("A human rejected this call; it was not run.{reason}")))
+            }
+            Action::Respond => {
+                let text = match result.or(decision.result.as_ref()).or(decision.response.as_ref()) {
+                    Some(Value::String(text)) => text.clone(),
+                    Some(other) => other.to_string(),
+                    None => String::new(),
+                };
+                Some(Phase::Refused(Outcome::Responded, text))
+            }
+            Action::Edit | Action::Mixed => None,
+        };
+        let (Some(phase), Some(standing)) = (phase, self.call_mut(id)) else { return };
+        if let Phase::Approved(approval) = &phase {
+            standing.approval = Some(approval.clone());
+        }
+        standing.phase = phase;
+    }
+
+    fn closed(&mut self, id: RequestId, status: RequestStatus, reason: CloseReason) {
+        let Some(place) = self.open.iter().position(|open| open.asked.request_id == id) else { return };
+        let open = self.open.remove(place);
+        if status == RequestStatus::Expired && open.asked.terms.on_expiry == OnExpiry::Cancel {
+            self.ending = Some(Then::Cancel);
+        }
+        for call in open.asked.own_calls() {
+            let Some(standing) = self.call_mut(call.tool_call_id) else { continue };
+            if !matches!(standing.phase, Phase::Asked(by) | Phase::Doubtful(by) if by == id) {
+                continue;
+            }
+            standing.phase = match (reason, open.asked.kind) {
+                (CloseReason::ToolChanged, _) => Phase::New,
+                (CloseReason::Expired, RequestKind::Reconcile) => Phase::Refused(
+                    Outcome::Unknown,
+                    "The outcome of this call is unknown; a human was asked and nobody answered in time.".to_owned(),
+                ),
+                (CloseReason::Expired, _) => Phase::Refused(
+                    Outcome::Expired,
+                    "Nobody decided in time, so this call was not run. No human has said no to it.".to_owned(),
+                ),
+                (_, RequestKind::Reconcile) => Phase::Refused(Outcome::Unknown, UNKNOWN.to_owned()),
+                (CloseReason::Superseded | CloseReason::Canceled | CloseReason::AnsweredLate, _) => {
+                    Phase::Refused(Outcome::Withdrawn, "This call was withdrawn before anybody decided.".to_owned())
+                }
+            };
+        }
+    }
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What the model is told of a call that was started and whose outcome nobody waits for.
+pub const UNKNOWN: &str = "This call was started and its outcome is not known: it may have taken effect.";

@@ -1,0 +1,166 @@
+//! The loop. It asks `next_step`, folds the steps that need no world into the change at hand, commits once before the
+//! next effect, and asks again; it ends at `Wait` or `Finish`. Killing the process between any two lines loses at most
+//! the effect under way, and that one is found again by its `tool_started`.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use futures_util::future::try_join;
+
+use super::Engine;
+use super::live::Live;
+use crate::agent::Agent;
+use crate::model::ModelClient;
+use crate::store::CommitError;
+use crate::task::change::LeaseChange;
+use crate::task::failure::{Failure, FailureCode};
+use crate::task::id::ChangeId;
+use crate::task::item::Fact;
+use crate::task::status::TaskStatus;
+use crate::task::step::{Ending, On, Step, next_step};
+
+/// Why a driver stops before the task waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// Another commit came first; what is in hand was carried over to the new journal: ask again.
+    Again,
+    /// The task is not ours any more, or whoever opened the door was refused.
+    Lost,
+}
+
+impl Engine {
+    /// Drives a task until it waits, is over, or is not ours any more.
+    pub(super) async fn drive(self: Arc<Self>, mut live: Live) {
+        let task_id = live.task_id();
+        loop {
+            match self.step(&mut live).await {
+                Ok(true) | Err(Stop::Again) => {}
+                Ok(false) | Err(Stop::Lost) => break,
+            }
+        }
+        self.leases.lock().remove(&task_id);
+        drop(live.slot.take());
+        if self.backlog.swap(false, Ordering::Relaxed) {
+            self.room.notify_one();
+        }
+    }
+
+    /// One step. `false` when there is nothing more to do here.
+    async fn step(&self, live: &mut Live) -> Result<bool, Stop> {
+        let Some(agent) = self.agents.get(&live.row.agent) else {
+            let detail = format!("The configuration has no agent {}.", live.row.agent);
+            return self.finish(live, Ending::Failed(Failure::new(FailureCode::Configuration, detail))).await;
+        };
+        if live.row.takeovers >= self.settings.takeovers && live.progress.status == Some(TaskStatus::Running) {
+            let detail = "The task was taken over again and again without getting any further.";
+            return self.finish(live, Ending::Failed(Failure::new(FailureCode::NoProgress, detail))).await;
+        }
+        let step = next_step(&live.progress, &self.budget(live, &agent));
+        if !matches!(step, Step::Wait(_)) && live.progress.open.is_empty() {
+            live.resumed.append(&mut live.progress.responded);
+        }
+        match step {
+            Step::Judge(calls) => self.judge(live, &agent, &calls).await,
+            Step::Refuse(refusals) => Self::refuse(live, refusals),
+            Step::Ask(questions) => self.ask(live, &agent, questions),
+            Step::Reconcile(calls) => self.reconcile(live, &agent, &calls),
+            Step::Wait(on) => return self.wait(live, &agent, &on).await,
+            Step::Finish(ending) => return self.finish(live, ending).await,
+            Step::CallModel | Step::Run(_) if live.slot.is_none() || self.stop.is_cancelled() => {
+                self.save(live, LeaseChange::Queue).await?;
+                return Ok(false);
+            }
+            Step::CallModel => self.call_model(live, &agent).await?,
+            Step::Run(calls) => self.run(live, &agent, &calls).await?,
+        }
+        Ok(true)
+    }
+
+    /// Parks the task: the commit is the parking, so an answer cannot come too early.
+    async fn wait(&self, live: &mut Live, agent: &Agent, on: &[On]) -> Result<bool, Stop> {
+        if on.contains(&On::Message) && !live.unsaved() {
+            return Ok(false);
+        }
+        let wake_in = self.attempts_over_in(live, agent);
+        if wake_in.is_none() && live.progress.status == Some(TaskStatus::Running) {
+            live.push(Fact::TaskStatus { status: TaskStatus::Paused, error: None, output: None });
+        }
+        self.save(live, LeaseChange::Park { wake_in }).await?;
+        Ok(false)
+    }
+
+    async fn finish(&self, live: &mut Live, ending: Ending) -> Result<bool, Stop> {
+        let (status, error, output) = match ending {
+            Ending::Completed(text) => (TaskStatus::Completed, None, Some(text)),
+            Ending::Failed(failure) => {
+                live.withdraw_open(crate::task::item::CloseReason::Canceled);
+                (TaskStatus::Failed, Some(failure), None)
+            }
+            Ending::Canceled => (TaskStatus::Canceled, None, None),
+        };
+        live.push(Fact::TaskStatus { status, error, output });
+        self.save(live, LeaseChange::Park { wake_in: None }).await?;
+        Ok(false)
+    }
+
+    /// Asks the model while the commit before it is on its way; the answer counts only once that commit is durable.
+    async fn call_model(&self, live: &mut Live, agent: &Agent) -> Result<(), Stop> {
+        let Some(client) = self.models.get(&agent.model) else {
+            let failure = Failure::new(FailureCode::Configuration, format!("There is no model {}.", agent.model));
+            return self.finish(live, Ending::Failed(failure)).await.map(|_| ());
+        };
+        let prompt = self.prompt(live, agent);
+        if live.idempotency.is_some() {
+            self.save(live, self.take()).await?;
+        }
+        let asked = async { Ok(client.answer(&prompt).await) };
+        let ((), answer) = try_join(self.save(live, self.take()), asked).await?;
+        match answer {
+            Ok(answer) => self.answered(live, answer),
+            Err(error) => {
+                tracing::warn!(task = %live.task_id(), model = %agent.model, "the model failed");
+                let failure = Failure::new(FailureCode::ModelFailed, error.detail);
+                self.finish(live, Ending::Failed(failure)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes what was pushed durable.
+    ///
+    /// # Errors
+    /// `Again` when another commit came first and the task is still ours; `Lost` when it is not, or when the operation
+    /// at the door was refused (it is told why). A result in hand is written in either case.
+    pub(super) async fn save(&self, live: &mut Live, lease: LeaseChange) -> Result<(), Stop> {
+        if !live.unsaved() && !matches!(lease, LeaseChange::Queue | LeaseChange::Park { .. }) {
+            return Ok(());
+        }
+        loop {
+            let until = self.clock.uptime() + self.settings.lease;
+            let written = self.store.commit(live.change(ChangeId(self.ids.fresh()), lease.clone())).await;
+            match written {
+                Ok(done) => {
+                    live.saved(done);
+                    if let LeaseChange::Take { .. } = lease {
+                        self.leases.lock().insert(live.task_id(), until);
+                    }
+                    if lease == LeaseChange::Queue {
+                        self.backlog.store(true, Ordering::Relaxed);
+                    }
+                    if let Some(door) = live.door.take() {
+                        let _ = door.send(Ok(done));
+                    }
+                    return Ok(());
+                }
+                Err(error) => match live.door.take() {
+                    Some(door) => {
+                        let _ = door.send(Err(error));
+                        return Err(Stop::Lost);
+                    }
+                    None if error == CommitError::Unavailable => self.pause().await?,
+                    None => return Err(self.overtaken(live, error).await),
+                },
+            }
+        }
+    }
+}

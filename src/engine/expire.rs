@@ -1,0 +1,47 @@
+//! Deadlines: a request that nobody answered in time is closed, and its task goes on (or is canceled, as its rule says).
+
+use std::sync::Arc;
+
+use super::live::Live;
+use super::{Engine, Refusal};
+use crate::store::RequestRow;
+use crate::task::item::{CloseReason, Fact};
+use crate::task::status::{RequestStatus, TaskStatus};
+
+/// How many are closed in one round.
+const AT_ONCE: i64 = 100;
+
+impl Engine {
+    /// Closes the requests whose deadline has passed by the database's clock. Returns how many were found.
+    ///
+    /// # Errors
+    /// `Unavailable` when the database does not answer.
+    pub async fn expire(self: &Arc<Self>) -> Result<usize, Refusal> {
+        let overdue = self.store.overdue(AT_ONCE).await?;
+        for row in &overdue {
+            self.expire_one(row).await?;
+        }
+        Ok(overdue.len())
+    }
+
+    async fn expire_one(self: &Arc<Self>, row: &RequestRow) -> Result<(), Refusal> {
+        let Some(journal) = self.store.journal(row.task_id).await? else { return Ok(()) };
+        let mut live = Live::read(journal);
+        let request_id = row.asked.request_id;
+        if live.progress.open(request_id).is_none() {
+            return Ok(());
+        }
+        live.push(Fact::RequestClosed {
+            request_id,
+            status: RequestStatus::Expired,
+            reason: CloseReason::Expired,
+        });
+        if live.progress.ending.is_some() {
+            live.withdraw_open(CloseReason::Canceled);
+        } else if live.progress.open.is_empty() && live.progress.status == Some(TaskStatus::Paused) {
+            live.push(Fact::TaskStatus { status: TaskStatus::Running, error: None, output: None });
+        }
+        // A decision that came first has won; what is still open is found again in the next round.
+        self.enter(live).await.map(|_| ())
+    }
+}

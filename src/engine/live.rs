@@ -1,0 +1,243 @@
+//! A task while somebody works on it: its journal as it was read, and what the next commit will add.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use crate::store::CommitError;
+use crate::task::change::{Change, Committed, Counters, Guard, IdempotencyRow, Journal, LeaseChange, TaskChange, TaskRow};
+use crate::task::id::{CallId, ChangeId, RequestId, TaskId};
+use crate::task::item::{CloseReason, Fact, Item, Outcome, ToolResult, Usage};
+use crate::task::limits::Limits;
+use crate::task::status::{RequestStatus, TaskStatus};
+use crate::task::step::Budget;
+use crate::task::time::Time;
+use crate::task::turn::{Phase, Progress};
+
+/// A task in hand. Facts that are pushed count at once for `next_step`; they are durable after the next commit.
+pub(super) struct Live {
+    /// The row as of the last read or commit.
+    pub row: TaskRow,
+    /// Where it stands, pushed facts included.
+    pub progress: Progress,
+    /// The journal, pushed facts included.
+    pub items: Vec<Item>,
+    /// The database's clock at the last read or commit.
+    pub now: Time,
+    /// Inserted by its first commit.
+    pub guard: Option<Guard>,
+    /// How many of the items are committed.
+    pub committed: usize,
+    /// Requests whose decisions take effect with the next commit.
+    pub resumed: Vec<RequestId>,
+    /// Goes into the next commit.
+    pub idempotency: Option<IdempotencyRow>,
+    /// Who waits for the next commit: the operation that this is the effect of. Told once.
+    pub door: Option<oneshot::Sender<Result<Committed, CommitError>>>,
+    /// Attempts that this process made and that ended without an answer: what went wrong.
+    pub unknown: BTreeMap<CallId, String>,
+    /// The right to run in this process; without one the task is queued at its next effect.
+    pub slot: Option<OwnedSemaphorePermit>,
+}
+
+impl Live {
+    pub(super) fn read(journal: Journal) -> Self {
+        let progress = Progress::of(&journal.items);
+        let committed = journal.items.len();
+        Self {
+            row: journal.row,
+            progress,
+            items: journal.items,
+            now: journal.now,
+            guard: None,
+            committed,
+            resumed: Vec::new(),
+            idempotency: None,
+            door: None,
+            unknown: BTreeMap::new(),
+            slot: None,
+        }
+    }
+
+    /// Takes a newer reading of the same task; what was pushed and not committed is forgotten, but for results.
+    pub(super) fn reread(&mut self, journal: Journal) {
+        let in_hand = self.results_in_hand();
+        self.progress = Progress::of(&journal.items);
+        self.committed = journal.items.len();
+        self.row = journal.row;
+        self.items = journal.items;
+        self.now = journal.now;
+        self.resumed.clear();
+        for result in in_hand {
+            self.settle(result);
+        }
+    }
+
+    pub(super) fn push(&mut self, fact: Fact) {
+        let seq = i64::try_from(self.items.len()).unwrap_or(i64::MAX).saturating_add(1);
+        let item = Item { seq, at: self.now, fact };
+        self.progress.apply(&item);
+        self.items.push(item);
+    }
+
+    pub(super) fn task_id(&self) -> TaskId {
+        self.row.task_id
+    }
+
+    pub(super) fn unsaved(&self) -> bool {
+        self.committed < self.items.len()
+    }
+
+    fn results_in_hand(&self) -> Vec<ToolResult> {
+        let pushed = self.items.get(self.committed..).unwrap_or_default();
+        pushed
+            .iter()
+            .filter_map(|item| match &item.fact {
+                Fact::ToolResult(result) | Fact::LateResult(result) if is_of_the_world(result.outcome) => {
+                    Some(result.clone())
+                }
+                Fact::ToolResult(_)
+                | Fact::LateResult(_)
+                | Fact::TaskStatus { .. }
+                | Fact::UserMessage { .. }
+                | Fact::AssistantMessage(_)
+                | Fact::Judged { .. }
+                | Fact::InterventionRequested(_)
+                | Fact::Decision { .. }
+                | Fact::RequestClosed { .. }
+                | Fact::ToolStarted { .. }
+                | Fact::SubAgentStarted { .. } => None,
+            })
+            .collect()
+    }
+
+    /// Whether this very result is written already (a commit whose answer was lost).
+    fn written(&self, result: &ToolResult) -> bool {
+        self.items.iter().any(
+            |item| matches!(&item.fact, Fact::ToolResult(known) | Fact::LateResult(known) if known == result),
+        )
+    }
+
+    /// A result is never thrown away: it is the call's result, or closes the question about it, or is a late one.
+    pub(super) fn settle(&mut self, result: ToolResult) {
+        if self.written(&result) {
+            return;
+        }
+        match self.progress.call(result.tool_call_id).map(|standing| standing.phase.clone()) {
+            Some(Phase::Started(_)) => self.push(Fact::ToolResult(result)),
+            Some(Phase::Doubtful(request_id)) => {
+                self.push(Fact::RequestClosed {
+                    request_id,
+                    status: RequestStatus::Withdrawn,
+                    reason: CloseReason::AnsweredLate,
+                });
+                if self.progress.status == Some(TaskStatus::Paused) {
+                    self.push(Fact::TaskStatus { status: TaskStatus::Running, error: None, output: None });
+                }
+                self.push(Fact::ToolResult(result));
+            }
+            // Between a human's `retry` and the new attempt, the first attempt's answer is the call's result.
+            Some(Phase::Approved(_) | Phase::Refused(Outcome::Unknown, _)) => self.push(Fact::ToolResult(result)),
+            Some(
+                Phase::New
+                | Phase::Allowed
+                | Phase::Held(_)
+                | Phase::Human(_)
+                | Phase::Asked(_)
+                | Phase::Refused(..)
+                | Phase::Done(_),
+            )
+            | None => self.push(Fact::LateResult(result)),
+        }
+    }
+
+    /// Writes down that these requests are closed, and why.
+    pub(super) fn withdraw_open(&mut self, reason: CloseReason) {
+        let open: Vec<_> = self.progress.open.iter().map(|open| open.asked.request_id).collect();
+        for request_id in open {
+            self.push(Fact::RequestClosed { request_id, status: RequestStatus::Withdrawn, reason });
+        }
+    }
+
+    /// The change that makes what was pushed durable. `seq` and version follow from the row that was read.
+    pub(super) fn change(&self, id: ChangeId, lease: LeaseChange) -> Change {
+        let pushed = self.items.get(self.committed..).unwrap_or_default();
+        let facts: Vec<Fact> = pushed.iter().map(|item| item.fact.clone()).collect();
+        Change {
+            id,
+            root: self.row.root_task_id,
+            tasks: vec![TaskChange {
+                task_id: self.row.task_id,
+                guard: self.guard.clone().unwrap_or(Guard::Version(self.row.version)),
+                counters: self.counters(&facts),
+                facts,
+                last_seq: self.row.last_seq,
+                lease,
+            }],
+            resumed: self.resumed.clone(),
+            idempotency: self.idempotency.clone(),
+        }
+    }
+
+    fn counters(&self, facts: &[Fact]) -> Counters {
+        let mut usage = Usage::default();
+        let mut model_calls = 0;
+        for fact in facts {
+            if let Fact::AssistantMessage(turn) = fact {
+                usage.prompt_tokens += turn.usage.prompt_tokens;
+                usage.completion_tokens += turn.usage.completion_tokens;
+                usage.total_tokens += turn.usage.total_tokens;
+                model_calls += 1;
+            }
+        }
+        let runs = i32::from(self.progress.status == Some(TaskStatus::Running));
+        let open = i32::try_from(self.progress.open.len()).unwrap_or(i32::MAX);
+        Counters { busy: runs - self.row.busy, open_requests: open - self.row.open_requests, usage, model_calls }
+    }
+
+    /// What was pushed is durable.
+    pub(super) fn saved(&mut self, done: Committed) {
+        let counters = {
+            let pushed = self.items.get(self.committed..).unwrap_or_default();
+            let facts: Vec<Fact> = pushed.iter().map(|item| item.fact.clone()).collect();
+            self.counters(&facts)
+        };
+        self.row.busy += counters.busy;
+        self.row.open_requests += counters.open_requests;
+        self.row.version += 1;
+        self.row.last_seq = i64::try_from(self.items.len()).unwrap_or(i64::MAX);
+        for item in self.items.iter_mut().skip(self.committed) {
+            item.at = done.at;
+        }
+        self.committed = self.items.len();
+        self.now = done.at;
+        self.guard = None;
+        self.resumed.clear();
+        self.idempotency = None;
+    }
+
+    /// What the driver knows and the journal does not.
+    pub(super) fn budget(&self, limits: &Limits, grace: Duration, own_replica: &str) -> Budget {
+        let mut budget = Budget::default();
+        let ran = self.progress.ran + self.progress.running_since.map_or(Duration::ZERO, |since| self.now.since(since));
+        if self.progress.turns_since_message >= limits.max_model_calls {
+            budget.spent = Some("max_model_calls");
+        } else if ran >= limits.max_duration {
+            budget.spent = Some("max_duration");
+        }
+        for standing in self.progress.unfinished() {
+            let Phase::Started(start) = &standing.phase else { continue };
+            let over = start.at + start.timeout + grace;
+            if start.replica != own_replica && self.now < over {
+                budget.running.insert(standing.call.tool_call_id);
+            }
+        }
+        budget
+    }
+}
+
+/// Whether somebody outside answered with it, so that it cannot be made again.
+fn is_of_the_world(outcome: Outcome) -> bool {
+    matches!(outcome, Outcome::Succeeded | Outcome::Failed)
+}

@@ -1,0 +1,281 @@
+//! What a user asks of a task: create, message, cancel, retry. Each appends facts in one commit; the loop does the rest.
+
+use std::sync::Arc;
+
+use super::live::Live;
+use super::{Accepted, ConflictCode, Engine, FieldError, Key, NewMessage, NewTask, Refusal};
+use crate::people::Caller;
+use crate::people::may::{may_decide, may_message, may_steer};
+use crate::task::change::{Guard, Journal, LeaseChange, TaskRow};
+use crate::task::id::{ChangeId, RequestId, TaskId};
+use crate::task::item::{CloseReason, Fact, Outcome, Usage};
+use crate::task::status::TaskStatus;
+use crate::task::time::Time;
+use crate::task::turn::UNKNOWN;
+
+impl Engine {
+    /// Creates a task and begins to drive it; returns once it is stored.
+    ///
+    /// # Errors
+    /// `Invalid` for an agent that is unknown to this caller; `Unavailable` when the database does not answer.
+    pub async fn create(
+        self: &Arc<Self>,
+        caller: &Caller,
+        task: NewTask,
+        key: Option<Key>,
+    ) -> Result<Accepted, Refusal> {
+        let name = task.agent.as_deref();
+        let agent = self.agents.open_for(name, &caller.tenant, &caller.user_id, &caller.groups).ok_or_else(|| {
+            Refusal::Invalid(vec![FieldError {
+                pointer: "/agent".to_owned(),
+                detail: "the name of an agent that is open to you".to_owned(),
+            }])
+        })?;
+        let task_id = TaskId(self.ids.fresh());
+        let new = crate::task::change::NewTask {
+            tenant: caller.tenant.clone(),
+            user_id: caller.user_id.clone(),
+            session_id: task.session_id.unwrap_or_else(|| self.ids.fresh().to_string()),
+            agent: agent.name.clone(),
+            agent_version: agent.version.clone(),
+            parent: None,
+            agent_path: vec![agent.name.clone()],
+            metadata: task.metadata,
+        };
+        let mut live = Live::read(Journal { row: unborn(task_id, &new), items: Vec::new(), now: self.clock.now() });
+        live.guard = Some(Guard::New(Box::new(new)));
+        live.push(Fact::TaskStatus { status: TaskStatus::Running, error: None, output: None });
+        live.push(Fact::UserMessage {
+            items: task.items,
+            user_context: task.user_context,
+            by: caller.user_id.clone(),
+            groups: caller.groups.clone(),
+        });
+        live.idempotency = key.as_ref().map(|key| key.row(caller, &live, None));
+        if self.enter(live).await?.is_some() {
+            return Ok(Accepted { task_id, root: task_id, replayed: false });
+        }
+        // Its row could not be inserted: somebody was there before with the same key.
+        match &key {
+            Some(key) => self.replay(caller, key).await?.ok_or(Refusal::Unavailable),
+            None => Err(Refusal::Internal),
+        }
+    }
+
+    /// Appends the user's next message.
+    ///
+    /// # Errors
+    /// `NotFound`, `Forbidden`, `NotARoot`; `Conflict` while it runs, or is paused and `supersede` is not said.
+    pub async fn message(
+        self: &Arc<Self>,
+        caller: &Caller,
+        task: TaskId,
+        message: NewMessage,
+        key: Option<Key>,
+    ) -> Result<Accepted, Refusal> {
+        for _ in 0..super::TRIES {
+            let mut live = self.moved(caller, task, Move::Message).await?;
+            let conflict = |code| Refusal::Conflict { code, task_id: task, status: live.row.status };
+            match live.row.status {
+                TaskStatus::Running => return Err(conflict(ConflictCode::TaskRunning)),
+                TaskStatus::Paused if !message.supersede => return Err(conflict(ConflictCode::TaskPaused)),
+                TaskStatus::Paused | TaskStatus::Completed | TaskStatus::Failed | TaskStatus::Canceled => {}
+            }
+            let paused = live.row.status == TaskStatus::Paused;
+            live.withdraw_open(CloseReason::Superseded);
+            live.push(Fact::TaskStatus { status: TaskStatus::Running, error: None, output: None });
+            if paused {
+                close_calls(&mut live, Outcome::Withdrawn, "The user went on with another message; this call was not run.");
+            }
+            live.push(Fact::UserMessage {
+                items: message.items.clone(),
+                user_context: message.user_context.clone(),
+                by: caller.user_id.clone(),
+                groups: caller.groups.clone(),
+            });
+            if let Some(accepted) = self.pass(caller, live, key.as_ref()).await? {
+                return Ok(accepted);
+            }
+        }
+        Err(Refusal::Unavailable)
+    }
+
+    /// Goes on with a failed task.
+    ///
+    /// # Errors
+    /// `NotFound`, `Forbidden`, `NotARoot`; `Conflict` when it is not failed.
+    pub async fn retry(
+        self: &Arc<Self>,
+        caller: &Caller,
+        task: TaskId,
+        key: Option<Key>,
+    ) -> Result<Accepted, Refusal> {
+        for _ in 0..super::TRIES {
+            let mut live = self.moved(caller, task, Move::Retry).await?;
+            if live.row.status != TaskStatus::Failed {
+                let code = ConflictCode::TaskNotFailed;
+                return Err(Refusal::Conflict { code, task_id: task, status: live.row.status });
+            }
+            live.push(Fact::TaskStatus { status: TaskStatus::Running, error: None, output: None });
+            if let Some(accepted) = self.pass(caller, live, key.as_ref()).await? {
+                return Ok(accepted);
+            }
+        }
+        Err(Refusal::Unavailable)
+    }
+
+    /// Cancels a task. Once this has returned, none of its calls starts: a start that was not committed before is
+    /// fenced off by the version.
+    ///
+    /// # Errors
+    /// `NotFound`, `Forbidden`; `Conflict` when it is completed or failed.
+    pub async fn cancel(
+        self: &Arc<Self>,
+        caller: &Caller,
+        task: TaskId,
+        key: Option<Key>,
+    ) -> Result<Accepted, Refusal> {
+        for _ in 0..super::TRIES {
+            let mut live = self.moved(caller, task, Move::Cancel).await?;
+            let accepted = Accepted { task_id: task, root: live.row.root_task_id, replayed: false };
+            match live.row.status {
+                TaskStatus::Canceled => return Ok(accepted),
+                TaskStatus::Completed | TaskStatus::Failed => {
+                    let code = ConflictCode::TaskFinal;
+                    return Err(Refusal::Conflict { code, task_id: task, status: live.row.status });
+                }
+                TaskStatus::Running | TaskStatus::Paused => {}
+            }
+            live.withdraw_open(CloseReason::Canceled);
+            close_calls(&mut live, Outcome::Canceled, "The task was canceled; this call was not run.");
+            live.push(Fact::TaskStatus { status: TaskStatus::Canceled, error: None, output: None });
+            live.idempotency = key.as_ref().map(|key| key.row(caller, &live, None));
+            let change = live.change(ChangeId(self.ids.fresh()), LeaseChange::Park { wake_in: None });
+            match self.store.commit(change).await {
+                Ok(_) => return Ok(accepted),
+                Err(crate::store::CommitError::Unavailable) => return Err(Refusal::Unavailable),
+                Err(_) => {
+                    if let Some(done) = self.replay_of(caller, key.as_ref()).await? {
+                        return Ok(done);
+                    }
+                }
+            }
+        }
+        Err(Refusal::Unavailable)
+    }
+
+    /// What an earlier POST with the same key did: checked before anything else of the operation.
+    ///
+    /// # Errors
+    /// `KeyReused` when its body was another; `Forbidden` when the caller has lost his right since.
+    pub async fn replay(&self, caller: &Caller, key: &Key) -> Result<Option<Accepted>, Refusal> {
+        let found = self.store.idempotency(&caller.tenant, &caller.user_id, &key.path, &key.key).await?;
+        let Some(row) = found else { return Ok(None) };
+        if row.body_digest != key.body_digest {
+            return Err(Refusal::KeyReused);
+        }
+        let task = self.store.task(row.task_id).await?.ok_or(Refusal::NotFound)?;
+        if !self.still_may(caller, &task, row.request_id).await? {
+            return Err(Refusal::Forbidden("You may not do this any more.".to_owned()));
+        }
+        let root = task.root_task_id;
+        let task_id = if row.request_id.is_some() { root } else { task.task_id };
+        Ok(Some(Accepted { task_id, root, replayed: true }))
+    }
+
+    async fn still_may(&self, caller: &Caller, task: &TaskRow, request: Option<RequestId>) -> Result<bool, Refusal> {
+        let Some(request) = request else { return Ok(may_steer(caller, &task.tenant, &task.user_id)) };
+        let Some(row) = self.store.request(request).await? else { return Ok(false) };
+        Ok(may_decide(caller, &row.tenant, &row.owner, &row.asked.terms.approvers))
+    }
+
+    async fn replay_of(&self, caller: &Caller, key: Option<&Key>) -> Result<Option<Accepted>, Refusal> {
+        match key {
+            Some(key) => self.replay(caller, key).await,
+            None => Ok(None),
+        }
+    }
+
+    /// The task, if this caller may move it so.
+    async fn moved(&self, caller: &Caller, task: TaskId, how: Move) -> Result<Live, Refusal> {
+        let journal = self.store.journal(task).await?.ok_or(Refusal::NotFound)?;
+        let row = &journal.row;
+        if row.tenant != caller.tenant {
+            return Err(Refusal::NotFound);
+        }
+        let may = match how {
+            Move::Message => may_message(caller, &row.tenant, &row.user_id),
+            Move::Cancel | Move::Retry => may_steer(caller, &row.tenant, &row.user_id),
+        };
+        if !may {
+            return Err(Refusal::Forbidden("Only the task's owner may do this.".to_owned()));
+        }
+        if row.parent.is_some() && how != Move::Cancel {
+            return Err(Refusal::NotARoot { root: row.root_task_id, status: row.status });
+        }
+        Ok(Live::read(journal))
+    }
+
+    /// Enters with what was pushed; `None` when another commit came first.
+    async fn pass(
+        self: &Arc<Self>,
+        caller: &Caller,
+        mut live: Live,
+        key: Option<&Key>,
+    ) -> Result<Option<Accepted>, Refusal> {
+        live.idempotency = key.map(|key| key.row(caller, &live, None));
+        let accepted = Accepted { task_id: live.task_id(), root: live.row.root_task_id, replayed: false };
+        if self.enter(live).await?.is_some() {
+            return Ok(Some(accepted));
+        }
+        self.replay_of(caller, key).await
+    }
+}
+
+/// What is asked of a task.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Move {
+    Message,
+    Cancel,
+    Retry,
+}
+
+/// Gives every call without a result one: `unknown` if it had started.
+fn close_calls(live: &mut Live, outcome: Outcome, text: &str) {
+    let open: Vec<_> =
+        live.progress.unfinished().map(|standing| (standing.call.tool_call_id, standing.attempts > 0)).collect();
+    let closed = open.into_iter().map(|(id, started)| {
+        if started { (id, Outcome::Unknown, UNKNOWN.to_owned()) } else { (id, outcome, text.to_owned()) }
+    });
+    Engine::refuse(live, closed.collect());
+}
+
+/// The row of a task that is not stored yet.
+fn unborn(task_id: TaskId, new: &crate::task::change::NewTask) -> TaskRow {
+    TaskRow {
+        task_id,
+        root_task_id: task_id,
+        parent: None,
+        tenant: new.tenant.clone(),
+        user_id: new.user_id.clone(),
+        session_id: new.session_id.clone(),
+        agent: new.agent.clone(),
+        agent_version: new.agent_version.clone(),
+        agent_path: new.agent_path.clone(),
+        status: TaskStatus::Running,
+        version: 0,
+        last_seq: 0,
+        metadata: new.metadata.clone(),
+        busy: 0,
+        open_requests: 0,
+        usage: Usage::default(),
+        model_calls: 0,
+        output: None,
+        error: None,
+        lease_owner: None,
+        lease_until: None,
+        takeovers: 0,
+        created_at: Time::default(),
+        updated_at: Time::default(),
+    }
+}

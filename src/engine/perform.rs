@@ -1,0 +1,295 @@
+//! The steps that look at the world: judging, asking the model, running calls. Each pushes facts; `drive.rs` commits.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use serde_json::Value;
+
+use super::Engine;
+use super::drive::Stop;
+use super::live::Live;
+use crate::agent::Agent;
+use crate::model::{Answer, OfferedTool, Prompt};
+use crate::policy::Case;
+use crate::task::change::LeaseChange;
+use crate::task::id::CallId;
+use crate::task::item::{Fact, FinishReason, Outcome, ToolCall, ToolResult, Turn};
+use crate::task::request::call_digest;
+use crate::task::step::Budget;
+use crate::task::text::{cleaned, cut};
+use crate::task::tool_spec::Effect;
+use crate::task::transcript::conversation;
+use crate::task::turn::{Last, Standing};
+use crate::task::verdict::{Judgement, Verdict};
+use crate::tool::catalog::Entry;
+use crate::tool::{Invocation, ToolAnswer, arguments};
+
+impl Engine {
+    /// The tool of a name, if this agent is offered it (byte by byte).
+    pub(super) fn offered<'a>(&'a self, agent: &Agent, name: &str) -> Option<&'a Entry> {
+        agent.tools.iter().find(|offered| *offered == name).and_then(|name| self.catalog.get(name))
+    }
+
+    pub(super) fn take(&self) -> LeaseChange {
+        LeaseChange::Take { owner: self.replica.clone(), time: self.settings.lease }
+    }
+
+    pub(super) fn budget(&self, live: &Live, agent: &Agent) -> Budget {
+        let mut budget = live.budget(&agent.limits, self.settings.lease, &self.replica, self.store.is_sole());
+        budget.running.extend(self.in_flight.lock().iter().copied());
+        budget
+    }
+
+    /// When the last attempt that may still be running is over, from now.
+    pub(super) fn attempts_over_in(&self, live: &Live, agent: &Agent) -> Option<Duration> {
+        let running = self.budget(live, agent).running;
+        let over = live.progress.unfinished().filter(|standing| running.contains(&standing.call.tool_call_id));
+        let over = over.filter(|standing| !standing.effect.repeatable()).filter_map(|standing| standing.start.as_ref());
+        over.map(|start| (start.at + start.timeout + self.settings.lease).since(live.now)).max()
+    }
+
+    /// What the model is shown.
+    pub(super) fn prompt(&self, live: &Live, agent: &Agent) -> Prompt {
+        let offered = agent.tools.iter().filter_map(|name| self.catalog.get(name));
+        Prompt {
+            system: (!agent.instructions.is_empty()).then(|| agent.instructions.clone()),
+            messages: conversation(&live.items),
+            tools: offered
+                .map(|entry| OfferedTool {
+                    name: entry.spec.name.clone(),
+                    description: entry.spec.description.clone(),
+                    parameters: entry.spec.parameters.clone(),
+                })
+                .collect(),
+            turn: live.progress.turns + 1,
+        }
+    }
+
+    /// Journals the model's turn. Call ids are ours; the provider's are kept to be sent back, and replaced only where
+    /// they are empty or repeated within this answer.
+    pub(super) fn answered(&self, live: &mut Live, answer: Answer) {
+        let mut seen = BTreeSet::new();
+        let tool_calls = answer.calls.into_iter().map(|call| {
+            let tool_call_id = CallId(self.ids.fresh());
+            let known = call.provider_id.is_empty() || !seen.insert(call.provider_id.clone());
+            ToolCall {
+                tool_call_id,
+                name: cleaned(call.name),
+                arguments_text: cleaned(call.arguments_text),
+                provider_id: if known { tool_call_id.to_string() } else { cleaned(call.provider_id) },
+            }
+        });
+        let turn = Turn {
+            turn: live.progress.turns + 1,
+            text: answer.text.map(cleaned),
+            tool_calls: tool_calls.collect(),
+            finish_reason: answer.finish_reason,
+            usage: answer.usage,
+            raw: answer.raw,
+        };
+        live.push(Fact::AssistantMessage(turn));
+    }
+
+    /// Reads the arguments once and asks the policy.
+    pub(super) async fn judge(&self, live: &mut Live, agent: &Agent, calls: &[CallId]) {
+        for id in calls {
+            let Some(standing) = live.progress.call(*id).cloned() else { continue };
+            let judgement = match self.unfit(live, agent, &standing) {
+                Some(reason) => Judgement::invalid(reason),
+                None => self.verdict(live, agent, &standing).await,
+            };
+            let effect = self.offered(agent, &standing.call.name).map_or(Effect::Once, |entry| entry.spec.effect);
+            live.push(Fact::Judged { tool_call_id: *id, judgement, effect });
+        }
+    }
+
+    /// Why a call cannot run whatever the policy says, if it cannot.
+    fn unfit(&self, live: &Live, agent: &Agent, standing: &Standing) -> Option<String> {
+        if let Last::Model(turn) = &live.progress.last {
+            if turn.turn == standing.turn {
+                let most = usize::try_from(agent.limits.max_calls).unwrap_or(usize::MAX);
+                match turn.finish_reason {
+                    FinishReason::Length => return Some("the answer was cut off at its length".to_owned()),
+                    FinishReason::ContentFilter => return Some("the answer was cut off by a filter".to_owned()),
+                    FinishReason::Stop | FinishReason::ToolCalls | FinishReason::Other => {}
+                }
+                if turn.tool_calls.len() > most {
+                    return Some(format!("a turn may have {most} calls at most; none of these ran"));
+                }
+            }
+        }
+        if self.offered(agent, &standing.call.name).is_none() {
+            return Some(format!("there is no tool {:?}", cut(&standing.call.name, 64)));
+        }
+        None
+    }
+
+    /// The policy's word on a call whose tool is offered.
+    async fn verdict(&self, live: &Live, agent: &Agent, standing: &Standing) -> Judgement {
+        let Some(entry) = self.offered(agent, &standing.call.name) else {
+            return Judgement::invalid("the tool is not offered any more");
+        };
+        let args = match arguments::read(&standing.call.arguments_text, &entry.schema) {
+            Ok(args) => args,
+            Err(reason) => return Judgement::invalid(reason),
+        };
+        let metadata: Value = serde_json::from_str(&live.row.metadata).unwrap_or_default();
+        let (row, groups) = (live.row.clone(), live.progress.groups.clone());
+        let (policy, spec) = (Arc::clone(&self.policy), entry.spec.clone());
+        let heavy = policy.is_heavy(standing.call.arguments_text.len());
+        let judge = move || {
+            policy.judge(&Case {
+                tool: &spec,
+                args: &args,
+                agent_path: &row.agent_path,
+                user_id: &row.user_id,
+                tenant: &row.tenant,
+                groups: &groups,
+                task_id: &row.root_task_id.to_string(),
+                metadata: &metadata,
+                session: &row.session_id,
+            })
+        };
+        if !heavy {
+            return judge();
+        }
+        tokio::task::spawn_blocking(judge).await.unwrap_or_else(|_| Judgement {
+            verdict: Verdict::Hold,
+            rule: None,
+            reason: Some("The policy could not be evaluated.".to_owned()),
+            terms: Some(crate::task::verdict::Terms::default()),
+        })
+    }
+
+    pub(super) fn refuse(live: &mut Live, refusals: Vec<(CallId, Outcome, String)>) {
+        for (tool_call_id, outcome, content) in refusals {
+            let name = live.progress.call(tool_call_id).map(|standing| standing.call.name.clone()).unwrap_or_default();
+            live.push(Fact::ToolResult(ToolResult { tool_call_id, name, outcome, content, http_status: None }));
+        }
+    }
+
+    /// Runs calls that may run: judged once more, then written down as started, then called.
+    pub(super) async fn run(&self, live: &mut Live, agent: &Agent, calls: &[CallId]) -> Result<(), Stop> {
+        if self.look_again(live, agent, calls).await {
+            return Ok(());
+        }
+        let mut attempts = Vec::new();
+        for id in calls {
+            let Some(standing) = live.progress.call(*id).cloned() else { continue };
+            let Some(entry) = self.offered(agent, &standing.call.name) else { continue };
+            let (Some(tool), Ok(arguments)) =
+                (entry.tool.clone(), arguments::read(&standing.call.arguments_text, &entry.schema))
+            else {
+                continue;
+            };
+            let rule = standing.judgement.as_ref().and_then(|judgement| judgement.rule.as_deref());
+            let text = &standing.call.arguments_text;
+            live.push(Fact::ToolStarted {
+                tool_call_id: *id,
+                name: entry.spec.name.clone(),
+                digest: call_digest(&live.row.tenant, live.row.task_id, *id, &entry.spec, text, rule),
+                attempt: standing.attempts + 1,
+                timeout_ms: u64::try_from(entry.spec.timeout.as_millis()).unwrap_or(u64::MAX),
+                replica: self.replica.clone(),
+            });
+            let decided_by = standing.approval.as_ref().map(|approval| approval.by.join(","));
+            attempts.push((tool, self.invocation(live, &standing, arguments, decided_by)));
+        }
+        if attempts.is_empty() {
+            // Nobody here performs these calls: say so rather than ask for ever.
+            let nobody = |id: &CallId| (*id, Outcome::Failed, "Nothing here can run this call.".to_owned());
+            Self::refuse(live, calls.iter().map(nobody).collect());
+            return Ok(());
+        }
+        self.save(live, self.take()).await?;
+        let flights: Vec<_> = attempts.iter().map(|(_, call)| self.takes_off(call.call_id)).collect();
+        let mine = self.leases.lock().get(&live.task_id()).is_some_and(|until| self.clock.uptime() < *until);
+        if !mine {
+            tracing::warn!(task = %live.task_id(), "the lease ran out before a call was sent; it was not sent");
+            return Err(Stop::Lost);
+        }
+        let answers = join_all(attempts.iter().map(|(tool, call)| tool.call(call))).await;
+        drop(flights);
+        for ((tool, call), answer) in attempts.iter().zip(answers) {
+            Self::landed(live, call.call_id, tool.spec().name.clone(), answer);
+        }
+        Ok(())
+    }
+
+    fn landed(live: &mut Live, tool_call_id: CallId, name: String, answer: ToolAnswer) {
+        let (outcome, content, http_status) = match answer {
+            ToolAnswer::Succeeded { content, http_status } => (Outcome::Succeeded, content, http_status),
+            ToolAnswer::Failed { content, http_status } => (Outcome::Failed, content, http_status),
+            ToolAnswer::Unknown { problem } => {
+                tracing::info!(target: "holdpoint::metric", metric = "unknown_outcome", tool = %name);
+                live.unknown.insert(tool_call_id, problem);
+                return;
+            }
+        };
+        live.push(Fact::ToolResult(ToolResult {
+            tool_call_id,
+            name,
+            outcome,
+            content: cleaned(content),
+            http_status,
+        }));
+    }
+
+    fn invocation(&self, live: &Live, standing: &Standing, arguments: Value, decided_by: Option<String>) -> Invocation {
+        let trace = live.row.root_task_id.0.simple();
+        let span = self.ids.fresh().as_u128() & u128::from(u64::MAX);
+        Invocation {
+            tenant: live.row.tenant.clone(),
+            owner: live.row.user_id.clone(),
+            task_id: live.row.task_id,
+            call_id: standing.call.tool_call_id,
+            arguments_text: standing.call.arguments_text.clone(),
+            arguments,
+            decided_by,
+            traceparent: format!("00-{trace}-{span:016x}-01"),
+        }
+    }
+
+    /// Right before calls start, the policy in force is asked again: it can refuse or ask, never release. Whether
+    /// anything became stricter; then nothing runs and `next_step` is asked again.
+    async fn look_again(&self, live: &mut Live, agent: &Agent, calls: &[CallId]) -> bool {
+        let mut stricter = false;
+        for id in calls {
+            let Some(standing) = live.progress.call(*id).cloned() else { continue };
+            let now = match self.unfit(live, agent, &standing) {
+                Some(reason) => Judgement::invalid(reason),
+                None => self.verdict(live, agent, &standing).await,
+            };
+            let Some(judgement) = self.tightened(live, agent, &standing, now) else { continue };
+            let effect = self.offered(agent, &standing.call.name).map_or(Effect::Once, |entry| entry.spec.effect);
+            live.push(Fact::Judged { tool_call_id: *id, judgement, effect });
+            stricter = true;
+        }
+        stricter
+    }
+
+    /// The stricter judgement, if `now` is stricter than what the call has passed.
+    fn tightened(&self, live: &Live, agent: &Agent, standing: &Standing, now: Judgement) -> Option<Judgement> {
+        let Some(approval) = &standing.approval else {
+            return (now.verdict != Verdict::Allow).then_some(now);
+        };
+        if matches!(now.verdict, Verdict::Deny | Verdict::Invalid) {
+            return Some(now);
+        }
+        let text = &standing.call.arguments_text;
+        let digest = self.offered(agent, &standing.call.name).map(|entry| {
+            let (tenant, task) = (&live.row.tenant, live.row.task_id);
+            call_digest(tenant, task, standing.call.tool_call_id, &entry.spec, text, approval.rule.as_deref())
+        });
+        let same = digest.as_deref() == Some(approval.digest.as_str());
+        let suffices = now.terms.as_ref().is_none_or(|terms| terms.approvers == approval.terms.approvers);
+        if same && suffices {
+            return None;
+        }
+        let reason = if same { now.reason } else { Some("The tool has changed since it was approved.".to_owned()) };
+        let terms = Some(now.terms.unwrap_or_else(|| approval.terms.clone()));
+        Some(Judgement { verdict: Verdict::Hold, rule: now.rule, reason, terms })
+    }
+}

@@ -1,0 +1,521 @@
+//! The laws of the loop over random lives with random crashes, without a database: a journal, a model that asks for
+//! anything, a policy that says anything, humans who answer anything, and a driver that loses what it had not committed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use holdpoint::task::decision::{Action, CallAnswer, Decision, Then};
+use holdpoint::task::id::{CallId, RequestId};
+use holdpoint::task::item::{
+    CloseReason, Fact, FinishReason, Item, Outcome, Part, PartType, ToolCall, ToolResult, Turn, Usage,
+};
+use holdpoint::task::request::{Asked, AskedCall, RequestKind};
+use holdpoint::task::status::{RequestStatus, TaskStatus};
+use holdpoint::task::step::{ATTEMPTS, Budget, Ending, On, Step, next_step};
+use holdpoint::task::time::Time;
+use holdpoint::task::tool_spec::Effect;
+use holdpoint::task::turn::Progress;
+use holdpoint::task::verdict::{Approvers, Judgement, OnExpiry, Terms, Verdict};
+use serde_json::Value;
+use uuid::Uuid;
+
+/// A small generator; the seed is the life's number, so a failing life can be lived again.
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    fn pick<T: Clone>(&mut self, of: &[T]) -> T {
+        of[usize::try_from(self.below(of.len() as u64)).unwrap()].clone()
+    }
+}
+
+/// The world as it really is, beside what the journal says.
+struct World {
+    dice: Dice,
+    ids: u128,
+    clock: i64,
+    /// Durable.
+    journal: Vec<Item>,
+    /// Pushed and not committed.
+    pushed: Vec<Fact>,
+    /// The journal and what was pushed, as far as they were read.
+    progress: Progress,
+    effects: BTreeMap<CallId, Effect>,
+    /// How often each call really reached its tool.
+    ledger: BTreeMap<CallId, u32>,
+    model_calls: u32,
+    crashes: u32,
+}
+
+struct Crash;
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut world = Self {
+            dice: Dice(seed),
+            ids: 0,
+            clock: 0,
+            journal: Vec::new(),
+            pushed: Vec::new(),
+            progress: Progress::new(),
+            effects: BTreeMap::new(),
+            ledger: BTreeMap::new(),
+            model_calls: 0,
+            crashes: 0,
+        };
+        world.push(status(TaskStatus::Running));
+        world.say();
+        world.commit_surely();
+        world
+    }
+
+    fn id(&mut self) -> Uuid {
+        self.ids += 1;
+        Uuid::from_u128(self.ids)
+    }
+
+    fn push(&mut self, fact: Fact) {
+        let seq = (self.journal.len() + self.pushed.len() + 1) as i64;
+        self.progress.apply(&Item { seq, at: Time(self.clock + 1), fact: fact.clone() });
+        // Total on every prefix.
+        let _ = next_step(&self.progress, &Budget::default());
+        self.pushed.push(fact);
+    }
+
+    fn say(&mut self) {
+        let items = vec![Part { content_type: PartType::Text, content: "go on".to_owned() }];
+        self.push(Fact::UserMessage { items, user_context: None, by: "alice".to_owned(), groups: Vec::new() });
+    }
+
+    fn commit_surely(&mut self) {
+        self.clock += 1;
+        for fact in std::mem::take(&mut self.pushed) {
+            let seq = self.journal.len() as i64 + 1;
+            self.journal.push(Item { seq, at: Time(self.clock), fact });
+        }
+    }
+
+    /// A crash before a commit loses what was pushed; one after it loses the driver.
+    fn commit(&mut self) -> Result<(), Crash> {
+        self.maybe_crash()?;
+        self.commit_surely();
+        self.maybe_crash()
+    }
+
+    fn maybe_crash(&mut self) -> Result<(), Crash> {
+        if self.dice.one_in(12) {
+            self.pushed.clear();
+            self.progress = Progress::of(&self.journal);
+            self.crashes += 1;
+            return Err(Crash);
+        }
+        Ok(())
+    }
+
+    fn result(&mut self, id: CallId, outcome: Outcome, content: &str) {
+        let result = ToolResult {
+            tool_call_id: id,
+            name: "tool".to_owned(),
+            outcome,
+            content: content.to_owned(),
+            http_status: None,
+        };
+        self.push(Fact::ToolResult(result));
+    }
+
+    /// What the model answers.
+    fn answer(&mut self) {
+        self.model_calls += 1;
+        let count = if self.dice.one_in(3) { 0 } else { 1 + self.dice.below(4) };
+        let tool_calls: Vec<_> = (0..count)
+            .map(|_| {
+                let id = CallId(self.id());
+                let effect = self.dice.pick(&[Effect::ReadOnly, Effect::Idempotent, Effect::Once, Effect::Once]);
+                self.effects.insert(id, effect);
+                ToolCall {
+                    tool_call_id: id,
+                    name: "tool".to_owned(),
+                    arguments_text: "{}".to_owned(),
+                    provider_id: "call_0".to_owned(),
+                }
+            })
+            .collect();
+        let turn = 1 + self.journal.iter().filter(|item| matches!(item.fact, Fact::AssistantMessage(_))).count();
+        self.push(Fact::AssistantMessage(Turn {
+            turn: u32::try_from(turn).unwrap(),
+            text: Some("text".to_owned()),
+            tool_calls,
+            finish_reason: FinishReason::Stop,
+            usage: Usage::default(),
+            raw: Value::Null,
+        }));
+    }
+
+    fn terms(&mut self) -> Terms {
+        Terms {
+            approvers: Approvers { required: self.dice.pick(&[1, 1, 1, 2]), ..Approvers::default() },
+            expires_in: Some(Duration::from_hours(1)),
+            on_expiry: self.dice.pick(&[OnExpiry::Continue, OnExpiry::Continue, OnExpiry::Cancel]),
+            on_reject: self.dice.pick(&[Then::Continue, Then::Cancel]),
+            ..Terms::default()
+        }
+    }
+
+    fn judge(&mut self, id: CallId) {
+        let verdict =
+            self.dice.pick(&[Verdict::Allow, Verdict::Allow, Verdict::Hold, Verdict::Hold, Verdict::Deny, Verdict::Invalid]);
+        let terms = (verdict == Verdict::Hold).then(|| self.terms());
+        let judgement = Judgement { verdict, rule: None, reason: None, terms };
+        let effect = self.effects[&id];
+        self.push(Fact::Judged { tool_call_id: id, judgement, effect });
+    }
+
+    fn ask(&mut self, kind: RequestKind, calls: &[CallId], terms: Terms) {
+        let pending_tool_calls = calls
+            .iter()
+            .map(|id| AskedCall {
+                tool_call_id: *id,
+                name: "tool".to_owned(),
+                arguments_text: "{}".to_owned(),
+                effect: self.effects[id],
+                target: String::new(),
+                summary: String::new(),
+                warnings: Vec::new(),
+                needs_decision: true,
+                verdict: Verdict::Hold,
+                rule: None,
+                reason: None,
+                parameters: Value::Null,
+                digest: id.to_string(),
+            })
+            .collect();
+        let request_id = RequestId(self.id());
+        self.push(Fact::InterventionRequested(Asked {
+            request_id,
+            kind,
+            pending_tool_calls,
+            terms,
+            digest: String::new(),
+            question: None,
+            details: None,
+            form: None,
+        }));
+    }
+
+    /// Drives until it waits or ends, or crashes.
+    fn drive(&mut self) -> Result<Vec<On>, Crash> {
+        let mut over = BTreeSet::new();
+        for _ in 0..500 {
+            let progress = self.progress.clone();
+            match next_step(&progress, &self.budget(&over)) {
+                Step::CallModel => {
+                    self.commit()?;
+                    every_call_has_one_result(&self.journal);
+                    self.answer();
+                }
+                Step::Judge(calls) => calls.into_iter().for_each(|id| self.judge(id)),
+                Step::Refuse(refusals) => {
+                    for (id, outcome, text) in refusals {
+                        self.result(id, outcome, &text);
+                    }
+                }
+                Step::Ask(questions) => {
+                    for question in questions {
+                        self.ask(question.kind, &question.calls, question.terms);
+                    }
+                }
+                Step::Reconcile(calls) => {
+                    for id in calls {
+                        let terms = self.terms();
+                        self.ask(RequestKind::Reconcile, &[id], terms);
+                    }
+                }
+                Step::Run(calls) => self.run(&calls, &progress, &mut over)?,
+                Step::Wait(on) => {
+                    if progress.status == Some(TaskStatus::Running) && !on.iter().any(|on| matches!(on, On::Attempt(_))) {
+                        self.push(status(TaskStatus::Paused));
+                    }
+                    if !self.pushed.is_empty() {
+                        self.commit()?;
+                    }
+                    return Ok(on);
+                }
+                Step::Finish(ending) => {
+                    let ended = match ending {
+                        Ending::Completed(_) => TaskStatus::Completed,
+                        Ending::Failed(_) => TaskStatus::Failed,
+                        Ending::Canceled => TaskStatus::Canceled,
+                    };
+                    self.push(status(ended));
+                    self.commit()?;
+                }
+            }
+        }
+        panic!("it neither waits nor ends");
+    }
+
+    /// Half of the time an attempt of somebody else may still be running.
+    fn budget(&mut self, over: &BTreeSet<CallId>) -> Budget {
+        let spent = (self.model_calls >= 12).then_some("max_model_calls");
+        let running = self
+            .progress
+            .clone()
+            .unfinished()
+            .filter(|standing| standing.start.is_some() && !over.contains(&standing.call.tool_call_id))
+            .map(|standing| standing.call.tool_call_id)
+            .filter(|_| self.dice.one_in(4))
+            .collect();
+        Budget { spent, running }
+    }
+
+    fn run(&mut self, calls: &[CallId], progress: &Progress, over: &mut BTreeSet<CallId>) -> Result<(), Crash> {
+        let once = calls.iter().filter(|id| self.effects[id] == Effect::Once).count();
+        assert!(once == 0 || calls.len() == 1, "a call that must not be repeated runs alone");
+        assert!(calls.len() <= 8);
+        if self.dice.one_in(10) {
+            // The policy has become stricter: judged again, nothing starts.
+            for id in calls {
+                let verdict = self.dice.pick(&[Verdict::Hold, Verdict::Deny]);
+                let terms = (verdict == Verdict::Hold).then(|| self.terms());
+                let judgement = Judgement { verdict, rule: None, reason: None, terms };
+                self.push(Fact::Judged { tool_call_id: *id, judgement, effect: self.effects[id] });
+            }
+            return Ok(());
+        }
+        for id in calls {
+            let attempt = progress.call(*id).unwrap().attempts + 1;
+            self.push(Fact::ToolStarted {
+                tool_call_id: *id,
+                name: "tool".to_owned(),
+                digest: String::new(),
+                attempt,
+                timeout_ms: 1,
+                replica: "r".to_owned(),
+            });
+        }
+        self.commit()?;
+        let mut answered = Vec::new();
+        for id in calls {
+            *self.ledger.entry(*id).or_default() += 1;
+            over.insert(*id);
+            answered.push((*id, self.dice.pick(&[Some(Outcome::Succeeded), Some(Outcome::Failed), None])));
+        }
+        self.maybe_crash()?;
+        for (id, outcome) in answered {
+            if let Some(outcome) = outcome {
+                self.result(id, outcome, "done");
+            }
+        }
+        Ok(())
+    }
+
+    /// A human does something to a task that waits.
+    fn human(&mut self, on: &[On]) {
+        let progress = self.progress.clone();
+        let asked: Vec<_> = progress.open.iter().map(|open| open.asked.clone()).collect();
+        if on.contains(&On::Message) {
+            self.push(status(TaskStatus::Running));
+            if self.dice.one_in(2) || progress.status != Some(TaskStatus::Failed) {
+                self.say();
+            }
+            self.commit_surely();
+            return;
+        }
+        if asked.is_empty() {
+            return;
+        }
+        let asked = self.dice.pick(&asked);
+        match self.dice.below(8) {
+            0 => self.close(&asked, RequestStatus::Expired, CloseReason::Expired),
+            1 => self.supersede(&progress),
+            2 if asked.kind == RequestKind::Approval => {
+                self.close(&asked, RequestStatus::Withdrawn, CloseReason::ToolChanged);
+            }
+            _ => self.decide(&progress, &asked),
+        }
+        self.commit_surely();
+    }
+
+    fn close(&mut self, asked: &Asked, closed: RequestStatus, reason: CloseReason) {
+        self.push(Fact::RequestClosed { request_id: asked.request_id, status: closed, reason });
+        let progress = self.progress.clone();
+        if progress.ending.is_some() {
+            self.withdraw(&progress);
+        } else if progress.open.is_empty() {
+            self.push(status(TaskStatus::Running));
+        }
+    }
+
+    fn withdraw(&mut self, progress: &Progress) {
+        for open in &progress.open {
+            self.push(Fact::RequestClosed {
+                request_id: open.asked.request_id,
+                status: RequestStatus::Withdrawn,
+                reason: CloseReason::Canceled,
+            });
+        }
+    }
+
+    fn supersede(&mut self, progress: &Progress) {
+        self.withdraw(progress);
+        self.push(status(TaskStatus::Running));
+        for standing in progress.unfinished() {
+            let outcome = if standing.attempts > 0 { Outcome::Unknown } else { Outcome::Withdrawn };
+            self.result(standing.call.tool_call_id, outcome, "the user went on");
+        }
+        self.say();
+    }
+
+    fn decide(&mut self, progress: &Progress, asked: &Asked) {
+        let reconcile = asked.kind == RequestKind::Reconcile;
+        let action = if reconcile {
+            self.dice.pick(&[Action::Retry, Action::Reject, Action::Respond])
+        } else {
+            self.dice.pick(&[Action::Approve, Action::Approve, Action::Reject])
+        };
+        let open = progress.open(asked.request_id).unwrap();
+        let by = format!("person {}", open.approvals.values().map(Vec::len).max().unwrap_or(0));
+        let enough = open.asked.own_calls().all(|call| {
+            let so_far = open.approvals.get(&call.tool_call_id).map_or(0, Vec::len) + 1;
+            reconcile || so_far >= asked.terms.approvers.required as usize
+        });
+        let rejected = action == Action::Reject;
+        let then = rejected.then_some(if reconcile { Then::Continue } else { asked.terms.on_reject });
+        let answer = CallAnswer { action, reason: None, arguments: None, result: None };
+        self.push(Fact::Decision {
+            request_id: asked.request_id,
+            decision: Decision {
+                action,
+                by,
+                via: None,
+                reason: None,
+                then,
+                response: None,
+                result: (action == Action::Respond).then(|| Value::from("it did happen")),
+                decisions: asked.own_calls().map(|call| (call.tool_call_id, answer.clone())).collect(),
+                closes: rejected || enough,
+            },
+        });
+        let progress = self.progress.clone();
+        if progress.ending.is_some() {
+            self.withdraw(&progress);
+        } else if progress.open.is_empty() {
+            self.push(status(TaskStatus::Running));
+        }
+    }
+}
+
+fn status(status: TaskStatus) -> Fact {
+    Fact::TaskStatus { status, error: None, output: None }
+}
+
+/// Every call of every turn that has ended has exactly one result before the model is asked again.
+fn every_call_has_one_result(journal: &[Item]) {
+    let mut results: BTreeMap<CallId, u32> = BTreeMap::new();
+    for item in journal {
+        if let Fact::ToolResult(result) = &item.fact {
+            *results.entry(result.tool_call_id).or_default() += 1;
+        }
+    }
+    for item in journal {
+        if let Fact::AssistantMessage(turn) = &item.fact {
+            for call in &turn.tool_calls {
+                assert_eq!(results.get(&call.tool_call_id), Some(&1), "one result before the next question");
+            }
+        }
+    }
+}
+
+/// No start without leave: an allow, an approval or a retry since the call's last start, unless that start is lost and the
+/// call may be repeated.
+fn check(journal: &[Item]) {
+    let mut leave: BTreeSet<CallId> = BTreeSet::new();
+    let mut starts: BTreeMap<CallId, u32> = BTreeMap::new();
+    let mut effects: BTreeMap<CallId, Effect> = BTreeMap::new();
+    let mut approvals: BTreeMap<(RequestId, CallId), u32> = BTreeMap::new();
+    let mut required: BTreeMap<RequestId, u32> = BTreeMap::new();
+    for item in journal {
+        match &item.fact {
+            Fact::Judged { tool_call_id, judgement, effect } => {
+                effects.insert(*tool_call_id, *effect);
+                leave.remove(tool_call_id);
+                if judgement.verdict == Verdict::Allow {
+                    leave.insert(*tool_call_id);
+                }
+            }
+            Fact::InterventionRequested(asked) => {
+                let n = if asked.kind == RequestKind::Approval { asked.terms.approvers.required } else { 1 };
+                required.insert(asked.request_id, n);
+            }
+            Fact::Decision { request_id, decision } => {
+                for (id, answer) in &decision.decisions {
+                    if matches!(answer.action, Action::Approve | Action::Retry) {
+                        let count = approvals.entry((*request_id, *id)).or_default();
+                        *count += 1;
+                        if *count >= required[request_id] {
+                            leave.insert(*id);
+                        }
+                    }
+                }
+            }
+            Fact::ToolStarted { tool_call_id, .. } => {
+                let again = starts.entry(*tool_call_id).or_default();
+                *again += 1;
+                let repeatable = effects[tool_call_id].repeatable() && *again > 1;
+                assert!(leave.remove(tool_call_id) || repeatable, "a start without leave");
+            }
+            Fact::TaskStatus { .. }
+            | Fact::UserMessage { .. }
+            | Fact::AssistantMessage(_)
+            | Fact::RequestClosed { .. }
+            | Fact::ToolResult(_)
+            | Fact::LateResult(_)
+            | Fact::SubAgentStarted { .. } => {}
+        }
+    }
+}
+
+#[test]
+fn the_laws_hold_over_ten_thousand_lives_with_crashes() {
+    let (mut crashes, mut runs, mut ends) = (0, 0, 0);
+    for seed in 0..10_000 {
+        let mut world = World::new(seed);
+        for _ in 0..30 {
+            if let Ok(on) = world.drive() {
+                world.human(&on);
+                ends += u32::from(on.contains(&On::Message));
+            }
+        }
+        check(&world.journal);
+        assert_eq!(world.progress, Progress::of(&world.journal), "item by item or as a whole, it reads the same");
+        for (id, times) in &world.ledger {
+            let retries = world.journal.iter().filter(|item| retried(item, *id)).count();
+            let most = if world.effects[id].repeatable() { ATTEMPTS as usize + retries } else { 1 + retries };
+            assert!(*times as usize <= most, "life {seed}: {times} executions of one call");
+        }
+        crashes += world.crashes;
+        runs += world.ledger.len();
+    }
+    assert!(crashes > 10_000 && runs > 10_000 && ends > 10_000, "{crashes} crashes, {runs} runs, {ends} ends");
+}
+
+/// Whether a human let a call run (again).
+fn retried(item: &Item, id: CallId) -> bool {
+    matches!(&item.fact, Fact::Decision { decision, .. }
+        if decision.decisions.get(&id).is_some_and(|answer| matches!(answer.action, Action::Retry | Action::Approve)))
+}

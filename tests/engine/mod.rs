@@ -1,0 +1,3 @@
+//! The loop and its laws.
+
+mod lives;

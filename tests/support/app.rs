@@ -1,0 +1,250 @@
+//! The whole service in this process, on a real port, with a real database, a fake model and a fake tool.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use holdpoint::app::Service;
+use holdpoint::config::Config;
+use holdpoint::world::{RandomIds, SystemClock};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::database::Database;
+use super::model::FakeModel;
+use super::tool::FakeTool;
+
+/// On which engine a test runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum On {
+    Sqlite,
+    Postgres,
+}
+
+pub struct TestApp {
+    service: Option<Service>,
+    yaml: String,
+    pub model: FakeModel,
+    pub tool: FakeTool,
+    pub database: Database,
+    http: reqwest::Client,
+}
+
+/// Somebody who talks to the service.
+pub struct Actor<'a> {
+    app: &'a TestApp,
+    key: Option<&'static str>,
+    headers: Vec<(String, String)>,
+}
+
+/// What came back.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    pub status: u16,
+    pub headers: reqwest::header::HeaderMap,
+    pub text: String,
+    pub body: Value,
+}
+
+impl Reply {
+    pub fn str(&self, pointer: &str) -> String {
+        self.body.pointer(pointer).and_then(Value::as_str).unwrap_or_else(|| panic!("no {pointer} in {}", self.text)).to_owned()
+    }
+
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("")
+    }
+}
+
+pub const ALICE: &str = "alice-key-0123456789";
+pub const BOB: &str = "bob-key-0123456789ab";
+pub const CAROL: &str = "carol-key-0123456789";
+pub const OPS: &str = "ops-key-0123456789ab";
+pub const WEB: &str = "web-key-0123456789ab";
+pub const OTHER: &str = "other-key-0123456789";
+
+/// Accounts of two tenants; alice asks, bob of finance approves, carol is nobody here.
+pub const ACCOUNTS: &str = r#"
+auth:
+  api_keys:
+    - { user: alice, tenant: acme, groups: [support], key: "alice-key-0123456789" }
+    - { user: bob, tenant: acme, groups: [finance], key: "bob-key-0123456789ab" }
+    - { user: carol, tenant: acme, key: "carol-key-0123456789" }
+    - { user: ops, tenant: acme, key: "ops-key-0123456789ab", admin: true, may: [read] }
+    - { user: web, tenant: acme, key: "web-key-0123456789ab", act_as: true }
+    - { user: mallory, tenant: other, groups: [finance], key: "other-key-0123456789" }
+"#;
+
+/// Tools of every effect at the fake endpoint, one agent, and rules that allow, hold and deny.
+pub const REFUNDS: &str = r#"
+models:
+  main: { provider: openai, base_url: "{model}", model: fake, api_key: "sk-model-key-0123456789", retries: 1 }
+tools:
+  lookup: { effect: read_only, http: { method: POST, url: "{tool}/lookup" }, parameters: { type: object, properties: { order: { type: integer } } } }
+  tag: { effect: idempotent, http: { method: POST, url: "{tool}/tag" }, parameters: { type: object, properties: { text: { type: string } } } }
+  refund:
+    description: Pay an order back.
+    summary: "Refund {amount} for order {order}"
+    parameters: { type: object, properties: { order: { type: integer }, amount: { type: number, exclusiveMinimum: 0 } }, required: [order, amount] }
+    http: { method: POST, url: "{tool}/refund", headers: { X-Secret: "tool-secret-0123456789" }, timeout: 5s }
+  forbidden: { http: { method: POST, url: "{tool}/forbidden" } }
+agents:
+  billing: { description: Refunds., model: main, instructions: You handle refunds., tools: [lookup, tag, refund, forbidden] }
+policy:
+  - { name: reads, tools: [lookup, tag], decide: allow }
+  - { name: small, tools: [refund], when: "args.amount <= 20.0", decide: allow }
+  - { name: large, tools: [refund], decide: hold, reason: Refunds above 20 need a look., approvers: {approvers} }
+  - { name: never, tools: [forbidden], decide: deny, reason: Not this one. }
+"#;
+
+impl TestApp {
+    /// The refund agent with accounts; the owner decides.
+    pub async fn start(on: On) -> Self {
+        Self::with(on, &(REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS)).await
+    }
+
+    /// The refund agent with accounts; only finance decides.
+    pub async fn with_finance(on: On) -> Self {
+        Self::with(on, &(REFUNDS.replace("{approvers}", "{ groups: [finance] }") + ACCOUNTS)).await
+    }
+
+    /// The refund agent without accounts.
+    pub async fn open(on: On) -> Self {
+        Self::with(on, &REFUNDS.replace("{approvers}", "{ groups: [finance] }")).await
+    }
+
+    /// Any configuration; `{model}` and `{tool}` in it are the fake endpoints.
+    pub async fn with(on: On, yaml: &str) -> Self {
+        let database = match on {
+            On::Sqlite => Database::sqlite(),
+            On::Postgres => Database::postgres().await,
+        };
+        Self::on_database(database, yaml, FakeModel::start().await, FakeTool::start().await).await
+    }
+
+    /// Another replica on the same database, with the same fakes.
+    pub async fn replica(&self) -> Self {
+        Self::on_database(self.database.shared(), &self.yaml, self.model.clone(), self.tool.clone()).await
+    }
+
+    async fn on_database(database: Database, yaml: &str, model: FakeModel, tool: FakeTool) -> Self {
+        let yaml = yaml.replace("{model}", &model.base_url).replace("{tool}", &tool.url);
+        let service = Some(start(&yaml, &database).await);
+        #[expect(clippy::disallowed_methods, reason = "a test is a client like any other")]
+        let http = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).no_proxy().build().unwrap();
+        Self { service, yaml, model, tool, database, http }
+    }
+
+    pub fn service(&self) -> &Service {
+        self.service.as_ref().unwrap()
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.service().address)
+    }
+
+    /// Goes down as on SIGTERM, and comes up again on the same database.
+    pub async fn restart(&mut self) {
+        self.service.take().unwrap().stop().await;
+        self.service = Some(start(&self.yaml, &self.database).await);
+    }
+
+    /// Comes up again with another configuration.
+    pub async fn restart_with(&mut self, change: impl Fn(&str) -> String) {
+        self.yaml = change(&self.yaml);
+        self.restart().await;
+    }
+
+    pub fn owner(&self) -> Actor<'_> {
+        self.actor(ALICE)
+    }
+
+    pub fn approver(&self) -> Actor<'_> {
+        self.actor(BOB)
+    }
+
+    pub fn stranger(&self) -> Actor<'_> {
+        self.actor(CAROL)
+    }
+
+    pub fn actor(&self, key: &'static str) -> Actor<'_> {
+        Actor { app: self, key: Some(key), headers: Vec::new() }
+    }
+
+    pub fn nobody(&self) -> Actor<'_> {
+        Actor { app: self, key: None, headers: Vec::new() }
+    }
+
+    /// A task whose model asks for one refund of 120, which is held.
+    pub async fn held(&self) -> Held {
+        self.model.then(super::model::calls(&[("refund", r#"{"order": 17, "amount": 120}"#)]));
+        let reply = self.owner().post("/v1/tasks", &json!({"input": "please"})).await;
+        assert_eq!((reply.status, reply.str("/status").as_str()), (201, "Paused"), "{}", reply.text);
+        Held {
+            task: reply.str("/task_id"),
+            request: reply.str("/pending/0/request_id"),
+            call: reply.str("/pending/0/tool_calls/0/tool_call_id"),
+            body: reply.body,
+        }
+    }
+
+    pub async fn stop(mut self) {
+        self.service.take().unwrap().stop().await;
+    }
+}
+
+/// A task that waits for a human.
+#[derive(Clone, Debug)]
+pub struct Held {
+    pub task: String,
+    pub request: String,
+    pub call: String,
+    pub body: Value,
+}
+
+async fn start(yaml: &str, database: &Database) -> Service {
+    let env = BTreeMap::from([("HOLDPOINT_SERVER__LISTEN".to_owned(), "127.0.0.1:0".to_owned())]);
+    let text = format!("{yaml}\ndatabase: {{ url: \"{}\" }}\n", database.url());
+    let config = Config::from_text(&text, std::path::Path::new("."), &env).unwrap_or_else(|mistakes| panic!("{mistakes:?}"));
+    let ids = Arc::new(RandomIds);
+    Service::start(config, Arc::new(SystemClock), ids, true).await.unwrap()
+}
+
+impl Actor<'_> {
+    #[must_use]
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub async fn get(&self, path: &str) -> Reply {
+        self.send(Method::GET, path, None).await
+    }
+
+    pub async fn post(&self, path: &str, body: &Value) -> Reply {
+        self.send(Method::POST, path, Some(("application/json", body.to_string()))).await
+    }
+
+    /// A POST without a body.
+    pub async fn hit(&self, path: &str) -> Reply {
+        self.send(Method::POST, path, None).await
+    }
+
+    pub async fn send(&self, method: Method, path: &str, body: Option<(&str, String)>) -> Reply {
+        let url = if path.starts_with("http") { path.to_owned() } else { format!("{}{path}", self.app.url()) };
+        let mut request = self.app.http.request(method, url);
+        if let Some(key) = self.key {
+            request = request.bearer_auth(key);
+        }
+        for (name, value) in &self.headers {
+            request = request.header(name, value);
+        }
+        if let Some((content_type, text)) = body {
+            request = request.header("content-type", content_type).body(text);
+        }
+        let reply = request.send().await.unwrap();
+        let (status, headers) = (reply.status().as_u16(), reply.headers().clone());
+        let text = reply.text().await.unwrap();
+        let body = serde_json::from_str(&text).unwrap_or(Value::Null);
+        Reply { status, headers, text, body }
+    }
+}

@@ -1,0 +1,95 @@
+//! A fake Chat Completions endpoint on loopback: answers what a test says, and records what it was sent.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::{Json, Router};
+use serde_json::{Value, json};
+
+/// What the endpoint does when nothing is scripted any more.
+type Rule = Box<dyn Fn(&Value) -> Value + Send + Sync>;
+
+#[derive(Clone)]
+pub struct FakeModel {
+    pub base_url: String,
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    answers: Mutex<VecDeque<(u16, Value)>>,
+    rule: Mutex<Rule>,
+    sent: Mutex<Vec<Value>>,
+}
+
+impl FakeModel {
+    /// Without a script it says "done" after a result, and otherwise calls the first tool it is offered with `{}`.
+    pub async fn start() -> Self {
+        let inner = Arc::new(Inner {
+            answers: Mutex::default(),
+            rule: Mutex::new(Box::new(|_| says("done"))),
+            sent: Mutex::default(),
+        });
+        let router = Router::new().route("/v1/chat/completions", post(answer)).with_state(Arc::clone(&inner));
+        Self { base_url: format!("http://{}/v1", super::serve(router).await), inner }
+    }
+
+    /// The next answer.
+    pub fn then(&self, message: Value) -> &Self {
+        self.inner.answers.lock().unwrap().push_back((200, message));
+        self
+    }
+
+    /// The next answer is this status.
+    pub fn then_fails(&self, status: u16) -> &Self {
+        self.inner.answers.lock().unwrap().push_back((status, json!({"error": {"message": "no"}})));
+        self
+    }
+
+    /// What it answers when nothing is scripted.
+    pub fn otherwise(&self, rule: impl Fn(&Value) -> Value + Send + Sync + 'static) -> &Self {
+        *self.inner.rule.lock().unwrap() = Box::new(rule);
+        self
+    }
+
+    /// Every body it was sent.
+    pub fn sent(&self) -> Vec<Value> {
+        self.inner.sent.lock().unwrap().clone()
+    }
+}
+
+async fn answer(State(inner): State<Arc<Inner>>, Json(body): Json<Value>) -> Response {
+    inner.sent.lock().unwrap().push(body.clone());
+    let next = inner.answers.lock().unwrap().pop_front();
+    let (status, answer) = next.unwrap_or_else(|| (200, (inner.rule.lock().unwrap())(&body)));
+    let status = axum::http::StatusCode::from_u16(status).unwrap();
+    (status, Json(answer)).into_response()
+}
+
+/// A text answer.
+pub fn says(text: &str) -> Value {
+    json!({
+        "id": "chatcmpl-1", "object": "chat.completion", "model": "fake",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12}
+    })
+}
+
+/// An answer that calls tools: (name, arguments text). The ids are `call_0`, `call_1` … in every answer.
+pub fn calls(calls: &[(&str, &str)]) -> Value {
+    let tool_calls: Vec<_> = calls
+        .iter()
+        .enumerate()
+        .map(|(place, (name, arguments))| {
+            json!({"id": format!("call_{place}"), "type": "function", "function": {"name": name, "arguments": arguments}})
+        })
+        .collect();
+    json!({
+        "id": "chatcmpl-2", "object": "chat.completion", "model": "fake",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": null, "tool_calls": tool_calls},
+                     "finish_reason": "tool_calls"}],
+        "usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+    })
+}

@@ -1,0 +1,89 @@
+//! A fake tool endpoint on loopback: the world's ledger of what was really executed.
+
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+
+/// One execution.
+#[derive(Clone, Debug)]
+pub struct Execution {
+    pub method: Method,
+    pub uri: String,
+    pub headers: HeaderMap,
+    pub body: String,
+}
+
+impl Execution {
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("")
+    }
+}
+
+#[derive(Clone)]
+pub struct FakeTool {
+    pub url: String,
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    answer: Mutex<(u16, Vec<u8>)>,
+    gate: tokio::sync::Semaphore,
+    ledger: Mutex<Vec<Execution>>,
+    seen: tokio::sync::watch::Sender<usize>,
+}
+
+impl FakeTool {
+    pub async fn start() -> Self {
+        let inner = Arc::new(Inner {
+            answer: Mutex::new((200, br#"{"ok":true}"#.to_vec())),
+            gate: tokio::sync::Semaphore::new(tokio::sync::Semaphore::MAX_PERMITS),
+            ledger: Mutex::default(),
+            seen: tokio::sync::watch::Sender::new(0),
+        });
+        let router = Router::new().fallback(execute).with_state(Arc::clone(&inner));
+        Self { url: format!("http://{}", super::serve(router).await), inner }
+    }
+
+    /// What it answers from now on.
+    pub fn answers(&self, status: u16, body: impl Into<Vec<u8>>) -> &Self {
+        *self.inner.answer.lock().unwrap() = (status, body.into());
+        self
+    }
+
+    /// Everything that was really executed.
+    pub fn ledger(&self) -> Vec<Execution> {
+        self.inner.ledger.lock().unwrap().clone()
+    }
+
+    /// From now on executions do not answer until [`FakeTool::open`].
+    pub fn close(&self) {
+        self.inner.gate.forget_permits(tokio::sync::Semaphore::MAX_PERMITS);
+    }
+
+    /// Lets the executions that wait, and all later ones, answer.
+    pub fn open(&self) {
+        self.inner.gate.add_permits(tokio::sync::Semaphore::MAX_PERMITS - self.inner.gate.available_permits());
+    }
+
+    /// Returns once so many executions have begun.
+    pub async fn reached(&self, count: usize) {
+        self.inner.seen.subscribe().wait_for(|seen| *seen >= count).await.unwrap();
+    }
+}
+
+async fn execute(State(inner): State<Arc<Inner>>, method: Method, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
+    let body = String::from_utf8_lossy(&body).into_owned();
+    let count = {
+        let mut ledger = inner.ledger.lock().unwrap();
+        ledger.push(Execution { method, uri: uri.to_string(), headers, body });
+        ledger.len()
+    };
+    inner.seen.send_replace(count);
+    drop(inner.gate.acquire().await);
+    let (status, body) = inner.answer.lock().unwrap().clone();
+    (StatusCode::from_u16(status).unwrap(), body).into_response()
+}
