@@ -49,14 +49,11 @@ impl Net {
 }
 
 fn build(idle: Duration) -> Result<Client, NetError> {
-    let with_system_roots = base(idle).build();
-    match with_system_roots {
-        Ok(client) => Ok(client),
-        Err(_) => {
-            tracing::warn!("no trusted certificates on this machine: https endpoints cannot be reached");
-            base(idle).tls_certs_only([]).build().map_err(|_| NetError)
-        }
+    if let Ok(client) = base(idle).build() {
+        return Ok(client);
     }
+    tracing::warn!("no trusted certificates on this machine: https endpoints cannot be reached");
+    base(idle).tls_certs_only([]).build().map_err(|_| NetError)
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is the door for outbound HTTP")]
@@ -226,6 +223,7 @@ mod tests {
         let sent = net.fresh().get(&url).timeout(in_time).send();
         let (sent, _peer) = tokio::join!(sent, async {
             let (mut peer, _) = listener.accept().await.unwrap();
+            assert!(peer.read(&mut [0; 4096]).await.unwrap() > 0);
             peer.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf").await.unwrap();
             peer
         });

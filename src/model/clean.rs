@@ -55,7 +55,7 @@ impl Cleaner {
 }
 
 static ADDRESS: LazyLock<Option<Regex>> =
-    LazyLock::new(|| Regex::new(r#"(?i)\b[a-z][a-z0-9+.-]*://[^\s"'<>`)\]}]*"#).ok());
+    LazyLock::new(|| Regex::new(r#"(?i)\b[a-z][a-z0-9+.-]*://(?:\[secret [^\]]*\]|[^\s"'<>`)\]}])*"#).ok());
 
 /// Which escapes of a JSON text become U+FFFD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,14 +81,11 @@ pub(crate) fn mended(text: &str, mend: Mend) -> Cow<'_, str> {
         let (before, escape) = rest.split_at(at);
         out.push_str(before);
         let (length, replaced) = match (unit(escape), mend) {
-            (Some(0), Mend::Nul) => (6, true),
-            (Some(0xD800..=0xDBFF), Mend::LoneSurrogates) => {
-                match escape.get(6..).and_then(unit) {
-                    Some(0xDC00..=0xDFFF) => (12, false),
-                    _ => (6, true),
-                }
-            }
-            (Some(0xDC00..=0xDFFF), Mend::LoneSurrogates) => (6, true),
+            (Some(0), Mend::Nul) | (Some(0xDC00..=0xDFFF), Mend::LoneSurrogates) => (6, true),
+            (Some(0xD800..=0xDBFF), Mend::LoneSurrogates) => match escape.get(6..).and_then(unit) {
+                Some(0xDC00..=0xDFFF) => (12, false),
+                _ => (6, true),
+            },
             (Some(_), _) => (6, false),
             (None, _) => (1 + escape.chars().nth(1).map_or(0, char::len_utf8), false),
         };

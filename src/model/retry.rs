@@ -13,7 +13,7 @@ const FIRST: Duration = Duration::from_millis(500);
 /// The longest wait of our own.
 const LONGEST: Duration = Duration::from_secs(8);
 /// The longest wait that an endpoint may ask for.
-const LONGEST_ASKED: Duration = Duration::from_secs(60);
+const LONGEST_ASKED: Duration = Duration::from_mins(1);
 
 /// Whether an answer with this status may be different the next time.
 pub(crate) fn is_worth_repeating(status: u16) -> bool {
@@ -31,12 +31,11 @@ pub(crate) fn backoff(attempt: u32) -> Duration {
 /// What the endpoint asks for: seconds, or a date.
 pub(crate) fn asked_for(headers: &HeaderMap, now: Time) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    let wait = match text.parse::<f64>() {
-        Ok(seconds) => Duration::try_from_secs_f64(seconds).ok()?,
-        Err(_) => {
-            let until = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(text).ok()?;
-            Time(until.as_microsecond()).since(now)
-        }
+    let wait = if let Ok(seconds) = text.parse::<f64>() {
+        Duration::try_from_secs_f64(seconds).ok()?
+    } else {
+        let until = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(text).ok()?;
+        Time(until.as_microsecond()).since(now)
     };
     Some(wait.min(LONGEST_ASKED))
 }
@@ -56,7 +55,7 @@ mod tests {
         assert_eq!(asked_for(&header("0.5"), now), Some(Duration::from_millis(500)));
         assert_eq!(asked_for(&header("Wed, 21 Oct 2015 07:28:00 GMT"), now), Some(Duration::from_secs(5)));
         assert_eq!(asked_for(&header("Wed, 21 Oct 2015 07:27:00 GMT"), now), Some(Duration::ZERO));
-        assert_eq!(asked_for(&header("7200"), now), Some(Duration::from_secs(60)));
+        assert_eq!(asked_for(&header("7200"), now), Some(Duration::from_mins(1)));
         assert_eq!(asked_for(&header("1e300"), now), None);
         for nonsense in ["soon", "-1", "NaN", ""] {
             assert_eq!(asked_for(&header(nonsense), now), None, "{nonsense}");

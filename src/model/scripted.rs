@@ -93,7 +93,8 @@ impl ModelClient for Scripted {
             self.clock.sleep(delay).await;
         }
         if let Some(status) = rule.fail {
-            let detail = format!("Model `{}` gave no usable answer: its script answers with status {status}.", self.name);
+            let detail =
+                format!("Model `{}` gave no usable answer: its script answers with status {status}.", self.name);
             return Err(ModelError { detail });
         }
         let (text, calls) = self.play(rule, &moment);

@@ -23,7 +23,9 @@ pub(super) fn read(body: &str, cleaner: &Cleaner) -> Attempt {
         Some(_) | None => None,
     };
     let said = [Some(&reply), choice.as_ref()];
-    if let Some(error) = said.into_iter().flatten().find_map(|object| object.get("error").filter(|error| is_said(error))) {
+    if let Some(error) =
+        said.into_iter().flatten().find_map(|object| object.get("error").filter(|error| is_said(error)))
+    {
         return reported(error, cleaner);
     }
     let Some(mut choice) = choice else { return again("its answer holds no choice") };
@@ -94,7 +96,7 @@ fn message_of(said: &Value) -> String {
         .map(|found| match found {
             Value::Object(_) => message_of(found),
             Value::String(text) => text.clone(),
-            other => other.to_string(),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => found.to_string(),
         })
         .unwrap_or_default()
 }
@@ -113,10 +115,8 @@ fn text(message: &Map<String, Value>) -> Option<String> {
 }
 
 fn part(part: &Value) -> Option<&str> {
-    match part {
-        Value::String(text) => Some(text),
-        part => part.get("text").or_else(|| part.get("refusal")).and_then(Value::as_str),
-    }
+    let text = part.get("text").or_else(|| part.get("refusal")).unwrap_or(part);
+    text.as_str()
 }
 
 /// The calls, in the model's order; `None` when they cannot be read.
@@ -327,11 +327,8 @@ mod tests {
             let choice = json!({"message": {"content": "x"}, "finish_reason": "stop"});
             answered(&json!({"choices": [choice], "usage": usage}).to_string()).usage
         };
-        let usage = |prompt_tokens, completion_tokens, total_tokens| Usage {
-            prompt_tokens,
-            completion_tokens,
-            total_tokens,
-        };
+        let usage =
+            |prompt_tokens, completion_tokens, total_tokens| Usage { prompt_tokens, completion_tokens, total_tokens };
         assert_eq!(with(Value::Null), usage(0, 0, 0));
         assert_eq!(with(json!({"prompt_tokens": 3, "completion_tokens": 4})), usage(3, 4, 7));
         assert_eq!(with(json!({"prompt_tokens": 3, "completion_tokens": -4, "total_tokens": 9})), usage(3, 0, 9));

@@ -78,8 +78,8 @@ fn assistant(raw: &Value, text: Option<&str>, calls: &[(String, String, String)]
     };
     if calls.is_empty() {
         // Some endpoints answer with no content at all, and refuse to be sent that.
-        let is_empty = message.get("content").is_none_or(Value::is_null)
-            && message.get("refusal").is_none_or(Value::is_null);
+        let is_empty =
+            message.get("content").is_none_or(Value::is_null) && message.get("refusal").is_none_or(Value::is_null);
         if is_empty {
             message.insert("content".to_owned(), json!(text.unwrap_or_default()));
         }
@@ -159,7 +159,8 @@ mod tests {
 
     #[test]
     fn a_legacy_function_call_becomes_a_tool_call_so_that_its_result_has_one_to_answer() {
-        let raw = json!({"role": "assistant", "content": null, "x": 1, "function_call": {"name": "pay", "arguments": "{}"}});
+        let raw =
+            json!({"role": "assistant", "content": null, "x": 1, "function_call": {"name": "pay", "arguments": "{}"}});
         assert_eq!(
             assistant(&raw, None, &[call("ours")]),
             json!({"role": "assistant", "content": null, "x": 1, "tool_calls": [
@@ -170,10 +171,7 @@ mod tests {
     #[test]
     fn an_empty_answer_goes_back_as_an_empty_text() {
         let raw = json!({"role": "assistant", "content": null, "reasoning": "hm"});
-        assert_eq!(
-            assistant(&raw, Some(""), &[]),
-            json!({"role": "assistant", "content": "", "reasoning": "hm"})
-        );
+        assert_eq!(assistant(&raw, Some(""), &[]), json!({"role": "assistant", "content": "", "reasoning": "hm"}));
         let refusal = json!({"role": "assistant", "content": null, "refusal": "no"});
         assert_eq!(assistant(&refusal, Some("no"), &[]), refusal);
     }

@@ -118,7 +118,9 @@ impl Json {
     fn read(value: &Value, known: &BTreeSet<String>) -> Result<Self, String> {
         Ok(match value {
             Value::String(text) => Self::String(Template::read(text, known)?),
-            Value::Array(items) => Self::Array(items.iter().map(|item| Self::read(item, known)).collect::<Result<_, _>>()?),
+            Value::Array(items) => {
+                Self::Array(items.iter().map(|item| Self::read(item, known)).collect::<Result<_, _>>()?)
+            }
             Value::Object(members) => {
                 let members = members.iter().map(|(name, value)| Ok((name.clone(), Self::read(value, known)?)));
                 Self::Object(members.collect::<Result<_, String>>()?)
@@ -180,7 +182,8 @@ mod tests {
     #[test]
     fn a_capture_that_reads_as_a_number_is_one_only_where_it_stands_alone() {
         let (captures, known) = captures();
-        let value = json!({"a": "${n}", "b": "${zip}", "c": "x${n}", "d": ["${word}", true, "${minus}"], "e": "${dot}"});
+        let value =
+            json!({"a": "${n}", "b": "${zip}", "c": "x${n}", "d": ["${word}", true, "${minus}"], "e": "${dot}"});
         let text = Arguments::read(&value, &known).unwrap().text(&captures);
         assert_eq!(text, r#"{"a":20.50,"b":"007","c":"x20.50","d":["a \"b\"",true,-3],"e":"5."}"#);
     }
