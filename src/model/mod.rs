@@ -1,5 +1,11 @@
 //! Asks a language model. One trait, one file for each protocol.
 
+pub mod openai;
+pub mod scripted;
+
+mod clean;
+mod retry;
+
 use async_trait::async_trait;
 use serde_json::Value;
 

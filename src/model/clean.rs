@@ -1,0 +1,148 @@
+//! What a model endpoint sends, made fit to be kept and shown: no known secret, no U+0000, no address in an error.
+//! Everything that leaves this room went through here.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::sync::{Arc, LazyLock};
+
+use regex::Regex;
+use serde_json::{Map, Value};
+
+use crate::secret::Redactor;
+use crate::task::text::cleaned;
+
+/// The longest text of an error that came from outside, in characters.
+const PROBLEM: usize = 500;
+
+/// Cleans what one endpoint sends.
+#[derive(Clone, Debug)]
+pub(crate) struct Cleaner(pub(crate) Arc<Redactor>);
+
+impl Cleaner {
+    /// A text without secrets and without U+0000.
+    pub(crate) fn text(&self, text: &str) -> String {
+        cleaned(self.0.clean(text).into_owned())
+    }
+
+    /// The text of a call's arguments: as it was written, but for secrets and for U+0000, written out as an escape too.
+    pub(crate) fn arguments(&self, text: &str) -> String {
+        self.text(&mended(text, Mend::Nul))
+    }
+
+    /// A JSON value, names included.
+    pub(crate) fn json(&self, value: Value) -> Value {
+        match value {
+            Value::String(text) => Value::String(self.text(&text)),
+            Value::Array(items) => Value::Array(items.into_iter().map(|item| self.json(item)).collect()),
+            Value::Object(members) => {
+                let members = members.into_iter().map(|(name, value)| (self.text(&name), self.json(value)));
+                Value::Object(members.collect::<Map<_, _>>())
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => value,
+        }
+    }
+
+    /// The text of an error, for a person: on one line, without addresses, and short.
+    pub(crate) fn problem(&self, text: &str) -> String {
+        let text = self.text(text);
+        let text = ADDRESS.as_ref().map_or(Cow::Borrowed(""), |address| address.replace_all(&text, "[address]"));
+        let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        match line.char_indices().nth(PROBLEM) {
+            Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default().trim_end()),
+            None => line,
+        }
+    }
+}
+
+static ADDRESS: LazyLock<Option<Regex>> =
+    LazyLock::new(|| Regex::new(r#"(?i)\b[a-z][a-z0-9+.-]*://(?:\[secret [^\]]*\]|[^\s"'<>`)\]}])*"#).ok());
+
+/// Which escapes of a JSON text become U+FFFD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mend {
+    /// U+0000.
+    Nul,
+    /// Halves of surrogate pairs, which no text can hold.
+    LoneSurrogates,
+}
+
+/// A JSON text (or something like it) whose unusable escapes are replaced, and which is otherwise the same.
+pub(crate) fn mended(text: &str, mend: Mend) -> Cow<'_, str> {
+    let suspicious = match mend {
+        Mend::Nul => text.contains("\\u0000"),
+        Mend::LoneSurrogates => text.contains("\\ud") || text.contains("\\uD"),
+    };
+    if !suspicious {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('\\') {
+        let (before, escape) = rest.split_at(at);
+        out.push_str(before);
+        let (length, replaced) = match (unit(escape), mend) {
+            (Some(0), Mend::Nul) | (Some(0xDC00..=0xDFFF), Mend::LoneSurrogates) => (6, true),
+            (Some(0xD800..=0xDBFF), Mend::LoneSurrogates) => match escape.get(6..).and_then(unit) {
+                Some(0xDC00..=0xDFFF) => (12, false),
+                _ => (6, true),
+            },
+            (Some(_), _) => (6, false),
+            (None, _) => (1 + escape.chars().nth(1).map_or(0, char::len_utf8), false),
+        };
+        let (escape, after) = escape.split_at_checked(length).unwrap_or((escape, ""));
+        if replaced {
+            let _ = write!(out, "\\ufffd");
+        } else {
+            out.push_str(escape);
+        }
+        rest = after;
+    }
+    out.push_str(rest);
+    Cow::Owned(out)
+}
+
+/// The UTF-16 unit of an escape `\uXXXX` that the text begins with.
+fn unit(text: &str) -> Option<u32> {
+    let digits = text.strip_prefix("\\u")?.get(..4)?;
+    if digits.bytes().all(|digit| digit.is_ascii_hexdigit()) { u32::from_str_radix(digits, 16).ok() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::secret::Secret;
+
+    fn cleaner() -> Cleaner {
+        let key = Secret::new("sk-very-secret".to_owned());
+        Cleaner(Arc::new(Redactor::new([("KEY", &key)])))
+    }
+
+    #[test]
+    fn an_error_is_one_short_line_without_addresses_and_secrets() {
+        let problem = cleaner().problem("bad key\n sk-very-secret\0, see https://host.internal/x?y=sk-very-secret.");
+        assert_eq!(problem, "bad key [secret KEY]\u{FFFD}, see [address]");
+        let long = cleaner().problem(&"é".repeat(900));
+        assert_eq!(long.chars().count(), 501);
+    }
+
+    #[test]
+    fn a_value_is_cleaned_everywhere() {
+        let clean = cleaner().json(json!({"a\0": ["x sk-very-secret", {"b": "\0"}], "n": 1.5}));
+        assert_eq!(clean, json!({"a\u{FFFD}": ["x [secret KEY]", {"b": "\u{FFFD}"}], "n": 1.5}));
+    }
+
+    #[test]
+    fn escapes_that_no_text_can_hold_are_replaced_and_others_stay() {
+        let nul = |text| mended(text, Mend::Nul).into_owned();
+        assert_eq!(nul(r#"{"a":"x\u0000y"}"#), r#"{"a":"x\ufffdy"}"#);
+        assert_eq!(nul(r#"{"a":"\\u0000"}"#), r#"{"a":"\\u0000"}"#);
+        assert_eq!(nul(r#"{"a":"\\\u0000"}"#), r#"{"a":"\\\ufffd"}"#);
+        let lone = |text| mended(text, Mend::LoneSurrogates).into_owned();
+        assert_eq!(lone(r#""\ud83d\ude00 \uD83D \ude00\ud83d""#), r#""\ud83d\ude00 \ufffd \ufffd\ufffd""#);
+        for odd in ["\\u0000\\", "\\u0000\\u00", "\\u0000\\é", "\\ud800\\", "\\ud8é0\\ud"] {
+            let _ = (nul(odd), lone(odd));
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! Reads an answer: `choices[0].message` and what surrounds it. Unknown members are kept in `raw`; what is missing is
+//! tolerated where the meaning is clear, and is no answer where it is not.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::Attempt;
+use crate::model::clean::{Cleaner, Mend, mended};
+use crate::model::{Answer, AnswerCall, retry};
+use crate::task::item::{FinishReason, Usage};
+
+/// An answer that cannot be read may have been cut, so it is asked for again.
+pub(super) fn read(body: &str, cleaner: &Cleaner) -> Attempt {
+    let body = mended(body, Mend::LoneSurrogates);
+    let Ok(Value::Object(mut reply)) = serde_json::from_str::<Value>(&body) else {
+        return again("its answer is not complete JSON");
+    };
+    let choice = match reply.get_mut("choices").and_then(Value::as_array_mut).and_then(|all| all.first_mut()) {
+        Some(Value::Object(choice)) => Some(std::mem::take(choice)),
+        Some(_) | None => None,
+    };
+    let said = [Some(&reply), choice.as_ref()];
+    if let Some(error) =
+        said.into_iter().flatten().find_map(|object| object.get("error").filter(|error| is_said(error)))
+    {
+        return reported(error, cleaner);
+    }
+    let Some(mut choice) = choice else { return again("its answer holds no choice") };
+    let finish = choice.remove("finish_reason");
+    if finish.as_ref().is_some_and(Value::is_null) {
+        return again("its answer ended without a finish_reason");
+    }
+    let Some(Value::Object(message)) = choice.remove("message") else {
+        return again("its answer holds no message");
+    };
+    let Some(calls) = calls(&message, &body, cleaner) else {
+        return again("its tool_calls cannot be read");
+    };
+    let text = text(&message).map(|text| cleaner.text(&text)).filter(|text| !text.is_empty());
+    Attempt::Answered(Box::new(Answer {
+        text: if calls.is_empty() { Some(text.unwrap_or_default()) } else { text },
+        finish_reason: finish_reason(finish.as_ref().and_then(Value::as_str), !calls.is_empty()),
+        usage: usage(reply.get("usage")),
+        raw: raw(message, &calls, cleaner),
+        calls,
+    }))
+}
+
+fn again(why: &str) -> Attempt {
+    Attempt::Again(why.to_owned(), None)
+}
+
+/// Some endpoints send an empty `error` beside an answer.
+fn is_said(error: &Value) -> bool {
+    match error {
+        Value::Null | Value::Bool(false) => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Object(members) => !members.is_empty(),
+        Value::Bool(true) | Value::Number(_) | Value::Array(_) => true,
+    }
+}
+
+/// An error inside of a 200, as gateways send it.
+fn reported(error: &Value, cleaner: &Cleaner) -> Attempt {
+    let why = format!("it reported an error: {}", cleaner.problem(&message_of(error)));
+    let code = error.get("code").or_else(|| error.get("status"));
+    let code = code.and_then(|code| code.as_u64().or_else(|| code.as_str()?.parse().ok()));
+    match code.and_then(|code| u16::try_from(code).ok()) {
+        Some(status) if retry::is_worth_repeating(status) => Attempt::Again(why, None),
+        Some(_) | None => Attempt::Failed(why),
+    }
+}
+
+/// What the body of an error says: the provider's message, else a plain text, but no page.
+pub(super) fn problem(body: &str) -> String {
+    match serde_json::from_str::<Value>(&mended(body, Mend::LoneSurrogates)) {
+        Ok(Value::Array(errors)) => errors.first().map(message_of).unwrap_or_default(),
+        Ok(said) => message_of(&said),
+        Err(_) if body.trim_start().starts_with('<') => String::new(),
+        Err(_) => body.to_owned(),
+    }
+}
+
+fn message_of(said: &Value) -> String {
+    if let Some(text) = said.as_str() {
+        return text.to_owned();
+    }
+    let members = ["error", "message", "detail", "code", "type"];
+    members
+        .iter()
+        .filter_map(|name| said.get(name))
+        .find(|found| is_said(found))
+        .map(|found| match found {
+            Value::Object(_) => message_of(found),
+            Value::String(text) => text.clone(),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => found.to_string(),
+        })
+        .unwrap_or_default()
+}
+
+/// Content as a string or as parts; a refusal is what it says when it says nothing else.
+fn text(message: &Map<String, Value>) -> Option<String> {
+    let content = match message.get("content") {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Array(parts)) => parts.iter().filter_map(part).collect(),
+        Some(_) | None => String::new(),
+    };
+    if !content.is_empty() {
+        return Some(content);
+    }
+    message.get("refusal").and_then(Value::as_str).map(str::to_owned)
+}
+
+fn part(part: &Value) -> Option<&str> {
+    let text = part.get("text").or_else(|| part.get("refusal")).unwrap_or(part);
+    text.as_str()
+}
+
+/// The calls, in the model's order; `None` when they cannot be read.
+fn calls(message: &Map<String, Value>, body: &str, cleaner: &Cleaner) -> Option<Vec<AnswerCall>> {
+    let sent: Vec<(&str, &Value)> = match message.get("tool_calls") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::Array(calls)) => calls
+            .iter()
+            .map(|call| Some((call.get("id").and_then(Value::as_str).unwrap_or_default(), call.get("function")?)))
+            .collect::<Option<_>>()?,
+        Some(_) => return None,
+    };
+    let sent = match message.get("function_call") {
+        Some(call @ Value::Object(_)) if sent.is_empty() => vec![("", call)],
+        Some(_) | None => sent,
+    };
+    let all_text = sent.iter().all(|(_, function)| matches!(function.get("arguments"), None | Some(Value::String(_))));
+    let exact = if all_text { Vec::new() } else { exact_arguments(body)? };
+    let calls = sent.into_iter().enumerate().map(|(at, (id, function))| {
+        let arguments = match function.get("arguments") {
+            None | Some(Value::Null) => Cow::Borrowed(""),
+            Some(Value::String(text)) => Cow::Borrowed(text.as_str()),
+            Some(_) => Cow::Borrowed(*exact.get(at)?),
+        };
+        Some(AnswerCall {
+            provider_id: cleaner.text(id),
+            name: cleaner.text(function.get("name").and_then(Value::as_str).unwrap_or_default()),
+            arguments_text: cleaner.arguments(&arguments),
+        })
+    });
+    calls.collect()
+}
+
+/// The bytes of arguments that were sent as JSON instead of text: read as a value, a member that is there twice or a
+/// number with too many digits would vanish before anybody could refuse it.
+fn exact_arguments(body: &str) -> Option<Vec<&str>> {
+    #[derive(Deserialize)]
+    struct Reply<'a> {
+        #[serde(borrow)]
+        choices: Vec<Choice<'a>>,
+    }
+    #[derive(Deserialize)]
+    struct Choice<'a> {
+        #[serde(borrow)]
+        message: Message<'a>,
+    }
+    #[derive(Deserialize)]
+    struct Message<'a> {
+        #[serde(borrow)]
+        tool_calls: Option<Vec<Call<'a>>>,
+        #[serde(borrow)]
+        function_call: Option<Function<'a>>,
+    }
+    #[derive(Deserialize)]
+    struct Call<'a> {
+        #[serde(borrow)]
+        function: Function<'a>,
+    }
+    #[derive(Deserialize)]
+    struct Function<'a> {
+        #[serde(borrow)]
+        arguments: Option<&'a RawValue>,
+    }
+    let reply: Reply<'_> = serde_json::from_str(body).ok()?;
+    let message = reply.choices.into_iter().next()?.message;
+    let calls = message.tool_calls.unwrap_or_default().into_iter().map(|call| call.function);
+    let mut functions: Vec<_> = calls.collect();
+    if functions.is_empty() {
+        functions.extend(message.function_call);
+    }
+    Some(functions.into_iter().map(|function| function.arguments.map_or("", RawValue::get)).collect())
+}
+
+fn finish_reason(said: Option<&str>, has_calls: bool) -> FinishReason {
+    match said.map(str::to_ascii_lowercase).as_deref() {
+        // Some endpoints say `stop` beside calls.
+        Some("stop") if has_calls => FinishReason::ToolCalls,
+        Some("stop") => FinishReason::Stop,
+        Some("tool_calls" | "function_call") => FinishReason::ToolCalls,
+        Some("length" | "max_tokens") => FinishReason::Length,
+        Some("content_filter") => FinishReason::ContentFilter,
+        Some(_) | None => FinishReason::Other,
+    }
+}
+
+fn usage(sent: Option<&Value>) -> Usage {
+    let count = |name: &str| {
+        let number = sent.and_then(|usage| usage.get(name))?;
+        number.as_i64().filter(|count| *count >= 0)
+    };
+    let prompt_tokens = count("prompt_tokens").unwrap_or(0);
+    let completion_tokens = count("completion_tokens").unwrap_or(0);
+    let total_tokens = count("total_tokens").unwrap_or_else(|| prompt_tokens.saturating_add(completion_tokens));
+    Usage { prompt_tokens, completion_tokens, total_tokens }
+}
+
+/// The message as it is kept and sent back: as it came, cleaned, with the arguments as they are kept beside it.
+fn raw(message: Map<String, Value>, calls: &[AnswerCall], cleaner: &Cleaner) -> Value {
+    let mut raw = cleaner.json(Value::Object(message));
+    let sent = raw.get_mut("tool_calls").and_then(Value::as_array_mut).into_iter().flatten();
+    for (sent, call) in sent.zip(calls) {
+        if let Some(arguments @ Value::String(_)) = sent.pointer_mut("/function/arguments") {
+            *arguments = Value::String(call.arguments_text.clone());
+        }
+    }
+    raw
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::secret::{Redactor, Secret};
+
+    fn cleaner() -> Cleaner {
+        let key = Secret::new("sk-very-secret".to_owned());
+        Cleaner(Arc::new(Redactor::new([("KEY", &key)])))
+    }
+
+    fn answered(body: &str) -> Answer {
+        match read(body, &cleaner()) {
+            Attempt::Answered(answer) => *answer,
+            Attempt::Again(why, _) | Attempt::Failed(why) => panic!("{why}"),
+        }
+    }
+
+    fn message(message: &Value, finish: &str) -> Answer {
+        answered(&json!({"choices": [{"message": message, "finish_reason": finish}]}).to_string())
+    }
+
+    #[test]
+    fn content_is_text_or_parts_or_a_refusal_or_nothing() {
+        for (content, text) in [
+            (json!({"content": "hi"}), "hi"),
+            (json!({"content": [{"type": "text", "text": "a"}, {"type": "x"}, {"type": "text", "text": "b"}]}), "ab"),
+            (json!({"content": null, "refusal": "no"}), "no"),
+            (json!({"content": null}), ""),
+            (json!({}), ""),
+        ] {
+            assert_eq!(message(&content, "stop").text.as_deref(), Some(text), "{content}");
+        }
+        let calls = json!({"content": "", "tool_calls": [{"id": "a", "function": {"name": "x", "arguments": "{}"}}]});
+        assert_eq!(message(&calls, "tool_calls").text, None);
+    }
+
+    #[test]
+    fn why_it_ended_is_read_and_calls_beside_stop_are_calls() {
+        let call = json!({"tool_calls": [{"id": "a", "function": {"name": "x", "arguments": "{}"}}]});
+        let none = json!({"content": "x"});
+        for (message_, said, read) in [
+            (&none, "stop", FinishReason::Stop),
+            (&call, "stop", FinishReason::ToolCalls),
+            (&call, "function_call", FinishReason::ToolCalls),
+            (&call, "length", FinishReason::Length),
+            (&call, "content_filter", FinishReason::ContentFilter),
+            (&none, "eos", FinishReason::Other),
+        ] {
+            assert_eq!(message(message_, said).finish_reason, read, "{said}");
+        }
+    }
+
+    #[test]
+    fn arguments_are_kept_to_the_byte_also_when_sent_as_an_object() {
+        let text = r#"{ "amount":  20.000000000000000001, "amount": 1 }"#;
+        let quoted = json!(text);
+        for arguments in [text, &quoted.to_string()] {
+            let body = format!(
+                r#"{{"choices":[{{"finish_reason":"tool_calls","message":{{"tool_calls":[
+                {{"id":"a","function":{{"name":"x","arguments":{{}}}}}},
+                {{"id":7,"function":{{"name":"pay","arguments":{arguments}}}}},{{"function":{{}}}}]}}}}]}}"#
+            );
+            let calls = answered(&body).calls;
+            assert_eq!(calls[0].arguments_text, "{}");
+            assert_eq!(calls[1].arguments_text, text);
+            assert_eq!((calls[1].provider_id.as_str(), calls[1].name.as_str()), ("", "pay"));
+            assert_eq!((calls[2].name.as_str(), calls[2].arguments_text.as_str()), ("", ""));
+        }
+    }
+
+    #[test]
+    fn a_legacy_function_call_is_a_call() {
+        let legacy = json!({"content": null, "function_call": {"name": "pay", "arguments": "{\"a\":1}"}});
+        let calls = message(&legacy, "function_call").calls;
+        assert_eq!((calls[0].name.as_str(), calls[0].arguments_text.as_str()), ("pay", "{\"a\":1}"));
+    }
+
+    #[test]
+    fn nothing_unstorable_and_no_secret_is_in_an_answer() {
+        let sent = json!({"content": "a\0 sk-very-secret", "x": ["sk-very-secret\0"], "tool_calls": [
+            {"id": "i\0", "function": {"name": "n\0", "arguments": "{\"a\":\"\\u0000 sk-very-secret\"}"}}]});
+        let answer = message(&sent, "tool_calls");
+        let call = &answer.calls[0];
+        assert_eq!(answer.text.as_deref(), Some("a\u{FFFD} [secret KEY]"));
+        assert_eq!((call.provider_id.as_str(), call.name.as_str()), ("i\u{FFFD}", "n\u{FFFD}"));
+        assert_eq!(call.arguments_text, "{\"a\":\"\\ufffd [secret KEY]\"}");
+        assert_eq!(answer.raw["tool_calls"][0]["function"]["arguments"], json!(call.arguments_text));
+        assert_eq!(answer.raw["x"], json!(["[secret KEY]\u{FFFD}"]));
+        let lone = r#"{"choices":[{"message":{"content":"a\ud800b"},"finish_reason":"stop"}]}"#;
+        assert_eq!(answered(lone).text.as_deref(), Some("a\u{FFFD}b"));
+    }
+
+    #[test]
+    fn usage_that_is_missing_is_zero_and_a_missing_total_is_the_sum() {
+        let with = |usage: Value| {
+            let choice = json!({"message": {"content": "x"}, "finish_reason": "stop"});
+            answered(&json!({"choices": [choice], "usage": usage}).to_string()).usage
+        };
+        let usage =
+            |prompt_tokens, completion_tokens, total_tokens| Usage { prompt_tokens, completion_tokens, total_tokens };
+        assert_eq!(with(Value::Null), usage(0, 0, 0));
+        assert_eq!(with(json!({"prompt_tokens": 3, "completion_tokens": 4})), usage(3, 4, 7));
+        assert_eq!(with(json!({"prompt_tokens": 3, "completion_tokens": -4, "total_tokens": 9})), usage(3, 0, 9));
+    }
+
+    #[test]
+    fn what_is_no_answer_is_asked_for_again_and_an_error_is_not() {
+        for (body, again) in [
+            ("", true),
+            ("{\"choices\":[{\"message\":{\"content\":\"ha", true),
+            ("<html>", true),
+            ("[]", true),
+            ("{}", true),
+            (r#"{"choices":[]}"#, true),
+            (r#"{"choices":[{"finish_reason":"stop"}]}"#, true),
+            (r#"{"choices":[{"message":{"content":"cut"},"finish_reason":null}]}"#, true),
+            (r#"{"choices":[{"message":{"tool_calls":{}},"finish_reason":"stop"}]}"#, true),
+            (r#"{"error":{"message":"no credit"}}"#, false),
+            (r#"{"error":{"message":"busy","code":503}}"#, true),
+            (r#"{"choices":[{"error":{"message":"bad","code":400},"message":{"content":""}}]}"#, false),
+        ] {
+            let found = match read(body, &cleaner()) {
+                Attempt::Answered(_) => panic!("answered: {body}"),
+                Attempt::Again(..) => true,
+                Attempt::Failed(_) => false,
+            };
+            assert_eq!(found, again, "{body}");
+        }
+        let empty_error = r#"{"error":{},"choices":[{"message":{"content":"x"}}]}"#;
+        assert_eq!(answered(empty_error).text.as_deref(), Some("x"));
+    }
+
+    #[test]
+    fn the_words_of_an_error_are_found_wherever_a_provider_puts_them() {
+        for (body, said) in [
+            (r#"{"error":{"message":"too long","type":"x"}}"#, "too long"),
+            (r#"{"error":"plain"}"#, "plain"),
+            (r#"[{"error":{"message":"listed"}}]"#, "listed"),
+            (r#"{"message":"bare"}"#, "bare"),
+            (r#"{"detail":[{"loc":["body"]}]}"#, r#"[{"loc":["body"]}]"#),
+            ("upstream down", "upstream down"),
+            ("<html>page</html>", ""),
+            ("{}", ""),
+        ] {
+            assert_eq!(problem(body), said, "{body}");
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! A model that plays from rules: for the demonstration and for tests. Deterministic: the same conversation gets the
+//! same answer. Like some providers it repeats the ids of its calls in every answer, so that nobody relies on them.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde_json::{Value, json};
+
+use self::script::{Last, Moment, Rule, Script};
+use super::{Answer, AnswerCall, ModelClient, ModelError, Prompt};
+use crate::task::item::{FinishReason, PartType, Usage};
+use crate::task::text::cleaned;
+use crate::task::transcript::Message;
+use crate::world::{Clock, Mistakes};
+
+mod script;
+mod template;
+
+/// The script that ships in the binary, and its name.
+const BUILT_IN: (&str, &str) = ("builtin:refunds", include_str!("refunds.yaml"));
+/// What it says when no rule matches.
+const NO_RULE: &str = "This model is scripted, and no rule of its script matches what was said.";
+
+/// A model that plays from a script.
+pub struct Scripted {
+    name: String,
+    script: Script,
+    clock: Arc<dyn Clock>,
+}
+
+impl fmt::Debug for Scripted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scripted").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Scripted {
+    /// Loads a script: `builtin:refunds`, or a file (relative to `base_dir`). Every mistake in it is added, at
+    /// `models.NAME.script` and the rule's number; then there is no model.
+    pub fn load(
+        name: &str,
+        source: &str,
+        base_dir: &Path,
+        clock: Arc<dyn Clock>,
+        mistakes: &mut Mistakes,
+    ) -> Option<Self> {
+        let place = ["models", name, "script"];
+        let (built_in, rules) = BUILT_IN;
+        if source == built_in {
+            return Self::read(name, rules, clock, mistakes);
+        }
+        if let Some(unknown) = source.strip_prefix("builtin:") {
+            mistakes.add(&place, format!("there is no built-in script `{unknown}`, only `{built_in}`"));
+            return None;
+        }
+        match std::fs::read_to_string(base_dir.join(source)) {
+            Ok(rules) => Self::read(name, &rules, clock, mistakes),
+            Err(error) => {
+                mistakes.add(&place, format!("the script `{source}` cannot be read: {}", error.kind()));
+                None
+            }
+        }
+    }
+
+    /// Reads a script from its text.
+    pub fn read(name: &str, rules: &str, clock: Arc<dyn Clock>, mistakes: &mut Mistakes) -> Option<Self> {
+        let script = Script::read(rules, mistakes, &["models", name, "script"])?;
+        Some(Self { name: name.to_owned(), script, clock })
+    }
+
+    fn play(&self, rule: &Rule, moment: &Moment<'_>) -> (Option<String>, Vec<AnswerCall>) {
+        let captures = self.script.captures(rule, moment);
+        let text = rule.say.as_ref().map(|say| cleaned(say.text(&captures)));
+        let calls = rule.calls.iter().enumerate().map(|(at, call)| AnswerCall {
+            provider_id: format!("call_{at}"),
+            name: cleaned(call.name.text(&captures)),
+            arguments_text: cleaned(call.arguments.text(&captures)),
+        });
+        (text, calls.collect())
+    }
+}
+
+#[async_trait]
+impl ModelClient for Scripted {
+    async fn answer(&self, prompt: &Prompt) -> Result<Answer, ModelError> {
+        let moment = moment(prompt);
+        let Some(rule) = self.script.rule(&moment) else {
+            return Ok(answer(prompt, Some(NO_RULE.to_owned()), Vec::new()));
+        };
+        if let Some(delay) = rule.delay {
+            self.clock.sleep(delay).await;
+        }
+        if let Some(status) = rule.fail {
+            let detail =
+                format!("Model `{}` gave no usable answer: its script answers with status {status}.", self.name);
+            return Err(ModelError { detail });
+        }
+        let (text, calls) = self.play(rule, &moment);
+        let text = if calls.is_empty() { Some(text.unwrap_or_default()) } else { text };
+        Ok(answer(prompt, text, calls))
+    }
+}
+
+/// What a script looks at: who spoke last and what he said, and what the user said last.
+fn moment(prompt: &Prompt) -> Moment<'_> {
+    let said = |message: &Message| match message {
+        Message::User { parts, .. } => {
+            let texts = parts.iter().filter(|part| part.content_type == PartType::Text);
+            Some(texts.map(|part| part.content.as_str()).collect::<Vec<_>>().join("\n"))
+        }
+        Message::Assistant { .. } | Message::Result { .. } => None,
+    };
+    let (last, text) = match prompt.messages.last() {
+        Some(message @ Message::User { .. }) => (Some(Last::User), said(message).unwrap_or_default()),
+        Some(Message::Result { content, name, .. }) => (Some(Last::Tool(name)), content.clone()),
+        Some(Message::Assistant { .. }) | None => (None, String::new()),
+    };
+    let mut answers = 0;
+    let mut user_text = String::new();
+    for message in prompt.messages.iter().rev() {
+        if let Some(text) = said(message) {
+            user_text = text;
+            break;
+        }
+        answers += u32::from(matches!(message, Message::Assistant { .. }));
+    }
+    Moment { last, text, turn: prompt.turn, user_text, user_turn: prompt.turn.saturating_sub(answers) }
+}
+
+fn answer(prompt: &Prompt, text: Option<String>, calls: Vec<AnswerCall>) -> Answer {
+    let finish_reason = if calls.is_empty() { FinishReason::Stop } else { FinishReason::ToolCalls };
+    let raw = raw(text.as_deref(), &calls);
+    let prompt_tokens = 10 * i64::try_from(prompt.messages.len()).unwrap_or(0);
+    let words = text.as_ref().map_or(0, |text| text.split_whitespace().count());
+    let completion_tokens = i64::try_from(words + 5 * calls.len()).unwrap_or(0);
+    let usage = Usage { prompt_tokens, completion_tokens, total_tokens: prompt_tokens + completion_tokens };
+    Answer { text, calls, finish_reason, usage, raw }
+}
+
+/// The turn as a Chat Completions message, so that another model can go on with the conversation.
+fn raw(text: Option<&str>, calls: &[AnswerCall]) -> Value {
+    let mut raw = json!({"role": "assistant", "content": text});
+    if let (Some(members), false) = (raw.as_object_mut(), calls.is_empty()) {
+        let calls = calls.iter().map(|call| {
+            json!({"id": call.provider_id, "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments_text}})
+        });
+        members.insert("tool_calls".to_owned(), calls.collect());
+    }
+    raw
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,238 @@
+//! The rules of a script: read once, with every mistake found; the first that matches is played.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use regex::Regex;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::template::{Arguments, Captures, Template};
+use crate::world::Mistakes;
+
+/// A whole script.
+#[derive(Debug)]
+pub(super) struct Script {
+    rules: Vec<Rule>,
+}
+
+/// One rule.
+#[derive(Debug)]
+pub(super) struct Rule {
+    when: When,
+    pub(super) say: Option<Template>,
+    pub(super) calls: Vec<Call>,
+    pub(super) delay: Option<Duration>,
+    pub(super) fail: Option<u16>,
+}
+
+/// One call of a rule.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) name: Template,
+    pub(super) arguments: Arguments,
+}
+
+#[derive(Debug, Default)]
+struct When {
+    last: Option<Speaker>,
+    matches: Option<Regex>,
+    tool: Option<String>,
+    turn: Option<u32>,
+}
+
+/// What a script looks at.
+#[derive(Debug)]
+pub(super) struct Moment<'a> {
+    /// Who spoke last.
+    pub(super) last: Option<Last<'a>>,
+    /// What he said.
+    pub(super) text: String,
+    /// Which answer it is.
+    pub(super) turn: u32,
+    /// What the user said last.
+    pub(super) user_text: String,
+    /// Which answer followed that.
+    pub(super) user_turn: u32,
+}
+
+/// Who spoke last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Last<'a> {
+    User,
+    /// A tool of this name.
+    Tool(&'a str),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RuleText {
+    #[serde(default)]
+    when: WhenText,
+    say: Option<String>,
+    #[serde(default)]
+    calls: Vec<CallText>,
+    delay: Option<String>,
+    fail: Option<u16>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WhenText {
+    last: Option<Speaker>,
+    matches: Option<String>,
+    tool: Option<String>,
+    turn: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Speaker {
+    User,
+    Tool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CallText {
+    name: String,
+    #[serde(default)]
+    arguments: Value,
+}
+
+impl Script {
+    /// Reads a script; adds every mistake in it.
+    pub(super) fn read(text: &str, mistakes: &mut Mistakes, place: &[&str]) -> Option<Self> {
+        let before = mistakes.found.len();
+        let written: Vec<Value> = match serde_saphyr::from_str(text) {
+            Ok(written) => written,
+            Err(error) => {
+                let error = error.to_string();
+                let line = error.lines().next().unwrap_or_default();
+                mistakes.add(place, format!("a script is a YAML list of rules: {line}"));
+                return None;
+            }
+        };
+        let mut read = Vec::new();
+        for (at, rule) in written.into_iter().enumerate() {
+            let number = at.to_string();
+            let place = [place, &[number.as_str()]].concat();
+            match rule_text(rule) {
+                Ok((rule, when)) => read.push((at, rule, when)),
+                Err(detail) => mistakes.add(&place, detail),
+            }
+        }
+        let named: BTreeSet<String> = read.iter().flat_map(|(_, _, when)| when.names()).collect();
+        let mut rules = Vec::new();
+        for (at, rule, when) in read {
+            let known = named.iter().cloned().chain(when.numbers()).collect();
+            match rule.checked(when, &known) {
+                Ok(rule) => rules.push(rule),
+                Err(detail) => mistakes.add(&[place, &[at.to_string().as_str()]].concat(), detail),
+            }
+        }
+        (mistakes.found.len() == before).then_some(Self { rules })
+    }
+
+    /// The first rule that matches.
+    pub(super) fn rule(&self, moment: &Moment<'_>) -> Option<&Rule> {
+        self.rules.iter().find(|rule| rule.when.holds(moment.last, &moment.text, moment.turn))
+    }
+
+    /// What a rule's texts may use: what its own expression captured; and, by name, what the rule that answered the
+    /// user's last message captured from it, so that a value outlives the calls in between.
+    pub(super) fn captures(&self, rule: &Rule, moment: &Moment<'_>) -> Captures {
+        let of_user = self
+            .rules
+            .iter()
+            .find(|rule| rule.when.holds(Some(Last::User), &moment.user_text, moment.user_turn))
+            .map(|rule| rule.when.captures(&moment.user_text))
+            .unwrap_or_default();
+        let mut captures: Captures =
+            of_user.into_iter().filter(|(name, _)| !name.starts_with(|first: char| first.is_ascii_digit())).collect();
+        captures.extend(rule.when.captures(&moment.text));
+        captures
+    }
+}
+
+fn rule_text(rule: Value) -> Result<(RuleText, When), String> {
+    let mut rule: RuleText = serde_json::from_value(rule).map_err(|error| error.to_string())?;
+    let WhenText { last, matches, tool, turn } = std::mem::take(&mut rule.when);
+    // Bounded in time by its engine, and here in space.
+    let matches = matches
+        .map(|matches| Regex::new(&matches).map_err(|error| format!("`matches` is no regular expression: {error}")))
+        .transpose()?;
+    Ok((rule, When { last, matches, tool, turn }))
+}
+
+impl RuleText {
+    fn checked(self, when: When, known: &BTreeSet<String>) -> Result<Rule, String> {
+        let say = self.say.map(|say| Template::read(&say, known)).transpose()?;
+        let calls = self.calls.into_iter().map(|call| {
+            let name = Template::read(&call.name, known)?;
+            Ok(Call { name, arguments: Arguments::read(&call.arguments, known)? })
+        });
+        let calls = calls.collect::<Result<_, String>>()?;
+        let delay = self.delay.map(|delay| {
+            duration(&delay).ok_or_else(|| format!("`{delay}` is no duration: write 500ms, 30s, 10m, 24h or 7d"))
+        });
+        let delay = delay.transpose()?;
+        if let Some(status) = self.fail.filter(|status| !(400..600).contains(status)) {
+            return Err(format!("`fail` is a status from 400 to 599, not {status}"));
+        }
+        Ok(Rule { when, say, calls, delay, fail: self.fail })
+    }
+}
+
+impl When {
+    fn holds(&self, last: Option<Last<'_>>, text: &str, turn: u32) -> bool {
+        let speaker = match last {
+            Some(Last::User) => Some(Speaker::User),
+            Some(Last::Tool(_)) => Some(Speaker::Tool),
+            None => None,
+        };
+        self.last.is_none_or(|wanted| speaker == Some(wanted))
+            && self.tool.as_ref().is_none_or(|wanted| last == Some(Last::Tool(wanted)))
+            && self.turn.is_none_or(|wanted| wanted == turn)
+            && self.matches.as_ref().is_none_or(|matches| matches.is_match(text))
+    }
+
+    /// The names it captures.
+    fn names(&self) -> Vec<String> {
+        let names = self.matches.iter().flat_map(|matches| matches.capture_names().flatten());
+        names.map(str::to_owned).collect()
+    }
+
+    /// The numbers it captures; 0 is all that matched.
+    fn numbers(&self) -> Vec<String> {
+        self.matches.iter().flat_map(|matches| 0..matches.captures_len()).map(|number| number.to_string()).collect()
+    }
+
+    fn captures(&self, text: &str) -> Captures {
+        let mut found = Captures::new();
+        let Some(matches) = &self.matches else { return found };
+        let Some(captures) = matches.captures(text) else { return found };
+        for (number, name) in matches.capture_names().enumerate() {
+            if let Some(text) = captures.get(number) {
+                found.insert(number.to_string(), text.as_str().to_owned());
+                found.extend(name.map(|name| (name.to_owned(), text.as_str().to_owned())));
+            }
+        }
+        found
+    }
+}
+
+fn duration(text: &str) -> Option<Duration> {
+    let unit = text.find(|digit: char| !digit.is_ascii_digit())?;
+    let (number, unit) = text.split_at(unit);
+    let number: u64 = number.parse().ok()?;
+    let seconds = match unit {
+        "ms" => return Some(Duration::from_millis(number)),
+        "s" => 1,
+        "m" => 60,
+        "h" => 60 * 60,
+        "d" => 24 * 60 * 60,
+        _ => return None,
+    };
+    number.checked_mul(seconds).map(Duration::from_secs)
+}

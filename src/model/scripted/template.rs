@@ -1,0 +1,198 @@
+//! Text with `${captures}` in it, and JSON made of such texts. Checked when a script is read: a name that nothing
+//! captures is a mistake. `$${` is a literal `${`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Number, Value};
+
+/// What was captured, by name and by number.
+pub(super) type Captures = BTreeMap<String, String>;
+
+/// A text with captures in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Template(Vec<Piece>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Piece {
+    Text(String),
+    Capture(String),
+}
+
+impl Template {
+    /// Reads a text; the error is for a person.
+    pub(super) fn read(text: &str, known: &BTreeSet<String>) -> Result<Self, String> {
+        let mut pieces = Vec::new();
+        let mut literal = String::new();
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once("${") {
+            literal.push_str(before);
+            rest = after;
+            if literal.ends_with('$') {
+                literal.push('{');
+                continue;
+            }
+            let Some((name, after)) = rest.split_once('}') else {
+                return Err("a `${` has no `}`; a literal one is written `$${`".to_owned());
+            };
+            if !known.contains(name) {
+                return Err(format!("nothing captures `{name}`; a literal `${{` is written `$${{`"));
+            }
+            if !literal.is_empty() {
+                pieces.push(Piece::Text(std::mem::take(&mut literal)));
+            }
+            pieces.push(Piece::Capture(name.to_owned()));
+            rest = after;
+        }
+        literal.push_str(rest);
+        if !literal.is_empty() {
+            pieces.push(Piece::Text(literal));
+        }
+        Ok(Self(pieces))
+    }
+
+    /// With the captures filled in.
+    pub(super) fn text(&self, captures: &Captures) -> String {
+        let pieces = self.0.iter().map(|piece| match piece {
+            Piece::Text(text) => text.as_str(),
+            Piece::Capture(name) => captures.get(name).map_or("", String::as_str),
+        });
+        pieces.collect()
+    }
+
+    /// As JSON text. One that is a capture and nothing else, and reads as a JSON number, is that number, digit by digit.
+    fn json(&self, captures: &Captures) -> String {
+        let text = self.text(captures);
+        let is_capture = matches!(self.0.as_slice(), [Piece::Capture(_)]);
+        if is_capture && is_number(&text) { text } else { Value::String(text).to_string() }
+    }
+}
+
+fn is_number(text: &str) -> bool {
+    text.ends_with(|last: char| last.is_ascii_digit())
+        && text.starts_with(|first: char| first.is_ascii_digit() || first == '-')
+        && serde_json::from_str::<Number>(text).is_ok()
+}
+
+/// Arguments: JSON with templates for its strings; or a template for the whole text, which may be anything.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Arguments {
+    Text(Template),
+    Json(Json),
+}
+
+/// JSON with templates for its strings.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Json {
+    String(Template),
+    Array(Vec<Json>),
+    Object(Vec<(String, Json)>),
+    Other(Value),
+}
+
+impl Arguments {
+    /// Reads what stands under `arguments`: nothing is no arguments, a string is the whole text as the model writes it.
+    pub(super) fn read(value: &Value, known: &BTreeSet<String>) -> Result<Self, String> {
+        match value {
+            Value::Null => Ok(Self::Json(Json::Object(Vec::new()))),
+            Value::String(text) => Template::read(text, known).map(Self::Text),
+            Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
+                Json::read(value, known).map(Self::Json)
+            }
+        }
+    }
+
+    /// The text with the captures filled in.
+    pub(super) fn text(&self, captures: &Captures) -> String {
+        match self {
+            Self::Text(template) => template.text(captures),
+            Self::Json(json) => {
+                let mut text = String::new();
+                json.write(captures, &mut text);
+                text
+            }
+        }
+    }
+}
+
+impl Json {
+    fn read(value: &Value, known: &BTreeSet<String>) -> Result<Self, String> {
+        Ok(match value {
+            Value::String(text) => Self::String(Template::read(text, known)?),
+            Value::Array(items) => {
+                Self::Array(items.iter().map(|item| Self::read(item, known)).collect::<Result<_, _>>()?)
+            }
+            Value::Object(members) => {
+                let members = members.iter().map(|(name, value)| Ok((name.clone(), Self::read(value, known)?)));
+                Self::Object(members.collect::<Result<_, String>>()?)
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => Self::Other(value.clone()),
+        })
+    }
+
+    fn write(&self, captures: &Captures, out: &mut String) {
+        match self {
+            Self::String(template) => out.push_str(&template.json(captures)),
+            Self::Other(value) => out.push_str(&value.to_string()),
+            Self::Array(items) => {
+                out.push('[');
+                for (at, item) in items.iter().enumerate() {
+                    out.push_str(if at == 0 { "" } else { "," });
+                    item.write(captures, out);
+                }
+                out.push(']');
+            }
+            Self::Object(members) => {
+                out.push('{');
+                for (at, (name, value)) in members.iter().enumerate() {
+                    out.push_str(if at == 0 { "" } else { "," });
+                    out.push_str(&Value::from(name.as_str()).to_string());
+                    out.push(':');
+                    value.write(captures, out);
+                }
+                out.push('}');
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn captures() -> (Captures, BTreeSet<String>) {
+        let pairs = [("n", "20.50"), ("zip", "007"), ("word", "a \"b\""), ("minus", "-3"), ("dot", "5.")];
+        let captures: Captures = pairs.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
+        let known = captures.keys().cloned().collect();
+        (captures, known)
+    }
+
+    #[test]
+    fn captures_are_filled_in_and_a_doubled_dollar_is_literal() {
+        let (captures, known) = captures();
+        for (text, filled) in [("${n} of ${word}!", "20.50 of a \"b\"!"), ("costs $5", "costs $5"), ("", "")] {
+            assert_eq!(Template::read(text, &known).unwrap().text(&captures), filled);
+        }
+        assert_eq!(Template::read("$${n}", &known).unwrap().text(&captures), "${n}");
+        assert!(Template::read("${unknown}", &known).unwrap_err().contains("`unknown`"));
+        assert!(Template::read("${n", &known).is_err());
+    }
+
+    #[test]
+    fn a_capture_that_reads_as_a_number_is_one_only_where_it_stands_alone() {
+        let (captures, known) = captures();
+        let value =
+            json!({"a": "${n}", "b": "${zip}", "c": "x${n}", "d": ["${word}", true, "${minus}"], "e": "${dot}"});
+        let text = Arguments::read(&value, &known).unwrap().text(&captures);
+        assert_eq!(text, r#"{"a":20.50,"b":"007","c":"x20.50","d":["a \"b\"",true,-3],"e":"5."}"#);
+    }
+
+    #[test]
+    fn arguments_may_be_missing_or_any_text() {
+        let (captures, known) = captures();
+        assert_eq!(Arguments::read(&Value::Null, &known).unwrap().text(&captures), "{}");
+        let odd = json!("{\"a\":${n},\"a\":1");
+        assert_eq!(Arguments::read(&odd, &known).unwrap().text(&captures), "{\"a\":20.50,\"a\":1");
+    }
+}

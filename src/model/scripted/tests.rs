@@ -1,0 +1,206 @@
+//! Scripts as they are written, and the one that ships.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use super::*;
+use crate::task::item::Part;
+use crate::task::time::Time;
+
+#[derive(Debug, Default)]
+struct Quick(Mutex<Vec<Duration>>);
+
+#[async_trait]
+impl Clock for Quick {
+    fn now(&self) -> Time {
+        Time(0)
+    }
+
+    fn uptime(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    async fn sleep(&self, time: Duration) {
+        self.0.lock().unwrap().push(time);
+    }
+}
+
+fn read(rules: &str) -> Result<Scripted, Vec<(String, String)>> {
+    let mut mistakes = Mistakes::default();
+    let script = Scripted::read("demo", rules, Arc::new(Quick::default()), &mut mistakes);
+    let found = mistakes.found.into_iter().map(|mistake| (mistake.place.join("."), mistake.detail));
+    script.ok_or_else(|| found.collect())
+}
+
+fn user(text: &str) -> Message {
+    Message::User { context: None, parts: vec![Part { content_type: PartType::Text, content: text.to_owned() }] }
+}
+
+fn turn(answer: &Answer) -> Message {
+    let calls =
+        answer.calls.iter().map(|call| (call.provider_id.clone(), call.name.clone(), call.arguments_text.clone()));
+    Message::Assistant { raw: answer.raw.clone(), text: answer.text.clone(), calls: calls.collect() }
+}
+
+fn result(name: &str, content: &str) -> Message {
+    let (name, content) = (name.to_owned(), content.to_owned());
+    Message::Result { provider_id: "call_0".to_owned(), name, content, succeeded: true }
+}
+
+fn prompt(messages: Vec<Message>, turn: u32) -> Prompt {
+    Prompt { system: None, messages, tools: Vec::new(), turn }
+}
+
+async fn say(script: &Scripted, messages: Vec<Message>, turn: u32) -> String {
+    script.answer(&prompt(messages, turn)).await.unwrap().text.unwrap_or_default()
+}
+
+#[tokio::test]
+async fn the_first_rule_all_of_whose_conditions_hold_is_played() {
+    let script = read(
+        r#"
+- { when: {last: tool, tool: look, matches: "^(?<n>\\d+)$", turn: 2}, say: "two: ${n} ${1} ${0}" }
+- { when: {last: tool, tool: look}, say: look }
+- { when: {last: tool}, say: tool }
+- { when: {last: user, turn: 7}, say: seventh }
+- { when: {matches: hi}, say: hi }
+"#,
+    )
+    .unwrap();
+    assert_eq!(say(&script, vec![user("x"), result("look", "42")], 2).await, "two: 42 42 42");
+    assert_eq!(say(&script, vec![user("x"), result("look", "42")], 3).await, "look");
+    assert_eq!(say(&script, vec![user("x"), result("look", "4x")], 2).await, "look");
+    assert_eq!(say(&script, vec![user("x"), result("other", "42")], 2).await, "tool");
+    assert_eq!(say(&script, vec![user("hi")], 7).await, "seventh");
+    assert_eq!(say(&script, vec![user("oh hi")], 1).await, "hi");
+    assert_eq!(say(&script, vec![user("x")], 1).await, NO_RULE);
+}
+
+#[tokio::test]
+async fn calls_have_the_arguments_of_the_script_and_ids_that_repeat() {
+    let script = read(
+        r#"
+- when: { last: user, matches: "pay (?<amount>\\S+) to (?<who>\\w+)" }
+  say: On it.
+  calls:
+    - { name: pay, arguments: { to: ["${who}"], amount: "${amount}", note: "for ${who}", x: 1.5, y: null } }
+    - { name: "ask_${who}" }
+    - { name: pay, arguments: '{"amount":1,"amount":${amount}}' }
+- { when: { last: tool }, say: "paid ${amount} to ${who}" }
+"#,
+    )
+    .unwrap();
+    let first = script.answer(&prompt(vec![user("pay 20.50 to bob")], 1)).await.unwrap();
+    let calls: Vec<_> = first.calls.iter().map(|call| (call.provider_id.as_str(), call.name.as_str())).collect();
+    assert_eq!(calls, [("call_0", "pay"), ("call_1", "ask_bob"), ("call_2", "pay")]);
+    let arguments: Vec<_> = first.calls.iter().map(|call| call.arguments_text.as_str()).collect();
+    let expected = r#"{"amount":20.50,"note":"for bob","to":["bob"],"x":1.5,"y":null}"#;
+    assert_eq!(arguments, [expected, "{}", r#"{"amount":1,"amount":20.50}"#]);
+    assert_eq!((first.text.as_deref(), first.finish_reason), (Some("On it."), FinishReason::ToolCalls));
+    assert_eq!(first.raw["tool_calls"][0]["function"]["arguments"], expected);
+    assert_eq!(first.usage, Usage { prompt_tokens: 10, completion_tokens: 17, total_tokens: 27 });
+    let again = vec![user("pay 20.50 to bob"), turn(&first), result("pay", "ok")];
+    assert_eq!(say(&script, again, 2).await, "paid 20.50 to bob");
+}
+
+#[tokio::test]
+async fn a_rule_may_take_its_time_and_may_fail() {
+    let clock = Arc::new(Quick::default());
+    let rules = "[{ when: {turn: 1}, delay: 200ms, fail: 500 }, { delay: 2m, say: late }]";
+    let asked = Arc::clone(&clock);
+    let script = Scripted::read("demo", rules, asked, &mut Mistakes::default()).unwrap();
+    let error = script.answer(&prompt(vec![user("x")], 1)).await.unwrap_err();
+    assert_eq!(error.detail, "Model `demo` gave no usable answer: its script answers with status 500.");
+    assert_eq!(say(&script, vec![user("x")], 2).await, "late");
+    assert_eq!(*clock.0.lock().unwrap(), [Duration::from_millis(200), Duration::from_mins(2)]);
+}
+
+#[test]
+fn every_mistake_is_found_with_its_rule() {
+    let found = read(
+        r#"
+- { say: fine }
+- { sya: typo }
+- { when: { last: robot }, say: x }
+- { when: { matches: "(" }, say: x }
+- { say: "${nothing}" }
+- { calls: [{ name: x, arguments: { a: ["${nothing}"] } }] }
+- { say: x, delay: soon }
+- { fail: 200 }
+"#,
+    )
+    .unwrap_err();
+    let places: Vec<_> = found.iter().map(|(place, _)| place.rsplit_once('.').unwrap().1).collect();
+    assert_eq!(places, ["1", "2", "3", "4", "5", "6", "7"], "{found:?}");
+    assert!(found[0].0.starts_with("models.demo.script."));
+    assert!(found[0].1.contains("sya"), "{found:?}");
+    for no_list in ["a: 1", "- [", "- {say: a, say: b}"] {
+        assert_eq!(read(no_list).unwrap_err().len(), 1, "{no_list}");
+    }
+}
+
+#[tokio::test]
+async fn a_script_is_a_file_or_built_in() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("s.yaml"), "- { say: from a file }\n").unwrap();
+    let mut mistakes = Mistakes::default();
+    let mut load = |source| Scripted::load("demo", source, folder.path(), Arc::new(Quick::default()), &mut mistakes);
+    let script = load("s.yaml").unwrap();
+    assert!(load("missing.yaml").is_none());
+    assert!(load("builtin:other").is_none());
+    assert!(load("builtin:refunds").is_some());
+    assert_eq!(mistakes.found.len(), 2);
+    assert_eq!(say(&script, vec![user("x")], 1).await, "from a file");
+}
+
+/// Plays the demonstration: the user's text, then results for (lookup, refund); returns all that was asked and said.
+async fn demonstration(text: &str, lookup: &str, refund: &str) -> (Vec<String>, String) {
+    let mut mistakes = Mistakes::default();
+    let clock = Arc::new(Quick::default());
+    let script = Scripted::load("demo", "builtin:refunds", Path::new("."), clock, &mut mistakes);
+    let script = script.unwrap_or_else(|| panic!("{mistakes:?}"));
+    let mut messages = vec![user("hello"), user(text)];
+    let mut asked = Vec::new();
+    for number in 3.. {
+        let answer = script.answer(&prompt(messages.clone(), number)).await.unwrap();
+        messages.push(turn(&answer));
+        let Some(call) = answer.calls.first() else {
+            return (asked, answer.text.unwrap_or_default());
+        };
+        asked.push(format!("{} {}", call.name, call.arguments_text));
+        messages.push(result(&call.name, if call.name == "lookup_order" { lookup } else { refund }));
+    }
+    unreachable!()
+}
+
+#[tokio::test]
+async fn the_demonstration_pays_an_order_back_and_says_what_became_of_it() {
+    let order = r#"{"order":17,"total":120.0,"status":"delivered"}"#;
+    let calls = [r#"lookup_order {"order":17}"#, r#"refund_payment {"amount":120,"order":17}"#];
+    for (text, refund, said) in [
+        ("refund 120 for order 17", r#"{"refund":"r-1","paid":120}"#, "Done: 120 was paid back for order 17."),
+        ("Please refund EUR 120 for my order #17!", "ok", "Done: 120 was paid back"),
+        ("About order 17: I want a refund of 120.", "ok", "Done: 120 was paid back"),
+        ("refund 120 for order 17", "Rejected by bob: wrong customer", "A person rejected"),
+        ("refund 120 for order 17", "The request expired: nobody answered in time", "Nobody decided in time"),
+        ("refund 120 for order 17", "Denied by the rule no-refunds", "A rule does not allow"),
+        ("refund 120 for order 17", "The tool failed with status 500", "was not paid"),
+        ("refund 120 for order 17", "The outcome is unknown", "Nobody knows"),
+    ] {
+        let (asked, last) = demonstration(text, order, refund).await;
+        assert_eq!(asked, calls, "{text}");
+        assert!(last.contains(said), "{text} / {refund}: {last}");
+    }
+}
+
+#[tokio::test]
+async fn the_demonstration_asks_for_what_it_was_not_told() {
+    for (text, lookup, said) in [
+        ("refund order 17", "", "How much of order 17"),
+        ("hi there", "", "I am a scripted demonstration"),
+        ("refund 5 for order 99", "404: no such order", "could not look the order up"),
+    ] {
+        let (_, last) = demonstration(text, lookup, "").await;
+        assert!(last.contains(said), "{text}: {last}");
+    }
+}
