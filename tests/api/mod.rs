@@ -1,0 +1,9 @@
+//! The service as a client sees it, over real HTTP.
+
+mod answers;
+mod conversations;
+mod cycle;
+mod hostile;
+mod pages;
+mod races;
+mod tasks;

@@ -1,0 +1,123 @@
+//! Web pages that must not be able to approve, and the one that may.
+
+use reqwest::Method;
+use serde_json::json;
+
+use super::cycle::on_both;
+use crate::support::app::{ACCOUNTS, On, REFUNDS, TestApp};
+use crate::support::model::{calls, says};
+
+const JSON: &str = "application/json";
+
+/// (headers, content type and body of an approval, expected status)
+type Attempt = (&'static [(&'static str, &'static str)], Option<(&'static str, &'static str)>, u16);
+
+const HOSTILE: [Attempt; 12] = [
+    (&[("origin", "null")], Some((JSON, r#"{"action":"approve"}"#)), 403),
+    (&[("origin", "https://evil.example")], Some((JSON, r#"{"action":"approve"}"#)), 403),
+    (&[("origin", "http://127.0.0.1")], Some((JSON, r#"{"action":"approve"}"#)), 403),
+    (&[("origin", "http://127.0.0.1:1")], Some((JSON, r#"{"action":"approve"}"#)), 403),
+    (&[("origin", "https://app.example.evil.example")], Some((JSON, r#"{"action":"approve"}"#)), 403),
+    (&[("origin", "")], Some((JSON, r#"{"action":"approve"}"#)), 403),
+    (&[("sec-fetch-site", "cross-site")], Some((JSON, r#"{"action":"approve"}"#)), 403),
+    (&[("sec-fetch-site", "same-site")], Some((JSON, r#"{"action":"approve"}"#)), 403),
+    (&[("sec-fetch-site", "cross-site")], None, 403),
+    (&[], Some(("text/plain", r#"{"action":"approve"}"#)), 415),
+    (&[], Some(("multipart/form-data; boundary=x", "x")), 415),
+    (&[("origin", "https://evil.example")], Some(("application/x-www-form-urlencoded", "action=approve")), 403),
+];
+
+on_both! {
+    async fn a_foreign_page_neither_creates_nor_approves(on: On) {
+        for accounts in [true, false] {
+            let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + if accounts { ACCOUNTS } else { "" };
+            let app = TestApp::with(on, &yaml).await;
+            app.model.then(calls(&[("refund", r#"{"order":1,"amount":50}"#)]));
+            let me = || if accounts { app.owner() } else { app.nobody() };
+            let held = me().post("/v1/tasks", &json!({"input": "go"})).await;
+            let approve = format!("/resume/{}", held.str("/pending/0/request_id"));
+            for (headers, body, status) in HOSTILE {
+                for path in [approve.as_str(), "/v1/tasks"] {
+                    let mut actor = me();
+                    for (name, value) in headers {
+                        actor = actor.header(name, value);
+                    }
+                    let body = body.map(|(kind, text)| (kind, text.to_owned()));
+                    let reply = actor.send(Method::POST, path, body.clone()).await;
+                    assert_eq!(reply.status, status, "{path} {headers:?} {body:?}: {}", reply.text);
+                    assert_eq!(reply.header("access-control-allow-origin"), "");
+                }
+            }
+            if !accounts {
+                for host in ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "localhost.evil.example", "10.0.0.1"] {
+                    assert_eq!(me().header("host", host).hit(&format!("{approve}/approve")).await.status, 403, "{host}");
+                    assert_eq!(me().header("host", host).get("/v1/tasks").await.status, 403, "{host}");
+                }
+                for name in ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"] {
+                    assert_eq!(me().header(name, "x").hit(&format!("{approve}/approve")).await.status, 403, "{name}");
+                }
+                assert_eq!(me().header("host", "evil.example").get("/healthz").await.status, 200);
+            }
+            let now = me().get(&format!("/v1/tasks/{}", held.str("/task_id"))).await;
+            assert_eq!(now.body["updated_at"], held.body["updated_at"], "nothing changed");
+            assert!(app.tool.ledger().is_empty());
+            app.model.then(says("ok"));
+            let same = me().header("origin", &app.url()).hit(&format!("{approve}/approve")).await;
+            assert_eq!(same.str("/status"), "Completed", "our own page may: {}", same.text);
+            app.stop().await;
+        }
+    }
+
+    async fn an_allowed_origin_works_with_its_preflight(on: On) {
+        let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS + "\nserver: { cors_origins: [\"https://app.example\"] }\n";
+        let app = TestApp::with(on, &yaml).await;
+        let held = app.held().await;
+        let path = format!("/resume/{}", held.request);
+        let asks = app.nobody().header("origin", "https://app.example").header("access-control-request-method", "POST")
+            .header("access-control-request-headers", "authorization,content-type");
+        let preflight = asks.send(Method::OPTIONS, &path, None).await;
+        assert_eq!(preflight.status, 204, "{}", preflight.text);
+        assert_eq!(preflight.header("access-control-allow-origin"), "https://app.example");
+        assert!(preflight.header("access-control-allow-headers").to_ascii_lowercase().contains("authorization"));
+        assert_eq!(preflight.header("access-control-allow-credentials"), "");
+        let foreign = app.nobody().header("origin", "https://evil.example").header("access-control-request-method", "POST");
+        let refused = foreign.send(Method::OPTIONS, &path, None).await;
+        assert_eq!((refused.status, refused.header("access-control-allow-origin")), (204, ""));
+        app.model.then(says("ok"));
+        let done = app.owner().header("origin", "https://app.example").post(&path, &json!({"action": "approve"})).await;
+        assert_eq!(done.str("/status"), "Completed", "{}", done.text);
+        assert_eq!(done.header("access-control-allow-origin"), "https://app.example");
+        let error = app.nobody().header("origin", "https://app.example").get(&path).await;
+        assert_eq!((error.status, error.header("access-control-allow-origin")), (401, "https://app.example"));
+        app.stop().await;
+    }
+
+    async fn a_person_with_only_a_browser_can_decide(on: On) {
+        let app = TestApp::open(on).await;
+        app.model.then(calls(&[("refund", r#"{"order":17,"amount":50}"#)]));
+        let held = app.nobody().post("/v1/tasks", &json!({"input": "go"})).await;
+        let path = format!("/resume/{}", held.str("/pending/0/request_id"));
+        let page = app.nobody().header("accept", "text/html").get(&path).await;
+        assert_eq!(page.status, 200);
+        assert!(page.header("content-type").starts_with("text/html"));
+        assert!(page.header("content-security-policy").contains("default-src 'none'"));
+        assert!(page.text.contains("Refund 50 for order 17") && page.text.contains("<form"), "{}", page.text);
+        for link in [format!("{path}/approve"), format!("{path}/reject")] {
+            let page = app.nobody().get(&link).await;
+            assert_eq!(page.status, 200, "{}", page.text);
+            assert!(page.header("content-type").starts_with("text/html"));
+        }
+        assert!(app.tool.ledger().is_empty(), "looking changes nothing");
+        app.model.then(says("ok"));
+        let digest = held.str("/pending/0/digest");
+        let form = format!("digest={}", digest.replace(':', "%3A"));
+        let posted = app.nobody().header("accept", "text/html").header("origin", &app.url())
+            .send(Method::POST, &format!("{path}/approve"), Some(("application/x-www-form-urlencoded", form))).await;
+        assert_eq!(posted.status, 303, "{}", posted.text);
+        assert!(posted.header("location").ends_with(&path), "{}", posted.header("location"));
+        assert_eq!(app.tool.ledger().len(), 1);
+        let after = app.nobody().get(&format!("{path}/approve")).await;
+        assert!(after.status == 200 && !after.text.contains("<form"), "no button where the POST would be refused");
+        app.stop().await;
+    }
+}

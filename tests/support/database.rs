@@ -1,0 +1,33 @@
+//! A database for one test, gone with it.
+
+use super::postgres::TestDatabase;
+
+/// The database of a test; clones of [`Database::shared`] keep it alive.
+#[derive(Clone)]
+pub struct Database {
+    url: String,
+    _sqlite: Option<std::sync::Arc<tempfile::TempDir>>,
+    _postgres: Option<std::sync::Arc<TestDatabase>>,
+}
+
+impl Database {
+    pub fn sqlite() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite://{}/holdpoint.db", folder.path().display());
+        Self { url, _sqlite: Some(std::sync::Arc::new(folder)), _postgres: None }
+    }
+
+    pub async fn postgres() -> Self {
+        let database = super::postgres::database().await;
+        Self { url: database.url.clone(), _sqlite: None, _postgres: Some(std::sync::Arc::new(database)) }
+    }
+
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The same database, for another replica.
+    pub fn shared(&self) -> Self {
+        self.clone()
+    }
+}
