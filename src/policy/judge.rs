@@ -1,0 +1,137 @@
+//! Judges one call, once for every agent of its path. What must stay true: deny beats hold beats allow, a rule that cannot
+//! be evaluated never allows and never lets a later rule allow, and no answer quotes an argument.
+
+use super::Case;
+use super::compile::{Compiled, Policy, When};
+use super::eval::{Fault, Fuel, Scope, test};
+use super::rules::Decide;
+use super::shape::Shape;
+use crate::task::tool_spec::ToolKind;
+use crate::task::verdict::{Judgement, Terms, Verdict};
+
+/// Steps that one judgement may take, over all rules and agents.
+const STEPS: u32 = 1_000_000;
+
+/// What the rules say of a call for one agent of its path.
+#[derive(Debug)]
+enum Opinion {
+    /// No rule matches.
+    None,
+    /// A rule, and what could not be evaluated on the way to it.
+    Rule(Decide, Judgement),
+    /// An `allow` could not be evaluated, and no rule after it matches.
+    Faulted(String),
+}
+
+impl Policy {
+    /// What the policy says of a call. Never panics, takes bounded time, and never allows what it could not evaluate.
+    #[must_use]
+    pub fn judge(&self, case: &Case<'_>) -> Judgement {
+        let made;
+        let shape = if let Some(shape) = self.shape(case.tool) {
+            shape
+        } else {
+            made = Shape::of_arguments(&case.tool.parameters);
+            &made
+        };
+        let fits = shape.fits(case.args);
+        let fuel = Fuel::new(STEPS);
+        let mut opinions = Vec::new();
+        for length in 1..=case.agent_path.len() {
+            let path = case.agent_path.get(..length).unwrap_or_default();
+            opinions.push(self.opinion(&Scope { case, path, shape, fuel: &fuel }, fits));
+        }
+        conclude(case.tool.kind, opinions)
+    }
+
+    fn opinion(&self, scope: &Scope<'_>, fits: bool) -> Opinion {
+        let mut faulted: Option<String> = None;
+        for rule in self.rules.iter().filter(|rule| rule.covers(scope.case.tool)) {
+            let matched = rule.matches(scope, fits);
+            match (rule.decide, matched) {
+                (_, Ok(false)) => {}
+                (Decide::Allow, Ok(true)) => {
+                    if faulted.is_none() {
+                        return Opinion::Rule(Decide::Allow, rule.judgement(Verdict::Allow, &[]));
+                    }
+                }
+                (Decide::Allow, Err(fault)) => {
+                    faulted.get_or_insert_with(|| rule.notice(&fault));
+                }
+                (Decide::Hold | Decide::Deny, matched) => {
+                    let own = matched.err().map(|fault| rule.notice(&fault));
+                    let verdict = if rule.decide == Decide::Hold { Verdict::Hold } else { Verdict::Deny };
+                    let notices: Vec<&str> = faulted.iter().chain(&own).map(String::as_str).collect();
+                    return Opinion::Rule(rule.decide, rule.judgement(verdict, &notices));
+                }
+            }
+        }
+        faulted.map_or(Opinion::None, Opinion::Faulted)
+    }
+}
+
+impl Compiled {
+    fn matches(&self, scope: &Scope<'_>, fits: bool) -> Result<bool, Fault> {
+        match &self.when {
+            When::Refused => Err(Fault::Refused),
+            When::Always if !fits && self.decide == Decide::Allow => Err(Fault::Misfit),
+            When::Always => Ok(true),
+            When::Holds(_) if !fits => Err(Fault::Misfit),
+            When::Holds(when) => test(when, scope),
+        }
+    }
+
+    fn notice(&self, fault: &Fault) -> String {
+        format!("Rule `{}` could not be evaluated: {fault}.", self.name)
+    }
+
+    fn judgement(&self, verdict: Verdict, notices: &[&str]) -> Judgement {
+        let reason: Vec<&str> = self.reason.as_deref().into_iter().chain(notices.iter().copied()).collect();
+        Judgement {
+            verdict,
+            rule: Some(self.name.clone()),
+            reason: (!reason.is_empty()).then(|| reason.join(" ")),
+            terms: (verdict == Verdict::Hold).then(|| self.terms.clone()),
+        }
+    }
+}
+
+fn unruled(verdict: Verdict, reason: Option<String>) -> Judgement {
+    let terms = matches!(verdict, Verdict::Hold | Verdict::Human).then(Terms::default);
+    Judgement { verdict, rule: None, reason, terms }
+}
+
+/// One word from those for each agent, the root's first. The last is the agent that asks: only there does it count that no
+/// rule matches.
+fn conclude(kind: ToolKind, mut opinions: Vec<Opinion>) -> Judgement {
+    let asking = opinions.pop().unwrap_or(Opinion::Faulted("The agent is not known.".to_owned()));
+    let allowed = match (asking, kind) {
+        (Opinion::Rule(Decide::Allow, judgement), _) => Some(judgement),
+        (Opinion::None, ToolKind::Agent | ToolKind::External) => Some(unruled(Verdict::Allow, None)),
+        (Opinion::None, ToolKind::Human) => Some(unruled(Verdict::Human, None)),
+        (Opinion::None, ToolKind::Http | ToolKind::Shell) => {
+            opinions.push(Opinion::Faulted("No rule matches.".to_owned()));
+            None
+        }
+        (asking @ (Opinion::Rule(Decide::Hold | Decide::Deny, _) | Opinion::Faulted(_)), _) => {
+            opinions.push(asking);
+            None
+        }
+    };
+    let (mut held, mut faulted) = (None, None);
+    for opinion in opinions {
+        match opinion {
+            Opinion::Rule(Decide::Deny, judgement) => return judgement,
+            Opinion::Rule(Decide::Hold, judgement) => held = held.or(Some(judgement)),
+            Opinion::Faulted(notice) => faulted = faulted.or(Some(notice)),
+            Opinion::None | Opinion::Rule(Decide::Allow, _) => {}
+        }
+    }
+    let held = held.or_else(|| faulted.map(|notice| unruled(Verdict::Hold, Some(notice))));
+    match (held, allowed) {
+        (Some(held), _) if kind == ToolKind::Human => Judgement { verdict: Verdict::Human, ..held },
+        (Some(held), _) => held,
+        (None, Some(allowed)) => allowed,
+        (None, None) => unruled(Verdict::Hold, Some("No rule matches.".to_owned())),
+    }
+}
