@@ -64,7 +64,8 @@ pub(super) enum Node {
     All(Vec<Node>),
     Any(Vec<Node>),
     If(Box<Node>, Box<Node>, Box<Node>),
-    Binary(Binary, Box<Node>, Box<Node>),
+    Compare(Comparison, Box<Node>, Box<Node>),
+    Calculate(Arithmetic, Box<Node>, Box<Node>),
     Matches(Box<Node>, Regex),
     Call(Function, Vec<Node>),
     Loop(Box<Loop>),
@@ -96,12 +97,16 @@ pub(super) enum Known {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Binary {
+pub(super) enum Arithmetic {
     Add,
     Subtract,
     Multiply,
     Divide,
     Remainder,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Comparison {
     Equal,
     NotEqual,
     Less,
@@ -278,8 +283,11 @@ impl Reader {
                 (operators::INDEX, [of, at]) => return self.index(of, at, depth),
                 (operators::IN, [item, of]) => return self.membership(item, of, depth),
                 (name, [left, right]) => {
-                    if let Some(operator) = binary(name) {
-                        return Ok(Node::Binary(operator, self.boxed(left, depth)?, self.boxed(right, depth)?));
+                    if let Some(how) = comparison(name) {
+                        return Ok(Node::Compare(how, self.boxed(left, depth)?, self.boxed(right, depth)?));
+                    }
+                    if let Some(how) = arithmetic(name) {
+                        return Ok(Node::Calculate(how, self.boxed(left, depth)?, self.boxed(right, depth)?));
                     }
                 }
                 _ => {}
@@ -290,9 +298,11 @@ impl Reader {
 
     fn index(&mut self, of: &IdedExpr, at: &IdedExpr, depth: usize) -> Result<Node, Flaw> {
         let of = self.boxed(of, depth)?;
-        Ok(match self.read(at, depth + 1)? {
-            Node::Literal(Literal::Text(name)) => Node::Select(of, name),
-            at => Node::Index(of, Box::new(at)),
+        let at = self.read(at, depth + 1)?;
+        Ok(if let Node::Literal(Literal::Text(name)) = at {
+            Node::Select(of, name)
+        } else {
+            Node::Index(of, Box::new(at))
         })
     }
 
@@ -300,7 +310,7 @@ impl Reader {
         let (item, of) = (self.read(item, depth + 1)?, self.boxed(of, depth)?);
         Ok(match (item, of.as_ref()) {
             (Node::Literal(Literal::Text(name)), Node::Known(Known::Args)) => Node::Has(of, name),
-            (item, _) => Node::Binary(Binary::In, Box::new(item), of),
+            (item, _) => Node::Compare(Comparison::In, Box::new(item), of),
         })
     }
 
@@ -368,32 +378,33 @@ impl Reader {
 
 /// What `@result + [item]` appends; nothing where it counts (`@result + 1`).
 fn appended(step: &IdedExpr) -> Result<Option<&IdedExpr>, Flaw> {
-    match &step.expr {
-        Expr::Call(call) if call.func_name == operators::ADD => Ok(call.args.last().and_then(single)),
-        _ => Err(Flaw::Unreadable),
-    }
+    let Expr::Call(call) = &step.expr else { return Err(Flaw::Unreadable) };
+    if call.func_name == operators::ADD { Ok(call.args.last().and_then(single)) } else { Err(Flaw::Unreadable) }
 }
 
 fn single(list: &IdedExpr) -> Option<&IdedExpr> {
-    match &list.expr {
-        Expr::List(list) => list.elements.first(),
-        _ => None,
-    }
+    if let Expr::List(list) = &list.expr { list.elements.first() } else { None }
 }
 
-fn binary(name: &str) -> Option<Binary> {
+fn arithmetic(name: &str) -> Option<Arithmetic> {
     Some(match name {
-        operators::ADD => Binary::Add,
-        operators::SUBSTRACT => Binary::Subtract,
-        operators::MULTIPLY => Binary::Multiply,
-        operators::DIVIDE => Binary::Divide,
-        operators::MODULO => Binary::Remainder,
-        operators::EQUALS => Binary::Equal,
-        operators::NOT_EQUALS => Binary::NotEqual,
-        operators::LESS => Binary::Less,
-        operators::LESS_EQUALS => Binary::LessOrEqual,
-        operators::GREATER => Binary::Greater,
-        operators::GREATER_EQUALS => Binary::GreaterOrEqual,
+        operators::ADD => Arithmetic::Add,
+        operators::SUBSTRACT => Arithmetic::Subtract,
+        operators::MULTIPLY => Arithmetic::Multiply,
+        operators::DIVIDE => Arithmetic::Divide,
+        operators::MODULO => Arithmetic::Remainder,
+        _ => return None,
+    })
+}
+
+fn comparison(name: &str) -> Option<Comparison> {
+    Some(match name {
+        operators::EQUALS => Comparison::Equal,
+        operators::NOT_EQUALS => Comparison::NotEqual,
+        operators::LESS => Comparison::Less,
+        operators::LESS_EQUALS => Comparison::LessOrEqual,
+        operators::GREATER => Comparison::Greater,
+        operators::GREATER_EQUALS => Comparison::GreaterOrEqual,
         _ => return None,
     })
 }

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::cel::{Binary, Function, Known, Literal, Loop, Node, Yields};
+use super::cel::{Arithmetic, Comparison, Function, Known, Literal, Loop, Node, Yields};
 use super::shape::{Member, Shape};
 
 /// What was found in one expression, for one tool.
@@ -97,7 +97,8 @@ impl Survey<'_> {
                 let shapes = vec![self.shape(yes), self.shape(no)];
                 common(shapes)
             }
-            Node::Binary(operator, left, right) => self.binary(*operator, left, right),
+            Node::Compare(how, left, right) => self.compare(*how, left, right),
+            Node::Calculate(how, left, right) => self.calculate(*how, left, right),
             Node::Matches(text, _) => {
                 self.expect(text, &Shape::Text);
                 Shape::Bool
@@ -177,31 +178,38 @@ impl Survey<'_> {
         }
     }
 
-    fn binary(&mut self, operator: Binary, left: &Node, right: &Node) -> Shape {
-        let (left, of) = (self.shape(left), right);
-        let right = self.shape(of);
-        let fits = match operator {
-            Binary::Equal | Binary::NotEqual => equatable(&left, &right),
-            Binary::Less | Binary::LessOrEqual | Binary::Greater | Binary::GreaterOrEqual => orderable(&left, &right),
-            Binary::In => match &right {
-                Shape::List(item) => equatable(&left, item),
-                Shape::Object(_) => {
-                    return self.refuse(format!("looks for a computed name in `{}`", path(of)));
+    fn compare(&mut self, how: Comparison, left: &Node, right: &Node) -> Shape {
+        let (one, two) = (self.shape(left), self.shape(right));
+        let fits = match how {
+            Comparison::Equal | Comparison::NotEqual => equatable(&one, &two),
+            Comparison::Less | Comparison::LessOrEqual | Comparison::Greater | Comparison::GreaterOrEqual => {
+                orderable(&one, &two)
+            }
+            Comparison::In => {
+                if let Shape::Object(_) = two {
+                    return self.refuse(format!("looks for a computed name in `{}`", path(right)));
                 }
-                other => anything(other),
-            },
-            Binary::Add | Binary::Subtract | Binary::Multiply | Binary::Divide | Binary::Remainder => {
-                if calculable(operator, &left, &right) {
-                    return if anything(&left) { right } else { left };
-                }
-                false
+                if let Shape::List(item) = &two { equatable(&one, item) } else { anything(&two) }
             }
         };
         if !fits {
-            let (left, right) = (left.word(), right.word());
-            self.misfit(format!("puts values of types {left} and {right} together, which always fails"));
+            self.unlike(&one, &two);
         }
         Shape::Bool
+    }
+
+    fn calculate(&mut self, how: Arithmetic, left: &Node, right: &Node) -> Shape {
+        let (one, two) = (self.shape(left), self.shape(right));
+        if !calculable(how, &one, &two) {
+            self.unlike(&one, &two);
+            return Shape::Free;
+        }
+        if anything(&one) { two } else { one }
+    }
+
+    fn unlike(&mut self, one: &Shape, two: &Shape) {
+        let (one, two) = (one.word(), two.word());
+        self.misfit(format!("puts values of types {one} and {two} together, which always fails"));
     }
 
     fn call(&mut self, function: Function, arguments: &[Node]) -> Shape {
@@ -231,10 +239,12 @@ impl Survey<'_> {
                 for argument in arguments {
                     self.shape(argument);
                 }
-                match function {
-                    Function::Int => Shape::Int,
-                    Function::Double => Shape::Double,
-                    _ => Shape::Text,
+                if function == Function::Int {
+                    Shape::Int
+                } else if function == Function::Double {
+                    Shape::Double
+                } else {
+                    Shape::Text
                 }
             }
         }
@@ -265,13 +275,18 @@ impl Survey<'_> {
 
 /// How an operator knows a value: `args.rows[].price`.
 fn path(node: &Node) -> String {
-    match node {
-        Node::Known(Known::Args) => "args".to_owned(),
-        Node::Known(Known::TaskMetadata) => "task.metadata".to_owned(),
-        Node::Local(name) => name.clone(),
-        Node::Select(of, name) => format!("{}.{name}", path(of)),
-        Node::Index(of, _) => format!("{}[]", path(of)),
-        _ => "(…)".to_owned(),
+    if let Node::Select(of, name) = node {
+        format!("{}.{name}", path(of))
+    } else if let Node::Index(of, _) = node {
+        format!("{}[]", path(of))
+    } else if let Node::Local(name) = node {
+        name.clone()
+    } else if let Node::Known(Known::TaskMetadata) = node {
+        "task.metadata".to_owned()
+    } else if let Node::Known(Known::Args) = node {
+        "args".to_owned()
+    } else {
+        "(…)".to_owned()
     }
 }
 
@@ -318,11 +333,11 @@ fn equatable(left: &Shape, right: &Shape) -> bool {
     }
 }
 
-fn calculable(operator: Binary, left: &Shape, right: &Shape) -> bool {
+fn calculable(how: Arithmetic, left: &Shape, right: &Shape) -> bool {
     match (left, right) {
         (Shape::Free | Shape::Untyped, _) | (_, Shape::Free | Shape::Untyped) | (Shape::Int, Shape::Int) => true,
-        (Shape::Double, Shape::Double) => operator != Binary::Remainder,
-        (Shape::Text, Shape::Text) | (Shape::List(_), Shape::List(_)) => operator == Binary::Add,
+        (Shape::Double, Shape::Double) => how != Arithmetic::Remainder,
+        (Shape::Text, Shape::Text) | (Shape::List(_), Shape::List(_)) => how == Arithmetic::Add,
         _ => false,
     }
 }

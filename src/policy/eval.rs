@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use super::Case;
-use super::cel::{Binary, Function, Known, Literal, Loop, Node, Yields};
+use super::cel::{Arithmetic, Comparison, Function, Known, Literal, Loop, Node, Yields};
 use super::shape::Shape;
 use super::value::Val;
 
@@ -69,10 +69,8 @@ static FREE: Shape = Shape::Free;
 
 /// The expression's truth.
 pub(super) fn test<'a>(node: &'a Node, scope: &Scope<'a>) -> Result<bool, Fault> {
-    match (Run { scope: *scope, local: None }).value(node)? {
-        Val::Bool(truth) => Ok(truth),
-        _ => Err(Fault::NotBoolean),
-    }
+    let value = Run { scope: *scope, local: None }.value(node)?;
+    if let Val::Bool(truth) = value { Ok(truth) } else { Err(Fault::NotBoolean) }
 }
 
 struct Run<'a> {
@@ -101,11 +99,7 @@ impl<'a> Run<'a> {
             Node::Has(of, name) => Ok(Val::Bool(self.value(of)?.member(name)?.is_some())),
             Node::Index(of, at) => self.index(of, at),
             Node::Not(of) => Ok(Val::Bool(!self.truth(of)?)),
-            Node::Negate(of) => match self.value(of)? {
-                Val::Int(value) => value.checked_neg().map(Val::Int).ok_or(Fault::Range),
-                Val::Double(value) => Ok(Val::Double(-value)),
-                _ => Err(Fault::Type),
-            },
+            Node::Negate(of) => negated(&self.value(of)?),
             Node::All(parts) => self.until(parts, false),
             Node::Any(parts) => self.until(parts, true),
             Node::If(condition, yes, no) => {
@@ -115,9 +109,13 @@ impl<'a> Run<'a> {
                     self.value(no)
                 }
             }
-            Node::Binary(operator, left, right) => {
+            Node::Compare(how, left, right) => {
                 let (left, right) = (self.value(left)?, self.value(right)?);
-                self.binary(*operator, &left, &right)
+                compare(*how, &left, &right, self.scope.fuel).map(Val::Bool)
+            }
+            Node::Calculate(how, left, right) => {
+                let (left, right) = (self.value(left)?, self.value(right)?);
+                calculate(*how, &left, &right, self.scope.fuel)
             }
             Node::Matches(text, pattern) => {
                 let Val::Text(text) = self.value(text)? else { return Err(Fault::Type) };
@@ -133,10 +131,7 @@ impl<'a> Run<'a> {
     }
 
     fn truth(&mut self, node: &'a Node) -> Result<bool, Fault> {
-        match self.value(node)? {
-            Val::Bool(truth) => Ok(truth),
-            _ => Err(Fault::Type),
-        }
+        if let Val::Bool(truth) = self.value(node)? { Ok(truth) } else { Err(Fault::Type) }
     }
 
     /// `&&` and `||`, from left to right; the first that decides it ends it, a fault before that is its fault.
@@ -181,23 +176,6 @@ impl<'a> Run<'a> {
             (list, Val::Int(at)) => list.item(usize::try_from(*at).map_err(|_| Fault::Index)?),
             _ => Err(Fault::Type),
         }
-    }
-
-    fn binary(&self, operator: Binary, left: &Val<'a>, right: &Val<'a>) -> Result<Val<'a>, Fault> {
-        let fuel = self.scope.fuel;
-        let truth = match operator {
-            Binary::Equal => left.equals(right, fuel)?,
-            Binary::NotEqual => !left.equals(right, fuel)?,
-            Binary::Less => left.order(right, fuel)?.is_lt(),
-            Binary::LessOrEqual => left.order(right, fuel)?.is_le(),
-            Binary::Greater => left.order(right, fuel)?.is_gt(),
-            Binary::GreaterOrEqual => left.order(right, fuel)?.is_ge(),
-            Binary::In => contains(right, left, fuel)?,
-            Binary::Add | Binary::Subtract | Binary::Multiply | Binary::Divide | Binary::Remainder => {
-                return calculate(operator, left, right, fuel);
-            }
-        };
-        Ok(Val::Bool(truth))
     }
 
     fn each(&mut self, each: &'a Loop) -> Result<Val<'a>, Fault> {
@@ -250,45 +228,62 @@ fn constant(literal: &Literal) -> Val<'_> {
 }
 
 fn contains(of: &Val<'_>, item: &Val<'_>, fuel: &Fuel) -> Result<bool, Fault> {
-    match (of, item) {
-        (Val::Object(_, Shape::Free) | Val::Entries(_), Val::Text(name)) => Ok(of.member(name)?.is_some()),
-        _ => {
-            let mut found = false;
-            for at in 0..of.items()? {
-                found |= of.item(at)?.equals(item, fuel)?;
-            }
-            Ok(found)
-        }
+    if let (Val::Object(_, Shape::Free) | Val::Entries(_), Val::Text(name)) = (of, item) {
+        return Ok(of.member(name)?.is_some());
     }
+    let mut found = false;
+    for at in 0..of.items()? {
+        found |= of.item(at)?.equals(item, fuel)?;
+    }
+    Ok(found)
 }
 
-fn calculate<'a>(operator: Binary, left: &Val<'a>, right: &Val<'a>, fuel: &Fuel) -> Result<Val<'a>, Fault> {
+fn compare(how: Comparison, left: &Val<'_>, right: &Val<'_>, fuel: &Fuel) -> Result<bool, Fault> {
+    Ok(match how {
+        Comparison::Equal => left.equals(right, fuel)?,
+        Comparison::NotEqual => !left.equals(right, fuel)?,
+        Comparison::Less => left.order(right, fuel)?.is_lt(),
+        Comparison::LessOrEqual => left.order(right, fuel)?.is_le(),
+        Comparison::Greater => left.order(right, fuel)?.is_gt(),
+        Comparison::GreaterOrEqual => left.order(right, fuel)?.is_ge(),
+        Comparison::In => contains(right, left, fuel)?,
+    })
+}
+
+fn negated<'a>(of: &Val<'a>) -> Result<Val<'a>, Fault> {
+    if let Val::Double(value) = of {
+        return Ok(Val::Double(-value));
+    }
+    let Val::Int(value) = of else { return Err(Fault::Type) };
+    value.checked_neg().map(Val::Int).ok_or(Fault::Range)
+}
+
+fn calculate<'a>(how: Arithmetic, left: &Val<'a>, right: &Val<'a>, fuel: &Fuel) -> Result<Val<'a>, Fault> {
     match (left, right) {
-        (Val::Int(left), Val::Int(right)) => match operator {
-            Binary::Add => left.checked_add(*right),
-            Binary::Subtract => left.checked_sub(*right),
-            Binary::Multiply => left.checked_mul(*right),
-            Binary::Divide => left.checked_div(*right),
-            Binary::Remainder => left.checked_rem(*right),
-            _ => return Err(Fault::Type),
+        (Val::Int(left), Val::Int(right)) => match how {
+            Arithmetic::Add => left.checked_add(*right),
+            Arithmetic::Subtract => left.checked_sub(*right),
+            Arithmetic::Multiply => left.checked_mul(*right),
+            Arithmetic::Divide => left.checked_div(*right),
+            Arithmetic::Remainder => left.checked_rem(*right),
         }
         .map(Val::Int)
         .ok_or(Fault::Range),
         (Val::Double(left), Val::Double(right)) => {
-            let result = match operator {
-                Binary::Add => left + right,
-                Binary::Subtract => left - right,
-                Binary::Multiply => left * right,
-                Binary::Divide => left / right,
-                _ => return Err(Fault::Type),
+            let result = match how {
+                Arithmetic::Add => left + right,
+                Arithmetic::Subtract => left - right,
+                Arithmetic::Multiply => left * right,
+                Arithmetic::Divide => left / right,
+                Arithmetic::Remainder => return Err(Fault::Type),
             };
             if result.is_finite() { Ok(Val::Double(result)) } else { Err(Fault::Range) }
         }
-        (Val::Text(left), Val::Text(right)) if operator == Binary::Add => {
+        (Val::Text(left), Val::Text(right)) if how == Arithmetic::Add => {
             fuel.spend_text(left.len() + right.len())?;
             Ok(Val::Text(Cow::Owned(format!("{left}{right}"))))
         }
-        (left, right) if operator == Binary::Add => {
+        (left, right) if how == Arithmetic::Add => {
             let (first, second) = (left.items()?, right.items()?);
             fuel.spend(first + second)?;
             let items = (0..first).map(|at| left.item(at)).chain((0..second).map(|at| right.item(at)));
@@ -314,43 +309,59 @@ fn call<'a>(function: Function, arguments: &[Val<'a>], fuel: &Fuel) -> Result<Va
         (Function::Trim, [Val::Text(of)]) => Val::Text(Cow::Owned(of.trim().to_owned())),
         (Function::Int, [of]) => Val::Int(to_int(of)?),
         (Function::Double, [of]) => Val::Double(to_double(of)?),
-        (Function::Text, [of]) => Val::Text(match of {
-            Val::Text(text) => text.clone(),
-            Val::Int(value) => Cow::Owned(value.to_string()),
-            Val::Double(value) => Cow::Owned(value.to_string()),
-            Val::Bool(value) => Cow::Owned(value.to_string()),
-            _ => return Err(Fault::Type),
-        }),
+        (Function::Text, [of]) => Val::Text(to_text(of)?),
         _ => return Err(Fault::Type),
     })
 }
 
 fn size(of: &Val<'_>) -> Result<usize, Fault> {
-    match of {
-        Val::Text(text) => Ok(text.chars().count()),
-        Val::Object(object, _) => Ok(object.len()),
-        Val::Entries(entries) => Ok(entries.len()),
-        list => list.items(),
+    if let Val::Text(text) = of {
+        Ok(text.chars().count())
+    } else if let Val::Object(object, _) = of {
+        Ok(object.len())
+    } else if let Val::Entries(entries) = of {
+        Ok(entries.len())
+    } else {
+        of.items()
+    }
+}
+
+fn to_text<'a>(of: &Val<'a>) -> Result<Cow<'a, str>, Fault> {
+    if let Val::Text(text) = of {
+        Ok(text.clone())
+    } else if let Val::Int(value) = of {
+        Ok(Cow::Owned(value.to_string()))
+    } else if let Val::Double(value) = of {
+        Ok(Cow::Owned(value.to_string()))
+    } else if let Val::Bool(value) = of {
+        Ok(Cow::Owned(value.to_string()))
+    } else {
+        Err(Fault::Type)
     }
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "within the range of i64, by the comparison before")]
 fn to_int(of: &Val<'_>) -> Result<i64, Fault> {
-    match of {
-        Val::Int(value) => Ok(*value),
-        Val::Double(value) if value.abs() < 9_223_372_036_854_775_808.0 => Ok(*value as i64),
-        Val::Double(_) => Err(Fault::Range),
-        Val::Text(text) => text.parse().map_err(|_| Fault::Type),
-        _ => Err(Fault::Type),
+    if let Val::Int(value) = of {
+        Ok(*value)
+    } else if let Val::Double(value) = of {
+        if value.abs() < 9_223_372_036_854_775_808.0 { Ok(*value as i64) } else { Err(Fault::Range) }
+    } else if let Val::Text(text) = of {
+        text.parse().map_err(|_| Fault::Type)
+    } else {
+        Err(Fault::Type)
     }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "CEL's double() rounds to the nearest")]
 fn to_double(of: &Val<'_>) -> Result<f64, Fault> {
-    match of {
-        Val::Int(value) => Ok(*value as f64),
-        Val::Double(value) => Ok(*value),
-        Val::Text(text) => text.parse().ok().filter(|value: &f64| value.is_finite()).ok_or(Fault::Type),
-        _ => Err(Fault::Type),
+    if let Val::Int(value) = of {
+        Ok(*value as f64)
+    } else if let Val::Double(value) = of {
+        Ok(*value)
+    } else if let Val::Text(text) = of {
+        text.parse().ok().filter(|value: &f64| value.is_finite()).ok_or(Fault::Type)
+    } else {
+        Err(Fault::Type)
     }
 }
