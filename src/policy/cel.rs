@@ -168,7 +168,7 @@ fn syntax(errors: &ParseErrors) -> Flaw {
         return Flaw::TooDeep;
     }
     let (line, column) = errors.errors.first().map_or((1, 1), |error| error.pos);
-    Flaw::Syntax { line, column }
+    Flaw::Syntax { line: line.max(1), column: column.max(1) }
 }
 
 const ROOTS: [&str; 6] = ["args", "tool", "agent", "user", "task", "session"];

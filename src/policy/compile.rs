@@ -221,3 +221,136 @@ fn report(rule: &Rule, place: &[&str], found: &[(&str, Findings)], mistakes: &mu
     }
     mistakes.found.len() == before
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::policy::fixture::{policy, rule, sound, tools};
+    use crate::policy::{Decide, Rule};
+
+    fn mistakes(tools: &[&str], when: &str) -> Vec<String> {
+        policy(&[rule("r", tools, when, Decide::Allow)]).1.found.into_iter().map(|found| found.detail).collect()
+    }
+
+    fn warnings(when: &str, decide: Decide) -> Vec<String> {
+        let (_, mistakes) = policy(&[rule("r", &["refund"], when, decide)]);
+        assert!(mistakes.is_empty(), "{when}: {:?}", mistakes.found);
+        mistakes.warnings.into_iter().map(|warning| warning.detail).collect()
+    }
+
+    #[test]
+    fn only_members_that_every_tool_declares_with_one_type_may_be_read() {
+        for (tools, when, name) in [
+            (&["refund"][..], "args.amuont <= 20.0", "args.amuont"),
+            (&["refund"], "has(args.amuont)", "args.amuont"),
+            (&["refund"], "args['amuont'] <= 20.0", "args.amuont"),
+            (&["refund"], "'amuont' in args", "args.amuont"),
+            (&["refund"], "args.either == 'x'", "args.either"),
+            (&["refund"], "args.free.x == 1", "args.free.x"),
+            (&["refund"], "args.money.euros == 1", "args.money.euros"),
+            (&["refund"], "args.rows.all(r, r.cost < 1.0)", "r.cost"),
+            (&["refund"], "args.loose.all(r, r.cost < 1.0)", "r.cost"),
+            (&["refund", "shell"], "args.amount <= 20.0", "`shell`"),
+            (&["refund", "lookup"], "args.order == 1", "args.order"),
+            (&["*"], "args.amount <= 20.0", "args.amount"),
+            (&["ask_customer"], "args.x == 1", "args.x"),
+            (&["refund"], "args == {}", "args"),
+            (&["refund"], "args.exists(k, k == 'x')", "args"),
+            (&["refund"], "args.money[args.note] == 1", "args.money"),
+            (&["refund"], "amount <= 20.0", "`amount`"),
+            (&["refund"], "tool == 'x'", "`tool`"),
+            (&["refund"], "tool.kind == 'x'", "tool.kind"),
+            (&["refund"], "user.email == 'x'", "user.email"),
+            (&["refund"], "frobnicate(args.amount)", "frobnicate"),
+            (&["refund"], "args.tags.all(args, args == 'x')", "`args`"),
+        ] {
+            let found = mistakes(tools, when);
+            assert!(!found.is_empty() && found.iter().any(|detail| detail.contains(name)), "{when}: {found:?}");
+        }
+        for (tools, when) in [
+            (&["refund"][..], "args.amount <= 20.0"),
+            (&["refund"], "args.amount <= 20"),
+            (&["refund", "lookup"], "tool.name == 'refund'"),
+            (&["refund"], "args.money.cents > 5 && args.rows.all(r, r.price > 1.0)"),
+            (&["request_confirmation", "*"], "user.id == 'alice'"),
+        ] {
+            assert_eq!(mistakes(tools, when), Vec::<String>::new(), "{when}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_required_or_written_by_the_caller_or_can_only_fail_is_a_warning() {
+        let allow = Decide::Allow;
+        assert!(warnings("args.note == 'x'", allow)[0].contains("`args.note` is not `required`"));
+        assert!(warnings("has(args.note)", allow).is_empty());
+        assert!(warnings("args.amount <= 20.0", allow).is_empty());
+        assert!(warnings("task.metadata.tier == 'gold'", allow)[0].contains("task.metadata"));
+        assert!(warnings("session == 'x'", allow)[0].contains("session"));
+        assert!(warnings("session == 'x' && task.metadata.tier == 'gold'", Decide::Deny).is_empty());
+        for when in [
+            "args.amount <= '20'",
+            "args.order == 'x'",
+            "args.amount",
+            "args.amount && true",
+            "args.amount * 2 > 1.0",
+            "args.order.contains('x')",
+            "args.amount.all(x, x == 1)",
+            "args.amount ? true : false",
+            "'x' in user.id",
+            "args.amount.cents == 1",
+            "size(args.amount) == 1",
+        ] {
+            assert!(!warnings(when, allow).is_empty(), "{when}");
+        }
+    }
+
+    #[test]
+    fn every_entry_of_tools_must_be_about_a_tool() {
+        let (_, found) = policy(&[
+            rule("typo", &["refund", "refnud"], "", Decide::Deny),
+            rule("none", &[], "", Decide::Deny),
+            rule("glob", &["[x"], "", Decide::Deny),
+            rule("nothing", &["files_*"], "", Decide::Deny),
+        ]);
+        let places: Vec<String> = found.found.iter().map(|mistake| mistake.place.join(".")).collect();
+        assert_eq!(places, ["policy.0.tools.1", "policy.1.tools", "policy.2.tools.0", "policy.3.tools.0"]);
+        assert!(found.found[0].detail.contains("refnud"));
+    }
+
+    #[test]
+    fn globs_cover_by_name_and_a_rule_says_which_tools_it_is_about() {
+        let covered = |entries: &[&str]| -> Vec<String> {
+            let rule = rule("r", entries, "", Decide::Deny);
+            tools().into_iter().filter(|tool| rule.covers(tool)).map(|tool| tool.name).collect()
+        };
+        assert_eq!(covered(&["re*"]), ["refund"]);
+        assert_eq!(covered(&["*"]).len(), 5);
+        assert_eq!(covered(&["request_confirmation", "s?ell"]), ["shell", "request_confirmation"]);
+        assert!(covered(&["Refund"]).is_empty());
+    }
+
+    #[test]
+    fn a_rule_reads_from_yaml_shaped_json_and_gives_its_terms() {
+        let rule: Rule = serde_json::from_value(serde_json::json!({
+            "name": "large-refund", "tools": ["refund"], "decide": "hold",
+            "approvers": {"groups": ["finance"], "users": [], "required": 1},
+            "expires_in": "never", "on_expiry": "cancel", "on_reject": "cancel_root", "allow": ["reject", "approve"]
+        }))
+        .expect("a rule");
+        let _ = sound(std::slice::from_ref(&rule));
+        let terms = rule.terms();
+        assert!(!terms.approvers.owner);
+        assert_eq!(terms.expires_in, None);
+        let bare: Rule =
+            serde_json::from_value(serde_json::json!({"name": "n", "tools": ["refund"], "decide": "hold"}))
+                .expect("a rule");
+        assert_eq!(bare.terms(), crate::task::verdict::Terms::default());
+        for wrong in [
+            serde_json::json!({"name": "n", "tools": ["x"], "decide": "hold", "expires_in": "soon"}),
+            serde_json::json!({"name": "n", "tools": ["x"], "decide": "hold", "expires_in": "0s"}),
+            serde_json::json!({"name": "n", "tools": ["x"], "decide": "maybe"}),
+            serde_json::json!({"name": "n", "tools": ["x"], "decide": "hold", "expires": "1h"}),
+        ] {
+            assert!(serde_json::from_value::<Rule>(wrong).is_err());
+        }
+    }
+}

@@ -10,6 +10,11 @@ pub mod rules;
 mod shape;
 mod value;
 
+#[cfg(test)]
+mod fixture;
+#[cfg(test)]
+mod hostile;
+
 use serde_json::Value;
 
 use crate::task::tool_spec::ToolSpec;
