@@ -1,9 +1,26 @@
 //! Turns a tool call into a verdict: the first rule that matches decides, what none matches is held, and what cannot
 //! be evaluated never allows.
 
+mod cel;
+mod check;
+mod compile;
+mod eval;
+mod judge;
+pub mod rules;
+mod shape;
+mod value;
+
+#[cfg(test)]
+mod fixture;
+#[cfg(test)]
+mod hostile;
+
 use serde_json::Value;
 
 use crate::task::tool_spec::ToolSpec;
+
+pub use compile::Policy;
+pub use rules::{Decide, Expiry, Rule, RuleApprovers};
 
 /// What a rule may look at, for one call. The arguments are those of `tool/arguments.rs`: read once, checked.
 #[derive(Clone, Copy, Debug)]

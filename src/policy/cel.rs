@@ -1,0 +1,432 @@
+//! Reads a `when` into a small tree of our own. The parser of the `cel` crate is used here and nowhere else, and only
+//! its parser: its evaluator absorbs errors (`err || true` is true there) and cannot be interrupted.
+//!
+//! What must stay true: a hostile text is refused, never a stack overflow. So the text is short, it is parsed (and its
+//! tree dropped) on a thread with a large stack, and what comes out is shallow, small, and has no loop inside a loop.
+
+use cel::common::ast::{
+    CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, ListExpr, LiteralValue, MapExpr, SelectExpr, operators,
+};
+use cel::parser::{ParseErrors, PrattParser};
+use regex::{Regex, RegexBuilder};
+
+/// The longest expression, in bytes.
+pub(super) const MAX_SOURCE: usize = 1024;
+const MAX_DEPTH: usize = 32;
+const MAX_NODES: usize = 400;
+const MAX_PATTERN: usize = 64 * 1024;
+const STACK: usize = 64 * 1024 * 1024;
+
+/// Why a `when` is refused. Never quotes the text: a string in it may come from a variable.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Flaw {
+    #[error("the expression is longer than {MAX_SOURCE} bytes")]
+    TooLong,
+    #[error("the expression is nested deeper than {MAX_DEPTH} levels")]
+    TooDeep,
+    #[error("the expression has more than {MAX_NODES} parts")]
+    TooLarge,
+    #[error("the expression has a loop inside a loop")]
+    NestedLoop,
+    #[error("this is not a CEL expression (line {line}, column {column})")]
+    Syntax { line: isize, column: isize },
+    #[error("this expression could not be read")]
+    Unreadable,
+    #[error("there is no variable `{0}` here: only args, tool, agent, user, task and session")]
+    Variable(String),
+    #[error("`{0}` cannot be read whole, only its members")]
+    Whole(String),
+    #[error("there is no `{0}`")]
+    Member(String),
+    #[error("a loop's variable cannot be called `{0}`")]
+    Shadow(String),
+    #[error("there is no function `{0}` with these arguments here")]
+    Function(String),
+    #[error("{0} cannot be used here")]
+    Unsupported(&'static str),
+    #[error("the pattern of `matches` must be a literal and a valid regular expression of moderate size")]
+    Pattern,
+}
+
+/// An expression. At most [`MAX_DEPTH`] deep, so that walking it never runs out of stack.
+#[derive(Debug)]
+pub(super) enum Node {
+    Literal(Literal),
+    Known(Known),
+    Local(String),
+    List(Vec<Node>),
+    Entries(Vec<(Node, Node)>),
+    Select(Box<Node>, String),
+    Has(Box<Node>, String),
+    Index(Box<Node>, Box<Node>),
+    Not(Box<Node>),
+    Negate(Box<Node>),
+    All(Vec<Node>),
+    Any(Vec<Node>),
+    If(Box<Node>, Box<Node>, Box<Node>),
+    Compare(Comparison, Box<Node>, Box<Node>),
+    Calculate(Arithmetic, Box<Node>, Box<Node>),
+    Matches(Box<Node>, Regex),
+    Call(Function, Vec<Node>),
+    Loop(Box<Loop>),
+}
+
+#[derive(Debug)]
+pub(super) enum Literal {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Double(f64),
+    Text(String),
+}
+
+/// What a rule may look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Known {
+    Args,
+    ToolName,
+    ToolEffect,
+    AgentName,
+    AgentPath,
+    UserId,
+    UserTenant,
+    UserGroups,
+    TaskId,
+    TaskMetadata,
+    Session,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arithmetic {
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+    Remainder,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Comparison {
+    Equal,
+    NotEqual,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+    In,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Function {
+    Size,
+    Contains,
+    StartsWith,
+    EndsWith,
+    LowerAscii,
+    UpperAscii,
+    Trim,
+    Int,
+    Double,
+    Text,
+}
+
+/// One of CEL's macros over a list.
+#[derive(Debug)]
+pub(super) struct Loop {
+    pub(super) over: Node,
+    pub(super) filter: Option<Node>,
+    pub(super) yields: Yields,
+}
+
+#[derive(Debug)]
+pub(super) enum Yields {
+    All(Node),
+    Exists(Node),
+    ExistsOne(Node),
+    List(Node),
+}
+
+/// Reads an expression.
+pub(super) fn parse(source: &str) -> Result<Node, Flaw> {
+    if source.len() > MAX_SOURCE {
+        return Err(Flaw::TooLong);
+    }
+    std::thread::scope(|scope| {
+        let reader = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, || parse_here(source));
+        reader.ok().and_then(|reader| reader.join().ok()).unwrap_or(Err(Flaw::Unreadable))
+    })
+}
+
+fn parse_here(source: &str) -> Result<Node, Flaw> {
+    let parser = PrattParser::new().enable_variadic_operator_asts(true).enable_ident_escape_syntax(true);
+    let tree = parser.parse(source).map_err(|errors| syntax(&errors))?;
+    Reader::default().read(&tree, 1)
+}
+
+fn syntax(errors: &ParseErrors) -> Flaw {
+    if errors.errors.iter().any(|error| error.msg.contains("recursion limit")) {
+        return Flaw::TooDeep;
+    }
+    let (line, column) = errors.errors.first().map_or((1, 1), |error| error.pos);
+    Flaw::Syntax { line: line.max(1), column: column.max(1) }
+}
+
+const ROOTS: [&str; 6] = ["args", "tool", "agent", "user", "task", "session"];
+
+fn known(root: &str, member: &str) -> Option<Known> {
+    Some(match (root, member) {
+        ("tool", "name") => Known::ToolName,
+        ("tool", "effect") => Known::ToolEffect,
+        ("agent", "name") => Known::AgentName,
+        ("agent", "path") => Known::AgentPath,
+        ("user", "id") => Known::UserId,
+        ("user", "tenant") => Known::UserTenant,
+        ("user", "groups") => Known::UserGroups,
+        ("task", "id") => Known::TaskId,
+        ("task", "metadata") => Known::TaskMetadata,
+        _ => return None,
+    })
+}
+
+#[derive(Default)]
+struct Reader {
+    nodes: usize,
+    local: Option<String>,
+}
+
+impl Reader {
+    fn read(&mut self, expression: &IdedExpr, depth: usize) -> Result<Node, Flaw> {
+        self.nodes += 1;
+        if depth > MAX_DEPTH {
+            return Err(Flaw::TooDeep);
+        }
+        if self.nodes > MAX_NODES {
+            return Err(Flaw::TooLarge);
+        }
+        match &expression.expr {
+            Expr::Literal(value) => literal(value).map(Node::Literal),
+            Expr::Ident(name) => self.variable(name),
+            Expr::List(list) => self.list(list, depth),
+            Expr::Map(map) => self.entries(map, depth),
+            Expr::Select(select) => self.select(select, depth),
+            Expr::Call(call) => self.call(call, depth),
+            Expr::Comprehension(comprehension) => self.comprehension(comprehension, depth),
+            Expr::Struct(_) => Err(Flaw::Unsupported("a message literal")),
+            Expr::Unspecified => Err(Flaw::Unreadable),
+        }
+    }
+
+    fn boxed(&mut self, expression: &IdedExpr, depth: usize) -> Result<Box<Node>, Flaw> {
+        self.read(expression, depth + 1).map(Box::new)
+    }
+
+    fn each(&mut self, expressions: &[IdedExpr], depth: usize) -> Result<Vec<Node>, Flaw> {
+        expressions.iter().map(|expression| self.read(expression, depth + 1)).collect()
+    }
+
+    fn variable(&self, name: &str) -> Result<Node, Flaw> {
+        if self.local.as_deref() == Some(name) {
+            return Ok(Node::Local(name.to_owned()));
+        }
+        match name {
+            "args" => Ok(Node::Known(Known::Args)),
+            "session" => Ok(Node::Known(Known::Session)),
+            _ if ROOTS.contains(&name) => Err(Flaw::Whole(name.to_owned())),
+            _ => Err(Flaw::Variable(name.to_owned())),
+        }
+    }
+
+    fn list(&mut self, list: &ListExpr, depth: usize) -> Result<Node, Flaw> {
+        if !list.optional_indices.is_empty() {
+            return Err(Flaw::Unsupported("an optional element"));
+        }
+        self.each(&list.elements, depth).map(Node::List)
+    }
+
+    fn entries(&mut self, map: &MapExpr, depth: usize) -> Result<Node, Flaw> {
+        let mut entries = Vec::new();
+        for entry in &map.entries {
+            match &entry.expr {
+                EntryExpr::MapEntry(entry) if !entry.optional => {
+                    entries.push((self.read(&entry.key, depth + 1)?, self.read(&entry.value, depth + 1)?));
+                }
+                EntryExpr::MapEntry(_) | EntryExpr::StructField(_) => {
+                    return Err(Flaw::Unsupported("an optional entry"));
+                }
+            }
+        }
+        Ok(Node::Entries(entries))
+    }
+
+    fn select(&mut self, select: &SelectExpr, depth: usize) -> Result<Node, Flaw> {
+        if let Expr::Ident(root) = &select.operand.expr
+            && matches!(root.as_str(), "tool" | "agent" | "user" | "task")
+        {
+            let found = known(root, &select.field).ok_or_else(|| Flaw::Member(format!("{root}.{}", select.field)))?;
+            return Ok(if select.test { Node::Literal(Literal::Bool(true)) } else { Node::Known(found) });
+        }
+        let of = self.boxed(&select.operand, depth)?;
+        let field = select.field.clone();
+        Ok(if select.test { Node::Has(of, field) } else { Node::Select(of, field) })
+    }
+
+    fn call(&mut self, call: &CallExpr, depth: usize) -> Result<Node, Flaw> {
+        if call.target.is_none() {
+            match (call.func_name.as_str(), call.args.as_slice()) {
+                (operators::LOGICAL_AND, all) => return self.each(all, depth).map(Node::All),
+                (operators::LOGICAL_OR, any) => return self.each(any, depth).map(Node::Any),
+                (operators::LOGICAL_NOT, [one]) => return self.boxed(one, depth).map(Node::Not),
+                (operators::NEGATE, [one]) => return self.boxed(one, depth).map(Node::Negate),
+                (operators::CONDITIONAL, [test, yes, no]) => {
+                    return Ok(Node::If(self.boxed(test, depth)?, self.boxed(yes, depth)?, self.boxed(no, depth)?));
+                }
+                (operators::INDEX, [of, at]) => return self.index(of, at, depth),
+                (operators::IN, [item, of]) => return self.membership(item, of, depth),
+                (name, [left, right]) => {
+                    if let Some(how) = comparison(name) {
+                        return Ok(Node::Compare(how, self.boxed(left, depth)?, self.boxed(right, depth)?));
+                    }
+                    if let Some(how) = arithmetic(name) {
+                        return Ok(Node::Calculate(how, self.boxed(left, depth)?, self.boxed(right, depth)?));
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.function(call, depth)
+    }
+
+    fn index(&mut self, of: &IdedExpr, at: &IdedExpr, depth: usize) -> Result<Node, Flaw> {
+        let of = self.boxed(of, depth)?;
+        let at = self.read(at, depth + 1)?;
+        Ok(if let Node::Literal(Literal::Text(name)) = at {
+            Node::Select(of, name)
+        } else {
+            Node::Index(of, Box::new(at))
+        })
+    }
+
+    fn membership(&mut self, item: &IdedExpr, of: &IdedExpr, depth: usize) -> Result<Node, Flaw> {
+        let (item, of) = (self.read(item, depth + 1)?, self.boxed(of, depth)?);
+        Ok(match (item, of.as_ref()) {
+            (Node::Literal(Literal::Text(name)), Node::Known(Known::Args)) => Node::Has(of, name),
+            (item, _) => Node::Compare(Comparison::In, Box::new(item), of),
+        })
+    }
+
+    fn function(&mut self, call: &CallExpr, depth: usize) -> Result<Node, Flaw> {
+        let mut arguments = Vec::new();
+        if let Some(target) = &call.target {
+            arguments.push(self.read(target, depth + 1)?);
+        }
+        arguments.extend(self.each(&call.args, depth)?);
+        let method = call.target.is_some();
+        let function = match (call.func_name.as_str(), arguments.len(), method) {
+            ("matches", 2, _) => return matches(arguments),
+            ("dyn", 1, false) => return arguments.pop().ok_or(Flaw::Unreadable),
+            ("size", 1, _) => Function::Size,
+            ("contains", 2, true) => Function::Contains,
+            ("startsWith", 2, true) => Function::StartsWith,
+            ("endsWith", 2, true) => Function::EndsWith,
+            ("lowerAscii", 1, true) => Function::LowerAscii,
+            ("upperAscii", 1, true) => Function::UpperAscii,
+            ("trim", 1, true) => Function::Trim,
+            ("int", 1, false) => Function::Int,
+            ("double", 1, false) => Function::Double,
+            ("string", 1, false) => Function::Text,
+            (name, _, _) => return Err(Flaw::Function(name.to_owned())),
+        };
+        Ok(Node::Call(function, arguments))
+    }
+
+    /// The parser has expanded the macro; what it was is told by what each step does.
+    fn comprehension(&mut self, expanded: &ComprehensionExpr, depth: usize) -> Result<Node, Flaw> {
+        if self.local.is_some() {
+            return Err(Flaw::NestedLoop);
+        }
+        if ROOTS.contains(&expanded.iter_var.as_str()) {
+            return Err(Flaw::Shadow(expanded.iter_var.clone()));
+        }
+        let over = self.read(&expanded.iter_range, depth + 1)?;
+        self.local = Some(expanded.iter_var.clone());
+        let body = self.body(&expanded.loop_step, depth + 1);
+        self.local = None;
+        let (filter, yields) = body?;
+        Ok(Node::Loop(Box::new(Loop { over, filter, yields })))
+    }
+
+    fn body(&mut self, step: &IdedExpr, depth: usize) -> Result<(Option<Node>, Yields), Flaw> {
+        let Expr::Call(step) = &step.expr else { return Err(Flaw::Unreadable) };
+        match (step.func_name.as_str(), step.args.as_slice()) {
+            (operators::LOGICAL_AND, [_, test]) => Ok((None, Yields::All(self.read(test, depth)?))),
+            (operators::LOGICAL_OR, [_, test]) => Ok((None, Yields::Exists(self.read(test, depth)?))),
+            (operators::CONDITIONAL, [test, then, _]) => {
+                let test = self.read(test, depth)?;
+                match appended(then)? {
+                    Some(item) => Ok((Some(test), Yields::List(self.read(item, depth)?))),
+                    None => Ok((None, Yields::ExistsOne(test))),
+                }
+            }
+            (operators::ADD, [_, item]) => {
+                let item = single(item).ok_or(Flaw::Unreadable)?;
+                Ok((None, Yields::List(self.read(item, depth)?)))
+            }
+            _ => Err(Flaw::Unreadable),
+        }
+    }
+}
+
+/// What `@result + [item]` appends; nothing where it counts (`@result + 1`).
+fn appended(step: &IdedExpr) -> Result<Option<&IdedExpr>, Flaw> {
+    let Expr::Call(call) = &step.expr else { return Err(Flaw::Unreadable) };
+    if call.func_name == operators::ADD { Ok(call.args.last().and_then(single)) } else { Err(Flaw::Unreadable) }
+}
+
+fn single(list: &IdedExpr) -> Option<&IdedExpr> {
+    if let Expr::List(list) = &list.expr { list.elements.first() } else { None }
+}
+
+fn arithmetic(name: &str) -> Option<Arithmetic> {
+    Some(match name {
+        operators::ADD => Arithmetic::Add,
+        operators::SUBSTRACT => Arithmetic::Subtract,
+        operators::MULTIPLY => Arithmetic::Multiply,
+        operators::DIVIDE => Arithmetic::Divide,
+        operators::MODULO => Arithmetic::Remainder,
+        _ => return None,
+    })
+}
+
+fn comparison(name: &str) -> Option<Comparison> {
+    Some(match name {
+        operators::EQUALS => Comparison::Equal,
+        operators::NOT_EQUALS => Comparison::NotEqual,
+        operators::LESS => Comparison::Less,
+        operators::LESS_EQUALS => Comparison::LessOrEqual,
+        operators::GREATER => Comparison::Greater,
+        operators::GREATER_EQUALS => Comparison::GreaterOrEqual,
+        _ => return None,
+    })
+}
+
+fn matches(arguments: Vec<Node>) -> Result<Node, Flaw> {
+    let mut arguments = arguments.into_iter();
+    let (Some(text), Some(Node::Literal(Literal::Text(pattern)))) = (arguments.next(), arguments.next()) else {
+        return Err(Flaw::Pattern);
+    };
+    let pattern = RegexBuilder::new(&pattern).size_limit(MAX_PATTERN).dfa_size_limit(1 << 20).build();
+    Ok(Node::Matches(Box::new(text), pattern.map_err(|_| Flaw::Pattern)?))
+}
+
+fn literal(value: &LiteralValue) -> Result<Literal, Flaw> {
+    match value {
+        LiteralValue::Null => Ok(Literal::Null),
+        LiteralValue::Boolean(value) => Ok(Literal::Bool(*value.inner())),
+        LiteralValue::Int(value) => Ok(Literal::Int(*value.inner())),
+        LiteralValue::Double(value) if value.inner().is_finite() => Ok(Literal::Double(*value.inner())),
+        LiteralValue::Double(_) => Err(Flaw::Unsupported("a number that is not finite")),
+        LiteralValue::String(value) => Ok(Literal::Text(value.inner().to_owned())),
+        LiteralValue::UInt(_) => Err(Flaw::Unsupported("an unsigned number")),
+        LiteralValue::Bytes(_) => Err(Flaw::Unsupported("a bytes literal")),
+    }
+}

@@ -1,0 +1,343 @@
+//! Looks at an expression before it is used: which `args` members it reads and whether the tool declares each with one
+//! type, and what can never fit together.
+//!
+//! What must stay true: an expression that reads anything the tool's schema does not type is a mistake. What can only
+//! fail when it is evaluated (unlike types, no boolean) is a warning: there it never allows.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::cel::{Arithmetic, Comparison, Function, Known, Literal, Loop, Node, Yields};
+use super::shape::{Member, Shape};
+
+/// What was found in one expression, for one tool.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    /// What it may not do.
+    pub(super) refused: BTreeSet<String>,
+    /// What can only fail.
+    pub(super) misfits: BTreeSet<String>,
+    /// The members it reads or looks for: what type each has.
+    pub(super) members: BTreeMap<String, Shape>,
+    /// The members it reads that are not required.
+    pub(super) optional: BTreeSet<String>,
+    /// What it reads that the caller writes.
+    pub(super) from_caller: BTreeSet<&'static str>,
+}
+
+/// Looks at an expression as it is for a tool whose arguments have this shape.
+pub(super) fn look(node: &Node, arguments: &Shape) -> Findings {
+    let mut survey = Survey { arguments, local: Shape::Free, found: Findings::default() };
+    let result = survey.shape(node);
+    if !may_be(&result, &Shape::Bool) {
+        survey
+            .misfit(format!("gives a value of type {}, neither true nor false, so it can never allow", result.word()));
+    }
+    survey.found
+}
+
+struct Survey<'a> {
+    arguments: &'a Shape,
+    local: Shape,
+    found: Findings,
+}
+
+impl Survey<'_> {
+    fn refuse(&mut self, detail: String) -> Shape {
+        self.found.refused.insert(detail);
+        Shape::Free
+    }
+
+    fn misfit(&mut self, detail: impl Into<String>) {
+        self.found.misfits.insert(detail.into());
+    }
+
+    fn expect(&mut self, node: &Node, wanted: &Shape) {
+        let shape = self.shape(node);
+        if !may_be(&shape, wanted) {
+            self.misfit(format!("uses a value of type {} as {}", shape.word(), wanted.word()));
+        }
+    }
+
+    fn shape(&mut self, node: &Node) -> Shape {
+        match node {
+            Node::Literal(literal) => constant(literal),
+            Node::Known(Known::Args) => self.refuse("reads `args` whole; it may only read members by name".to_owned()),
+            Node::Known(known) => self.known(*known),
+            Node::Local(_) => self.local.clone(),
+            Node::List(items) => {
+                let shapes: Vec<Shape> = items.iter().map(|item| self.shape(item)).collect();
+                Shape::List(Box::new(common(shapes)))
+            }
+            Node::Entries(entries) => {
+                for (key, value) in entries {
+                    self.shape(key);
+                    self.shape(value);
+                }
+                Shape::Free
+            }
+            Node::Select(of, name) => self.member(of, name, true),
+            Node::Has(of, name) => {
+                self.member(of, name, false);
+                Shape::Bool
+            }
+            Node::Index(of, at) => self.index(of, at),
+            Node::Not(of) => {
+                self.expect(of, &Shape::Bool);
+                Shape::Bool
+            }
+            Node::Negate(of) => self.shape(of),
+            Node::All(parts) | Node::Any(parts) => {
+                for part in parts {
+                    self.expect(part, &Shape::Bool);
+                }
+                Shape::Bool
+            }
+            Node::If(condition, yes, no) => {
+                self.expect(condition, &Shape::Bool);
+                let shapes = vec![self.shape(yes), self.shape(no)];
+                common(shapes)
+            }
+            Node::Compare(how, left, right) => self.compare(*how, left, right),
+            Node::Calculate(how, left, right) => self.calculate(*how, left, right),
+            Node::Matches(text, _) => {
+                self.expect(text, &Shape::Text);
+                Shape::Bool
+            }
+            Node::Call(function, arguments) => self.call(*function, arguments),
+            Node::Loop(each) => self.each(each),
+        }
+    }
+
+    fn known(&mut self, known: Known) -> Shape {
+        match known {
+            Known::Args
+            | Known::ToolName
+            | Known::ToolEffect
+            | Known::AgentName
+            | Known::UserId
+            | Known::UserTenant
+            | Known::TaskId => Shape::Text,
+            Known::AgentPath | Known::UserGroups => Shape::List(Box::new(Shape::Text)),
+            Known::TaskMetadata => {
+                self.found.from_caller.insert("task.metadata");
+                Shape::Free
+            }
+            Known::Session => {
+                self.found.from_caller.insert("session");
+                Shape::Text
+            }
+        }
+    }
+
+    fn member(&mut self, of: &Node, name: &str, read: bool) -> Shape {
+        let path = format!("{}.{name}", path(of));
+        let shape = if let Node::Known(Known::Args) = of { self.arguments.clone() } else { self.shape(of) };
+        match shape {
+            Shape::Object(mut members) => match members.remove(name) {
+                None => self.refuse(format!("reads `{path}`, which the tool does not declare")),
+                Some(Member { shape: Shape::Untyped, .. }) => {
+                    self.refuse(format!("reads `{path}`, which the tool does not declare with one type"))
+                }
+                Some(Member { shape, required }) => {
+                    if read && !required {
+                        self.found.optional.insert(path.clone());
+                    }
+                    self.found.members.insert(path, shape.clone());
+                    shape
+                }
+            },
+            Shape::Untyped => self.refuse(format!("reads `{path}`, which the tool does not declare with one type")),
+            Shape::Free => Shape::Free,
+            shape @ (Shape::Null | Shape::Bool | Shape::Int | Shape::Double | Shape::Text | Shape::List(_)) => {
+                self.misfit(format!("reads a member of a value of type {}", shape.word()));
+                Shape::Free
+            }
+        }
+    }
+
+    fn index(&mut self, of: &Node, at: &Node) -> Shape {
+        let computed = |path: String| format!("reads a member of `{path}` by a computed name");
+        if let Node::Known(Known::Args) = of {
+            self.shape(at);
+            return self.refuse(computed("args".to_owned()));
+        }
+        let at = self.shape(at);
+        match self.shape(of) {
+            Shape::Object(_) | Shape::Untyped => self.refuse(computed(path(of))),
+            Shape::List(item) => {
+                if !may_be(&at, &Shape::Int) {
+                    self.misfit(format!("uses a value of type {} as an index", at.word()));
+                }
+                *item
+            }
+            Shape::Free => Shape::Free,
+            shape @ (Shape::Null | Shape::Bool | Shape::Int | Shape::Double | Shape::Text) => {
+                self.misfit(format!("indexes a value of type {}", shape.word()));
+                Shape::Free
+            }
+        }
+    }
+
+    fn compare(&mut self, how: Comparison, left: &Node, right: &Node) -> Shape {
+        let (one, two) = (self.shape(left), self.shape(right));
+        let fits = match how {
+            Comparison::Equal | Comparison::NotEqual => equatable(&one, &two),
+            Comparison::Less | Comparison::LessOrEqual | Comparison::Greater | Comparison::GreaterOrEqual => {
+                orderable(&one, &two)
+            }
+            Comparison::In => {
+                if let Shape::Object(_) = two {
+                    return self.refuse(format!("looks for a computed name in `{}`", path(right)));
+                }
+                if let Shape::List(item) = &two { equatable(&one, item) } else { anything(&two) }
+            }
+        };
+        if !fits {
+            self.unlike(&one, &two);
+        }
+        Shape::Bool
+    }
+
+    fn calculate(&mut self, how: Arithmetic, left: &Node, right: &Node) -> Shape {
+        let (one, two) = (self.shape(left), self.shape(right));
+        if !calculable(how, &one, &two) {
+            self.unlike(&one, &two);
+            return Shape::Free;
+        }
+        if anything(&one) { two } else { one }
+    }
+
+    fn unlike(&mut self, one: &Shape, two: &Shape) {
+        let (one, two) = (one.word(), two.word());
+        self.misfit(format!("puts values of types {one} and {two} together, which always fails"));
+    }
+
+    fn call(&mut self, function: Function, arguments: &[Node]) -> Shape {
+        match function {
+            Function::Size => {
+                for argument in arguments {
+                    let shape = self.shape(argument);
+                    if matches!(shape, Shape::Null | Shape::Bool | Shape::Int | Shape::Double) {
+                        self.misfit(format!("takes the size of a value of type {}", shape.word()));
+                    }
+                }
+                Shape::Int
+            }
+            Function::Contains | Function::StartsWith | Function::EndsWith => {
+                for argument in arguments {
+                    self.expect(argument, &Shape::Text);
+                }
+                Shape::Bool
+            }
+            Function::LowerAscii | Function::UpperAscii | Function::Trim => {
+                for argument in arguments {
+                    self.expect(argument, &Shape::Text);
+                }
+                Shape::Text
+            }
+            Function::Int | Function::Double | Function::Text => {
+                for argument in arguments {
+                    self.shape(argument);
+                }
+                if function == Function::Int {
+                    Shape::Int
+                } else if function == Function::Double {
+                    Shape::Double
+                } else {
+                    Shape::Text
+                }
+            }
+        }
+    }
+
+    fn each(&mut self, each: &Loop) -> Shape {
+        self.local = match self.shape(&each.over) {
+            Shape::List(item) => *item,
+            shape @ (Shape::Free | Shape::Untyped) => shape,
+            Shape::Object(_) => self.refuse(format!("loops over the names of `{}`", path(&each.over))),
+            shape @ (Shape::Null | Shape::Bool | Shape::Int | Shape::Double | Shape::Text) => {
+                self.misfit(format!("loops over a value of type {}", shape.word()));
+                Shape::Free
+            }
+        };
+        if let Some(filter) = &each.filter {
+            self.expect(filter, &Shape::Bool);
+        }
+        match &each.yields {
+            Yields::All(test) | Yields::Exists(test) | Yields::ExistsOne(test) => {
+                self.expect(test, &Shape::Bool);
+                Shape::Bool
+            }
+            Yields::List(item) => Shape::List(Box::new(self.shape(item))),
+        }
+    }
+}
+
+/// How an operator knows a value: `args.rows[].price`.
+fn path(node: &Node) -> String {
+    if let Node::Select(of, name) = node {
+        format!("{}.{name}", path(of))
+    } else if let Node::Index(of, _) = node {
+        format!("{}[]", path(of))
+    } else if let Node::Local(name) = node {
+        name.clone()
+    } else if let Node::Known(Known::TaskMetadata) = node {
+        "task.metadata".to_owned()
+    } else if let Node::Known(Known::Args) = node {
+        "args".to_owned()
+    } else {
+        "(…)".to_owned()
+    }
+}
+
+fn constant(literal: &Literal) -> Shape {
+    match literal {
+        Literal::Null => Shape::Null,
+        Literal::Bool(_) => Shape::Bool,
+        Literal::Int(_) => Shape::Int,
+        Literal::Double(_) => Shape::Double,
+        Literal::Text(_) => Shape::Text,
+    }
+}
+
+fn common(shapes: Vec<Shape>) -> Shape {
+    let mut shapes = shapes.into_iter();
+    let Some(first) = shapes.next() else { return Shape::Free };
+    if shapes.all(|shape| shape == first) { first } else { Shape::Free }
+}
+
+fn anything(shape: &Shape) -> bool {
+    matches!(shape, Shape::Free | Shape::Untyped)
+}
+
+fn may_be(shape: &Shape, wanted: &Shape) -> bool {
+    anything(shape) || shape == wanted
+}
+
+fn orderable(left: &Shape, right: &Shape) -> bool {
+    anything(left)
+        || anything(right)
+        || matches!(
+            (left, right),
+            (Shape::Int | Shape::Double, Shape::Int | Shape::Double)
+                | (Shape::Text, Shape::Text)
+                | (Shape::Bool, Shape::Bool)
+        )
+}
+
+fn equatable(left: &Shape, right: &Shape) -> bool {
+    match (left, right) {
+        (Shape::Null, _) | (_, Shape::Null) => true,
+        (Shape::List(left), Shape::List(right)) => equatable(left, right),
+        _ => orderable(left, right),
+    }
+}
+
+fn calculable(how: Arithmetic, left: &Shape, right: &Shape) -> bool {
+    match (left, right) {
+        (Shape::Free | Shape::Untyped, _) | (_, Shape::Free | Shape::Untyped) | (Shape::Int, Shape::Int) => true,
+        (Shape::Double, Shape::Double) => how != Arithmetic::Remainder,
+        (Shape::Text, Shape::Text) | (Shape::List(_), Shape::List(_)) => how == Arithmetic::Add,
+        _ => false,
+    }
+}

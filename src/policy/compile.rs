@@ -1,0 +1,356 @@
+//! The rules, made ready: their globs and expressions compiled, every mistake reported with its place.
+//! What must stay true: a rule with a mistake is kept, as one that always faults, so it never allows and never lets pass.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use globset::{Glob, GlobMatcher};
+
+use super::cel::{self, Node};
+use super::check::{Findings, look};
+use super::rules::{Decide, Rule};
+use super::shape::Shape;
+use crate::task::tool_spec::{ToolKind, ToolSpec};
+use crate::task::verdict::Terms;
+use crate::world::Mistakes;
+
+/// Above this size a judgement runs off the runtime's threads.
+const HEAVY: usize = 16 * 1024;
+
+/// Every rule of the configuration, in its order.
+#[derive(Debug, Default)]
+pub struct Policy {
+    pub(super) rules: Vec<Compiled>,
+    shapes: Vec<(ToolSpec, Shape)>,
+}
+
+/// One rule, made ready.
+#[derive(Debug)]
+pub(super) struct Compiled {
+    pub(super) name: String,
+    pub(super) decide: Decide,
+    pub(super) reason: Option<String>,
+    pub(super) terms: Terms,
+    pub(super) when: When,
+    tools: Tools,
+}
+
+/// When a rule matches.
+#[derive(Debug)]
+pub(super) enum When {
+    Always,
+    Holds(Node),
+    /// It was refused: it always faults.
+    Refused,
+}
+
+#[derive(Debug, Default)]
+struct Tools {
+    names: Vec<String>,
+    globs: Vec<GlobMatcher>,
+}
+
+impl Tools {
+    /// Whether the rule is about a tool. A human's tool has to be named; a glob does not reach it.
+    fn cover(&self, tool: &ToolSpec) -> bool {
+        self.names.contains(&tool.name)
+            || (tool.kind != ToolKind::Human && self.globs.iter().any(|glob| glob.is_match(&tool.name)))
+    }
+}
+
+impl Compiled {
+    /// Whether it is about a tool. An `allow` has nothing to say of a human's tool.
+    pub(super) fn covers(&self, tool: &ToolSpec) -> bool {
+        self.tools.cover(tool) && (tool.kind != ToolKind::Human || self.decide != Decide::Allow)
+    }
+}
+
+impl Rule {
+    /// Whether the rule is about a tool: by name or glob, the `request_…` tools only by name.
+    #[must_use]
+    pub fn covers(&self, tool: &ToolSpec) -> bool {
+        self.compiled_tools().0.cover(tool)
+    }
+
+    /// Its names and globs, and which of its entries are no glob.
+    fn compiled_tools(&self) -> (Tools, Vec<usize>) {
+        let (mut tools, mut broken) = (Tools::default(), Vec::new());
+        for (at, entry) in self.tools.iter().enumerate() {
+            if !entry.contains(['*', '?', '[', ']', '{', '}', '!', '\\']) {
+                tools.names.push(entry.clone());
+            } else if let Ok(glob) = Glob::new(entry) {
+                tools.globs.push(glob.compile_matcher());
+            } else {
+                broken.push(at);
+            }
+        }
+        (tools, broken)
+    }
+}
+
+impl Policy {
+    /// Makes the rules ready for these tools (sub-agents and the `request_…` tools among them) and reports every mistake
+    /// under `policy`, by the rule's index.
+    #[must_use]
+    pub fn new(rules: &[Rule], tools: &[ToolSpec], mistakes: &mut Mistakes) -> Self {
+        let shapes: Vec<_> = tools.iter().map(|tool| (tool.clone(), Shape::of_arguments(&tool.parameters))).collect();
+        let mut seen = BTreeSet::new();
+        let rules = rules.iter().enumerate().map(|(index, rule)| {
+            let index = index.to_string();
+            if !seen.insert(rule.name.as_str()) {
+                let detail =
+                    format!("another rule is called `{}` too: a judgement could not tell them apart", rule.name);
+                mistakes.warn(&["policy", &index, "name"], detail);
+            }
+            Compiled::new(rule, &index, &shapes, mistakes)
+        });
+        Self { rules: rules.collect(), shapes }
+    }
+
+    /// Whether a judgement over arguments of this size belongs off the runtime's threads. Its work is bounded either way:
+    /// beyond a million steps (a part of an expression, an item of a list, 16 bytes of text) it faults, and never allows.
+    #[must_use]
+    pub fn is_heavy(&self, args_bytes: usize) -> bool {
+        args_bytes > HEAVY && self.rules.iter().any(|rule| matches!(rule.when, When::Holds(_)))
+    }
+
+    /// The shape of a tool's arguments, if it was known when the rules were made ready.
+    pub(super) fn shape(&self, tool: &ToolSpec) -> Option<&Shape> {
+        self.shapes
+            .iter()
+            .find(|(known, _)| {
+                known.name == tool.name && known.kind == tool.kind && known.parameters == tool.parameters
+            })
+            .map(|(_, shape)| shape)
+    }
+}
+
+impl Compiled {
+    fn new(rule: &Rule, index: &str, tools: &[(ToolSpec, Shape)], mistakes: &mut Mistakes) -> Self {
+        let place = ["policy", index];
+        rule.check(&place, mistakes);
+        let (covers, broken) = rule.compiled_tools();
+        for at in broken {
+            mistakes
+                .add(&["policy", index, "tools", &at.to_string()], format!("rule `{}`: this is no glob", rule.name));
+        }
+        unknown_tools(rule, index, tools, mistakes);
+        let covered: Vec<_> = tools.iter().filter(|(tool, _)| covers.cover(tool)).collect();
+        if rule.decide == Decide::Allow && covered.iter().any(|(tool, _)| tool.kind == ToolKind::Human) {
+            let detail = format!("rule `{}`: an `allow` has no effect on a tool that asks a human", rule.name);
+            mistakes.warn(&["policy", index, "decide"], detail);
+        }
+        Self {
+            name: rule.name.clone(),
+            decide: rule.decide,
+            reason: rule.reason.clone(),
+            terms: rule.terms(),
+            when: rule
+                .when
+                .as_deref()
+                .map_or(When::Always, |when| compile_when(rule, when, &["policy", index, "when"], &covered, mistakes)),
+            tools: covers,
+        }
+    }
+}
+
+/// Each entry must be about a tool: a misspelt name in a `deny` would let everything pass.
+fn unknown_tools(rule: &Rule, index: &str, tools: &[(ToolSpec, Shape)], mistakes: &mut Mistakes) {
+    for (at, entry) in rule.tools.iter().enumerate() {
+        let alone = Rule { tools: vec![entry.clone()], ..rule.clone() };
+        let (covers, broken) = alone.compiled_tools();
+        if broken.is_empty() && !tools.iter().any(|(tool, _)| covers.cover(tool)) {
+            let detail = format!("rule `{}`: `{entry}` names no tool", rule.name);
+            mistakes.add(&["policy", index, "tools", &at.to_string()], detail);
+        }
+    }
+}
+
+fn compile_when(
+    rule: &Rule,
+    when: &str,
+    place: &[&str],
+    tools: &[&(ToolSpec, Shape)],
+    mistakes: &mut Mistakes,
+) -> When {
+    let node = match cel::parse(when) {
+        Ok(node) => node,
+        Err(flaw) => {
+            mistakes.add(place, format!("rule `{}`: {flaw}", rule.name));
+            return When::Refused;
+        }
+    };
+    let mut found: Vec<(&str, Findings)> =
+        tools.iter().map(|(tool, shape)| (tool.name.as_str(), look(&node, shape))).collect();
+    if found.is_empty() {
+        // No tool to type it by: that is reported as a mistake of its own.
+        found.push(("", Findings::default()));
+    }
+    if report(rule, place, &found, mistakes) { When::Holds(node) } else { When::Refused }
+}
+
+/// Reports what was found for each tool; whether the expression may be used.
+fn report(rule: &Rule, place: &[&str], found: &[(&str, Findings)], mistakes: &mut Mistakes) -> bool {
+    let before = mistakes.found.len();
+    let mut types: BTreeMap<&str, (&str, &Shape)> = BTreeMap::new();
+    for (tool, findings) in found {
+        for detail in &findings.refused {
+            mistakes.add(place, format!("rule `{}`: for tool `{tool}` it {detail}", rule.name));
+        }
+        for detail in &findings.misfits {
+            mistakes.warn(place, format!("rule `{}`: for tool `{tool}` it {detail}", rule.name));
+        }
+        for member in &findings.optional {
+            let detail =
+                format!("`{member}` is not `required` by tool `{tool}`: without it the rule cannot be evaluated");
+            mistakes.warn(place, format!("rule `{}`: {detail}", rule.name));
+        }
+        for (member, shape) in &findings.members {
+            let (first, known) = *types.entry(member).or_insert((tool, shape));
+            if known.word() != shape.word() {
+                let (one, two) = (known.word(), shape.word());
+                let detail = format!("`{member}` is {one} of tool `{first}` and {two} of tool `{tool}`");
+                mistakes.add(place, format!("rule `{}`: {detail}; it needs one type", rule.name));
+            }
+        }
+    }
+    if rule.decide == Decide::Allow {
+        let from_caller: BTreeSet<_> = found.iter().flat_map(|(_, findings)| &findings.from_caller).collect();
+        for name in from_caller {
+            mistakes.warn(place, format!("rule `{}` allows by `{name}`, which the caller writes", rule.name));
+        }
+    }
+    mistakes.found.len() == before
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::policy::fixture::{policy, rule, sound, tools};
+    use crate::policy::{Decide, Rule};
+
+    fn mistakes(tools: &[&str], when: &str) -> Vec<String> {
+        policy(&[rule("r", tools, when, Decide::Allow)]).1.found.into_iter().map(|found| found.detail).collect()
+    }
+
+    fn warnings(when: &str, decide: Decide) -> Vec<String> {
+        let (_, mistakes) = policy(&[rule("r", &["refund"], when, decide)]);
+        assert!(mistakes.is_empty(), "{when}: {:?}", mistakes.found);
+        mistakes.warnings.into_iter().map(|warning| warning.detail).collect()
+    }
+
+    #[test]
+    fn only_members_that_every_tool_declares_with_one_type_may_be_read() {
+        for (tools, when, name) in [
+            (&["refund"][..], "args.amuont <= 20.0", "args.amuont"),
+            (&["refund"], "has(args.amuont)", "args.amuont"),
+            (&["refund"], "args['amuont'] <= 20.0", "args.amuont"),
+            (&["refund"], "'amuont' in args", "args.amuont"),
+            (&["refund"], "args.either == 'x'", "args.either"),
+            (&["refund"], "args.free.x == 1", "args.free.x"),
+            (&["refund"], "args.money.euros == 1", "args.money.euros"),
+            (&["refund"], "args.rows.all(r, r.cost < 1.0)", "r.cost"),
+            (&["refund"], "args.loose.all(r, r.cost < 1.0)", "r.cost"),
+            (&["refund", "shell"], "args.amount <= 20.0", "`shell`"),
+            (&["refund", "lookup"], "args.order == 1", "args.order"),
+            (&["*"], "args.amount <= 20.0", "args.amount"),
+            (&["ask_customer"], "args.x == 1", "args.x"),
+            (&["refund"], "args == {}", "args"),
+            (&["refund"], "args.exists(k, k == 'x')", "args"),
+            (&["refund"], "args.money[args.note] == 1", "args.money"),
+            (&["refund"], "amount <= 20.0", "`amount`"),
+            (&["refund"], "tool == 'x'", "`tool`"),
+            (&["refund"], "tool.kind == 'x'", "tool.kind"),
+            (&["refund"], "user.email == 'x'", "user.email"),
+            (&["refund"], "frobnicate(args.amount)", "frobnicate"),
+            (&["refund"], "args.tags.all(args, args == 'x')", "`args`"),
+        ] {
+            let found = mistakes(tools, when);
+            assert!(!found.is_empty() && found.iter().any(|detail| detail.contains(name)), "{when}: {found:?}");
+        }
+        for (tools, when) in [
+            (&["refund"][..], "args.amount <= 20.0"),
+            (&["refund"], "args.amount <= 20"),
+            (&["refund", "lookup"], "tool.name == 'refund'"),
+            (&["refund"], "args.money.cents > 5 && args.rows.all(r, r.price > 1.0)"),
+            (&["request_confirmation", "*"], "user.id == 'alice'"),
+        ] {
+            assert_eq!(mistakes(tools, when), Vec::<String>::new(), "{when}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_required_or_written_by_the_caller_or_can_only_fail_is_a_warning() {
+        let allow = Decide::Allow;
+        assert!(warnings("args.note == 'x'", allow)[0].contains("`args.note` is not `required`"));
+        assert!(warnings("has(args.note)", allow).is_empty());
+        assert!(warnings("args.amount <= 20.0", allow).is_empty());
+        assert!(warnings("task.metadata.tier == 'gold'", allow)[0].contains("task.metadata"));
+        assert!(warnings("session == 'x'", allow)[0].contains("session"));
+        assert!(warnings("session == 'x' && task.metadata.tier == 'gold'", Decide::Deny).is_empty());
+        for when in [
+            "args.amount <= '20'",
+            "args.order == 'x'",
+            "args.amount",
+            "args.amount && true",
+            "args.amount * 2 > 1.0",
+            "args.order.contains('x')",
+            "args.amount.all(x, x == 1)",
+            "args.amount ? true : false",
+            "'x' in user.id",
+            "args.amount.cents == 1",
+            "size(args.amount) == 1",
+        ] {
+            assert!(!warnings(when, allow).is_empty(), "{when}");
+        }
+    }
+
+    #[test]
+    fn every_entry_of_tools_must_be_about_a_tool() {
+        let (_, found) = policy(&[
+            rule("typo", &["refund", "refnud"], "", Decide::Deny),
+            rule("none", &[], "", Decide::Deny),
+            rule("glob", &["[x"], "", Decide::Deny),
+            rule("nothing", &["files_*"], "", Decide::Deny),
+        ]);
+        let places: Vec<String> = found.found.iter().map(|mistake| mistake.place.join(".")).collect();
+        assert_eq!(places, ["policy.0.tools.1", "policy.1.tools", "policy.2.tools.0", "policy.3.tools.0"]);
+        assert!(found.found[0].detail.contains("refnud"));
+    }
+
+    #[test]
+    fn globs_cover_by_name_and_a_rule_says_which_tools_it_is_about() {
+        let covered = |entries: &[&str]| -> Vec<String> {
+            let rule = rule("r", entries, "", Decide::Deny);
+            tools().into_iter().filter(|tool| rule.covers(tool)).map(|tool| tool.name).collect()
+        };
+        assert_eq!(covered(&["re*"]), ["refund"]);
+        assert_eq!(covered(&["*"]).len(), 5);
+        assert_eq!(covered(&["request_confirmation", "s?ell"]), ["shell", "request_confirmation"]);
+        assert!(covered(&["Refund"]).is_empty());
+    }
+
+    #[test]
+    fn a_rule_reads_from_yaml_shaped_json_and_gives_its_terms() {
+        let rule: Rule = serde_json::from_value(serde_json::json!({
+            "name": "large-refund", "tools": ["refund"], "decide": "hold",
+            "approvers": {"groups": ["finance"], "users": [], "required": 1},
+            "expires_in": "never", "on_expiry": "cancel", "on_reject": "cancel_root", "allow": ["reject", "approve"]
+        }))
+        .expect("a rule");
+        let _ = sound(std::slice::from_ref(&rule));
+        let terms = rule.terms();
+        assert!(!terms.approvers.owner);
+        assert_eq!(terms.expires_in, None);
+        let bare: Rule =
+            serde_json::from_value(serde_json::json!({"name": "n", "tools": ["refund"], "decide": "hold"}))
+                .expect("a rule");
+        assert_eq!(bare.terms(), crate::task::verdict::Terms::default());
+        for wrong in [
+            serde_json::json!({"name": "n", "tools": ["x"], "decide": "hold", "expires_in": "soon"}),
+            serde_json::json!({"name": "n", "tools": ["x"], "decide": "hold", "expires_in": "0s"}),
+            serde_json::json!({"name": "n", "tools": ["x"], "decide": "maybe"}),
+            serde_json::json!({"name": "n", "tools": ["x"], "decide": "hold", "expires": "1h"}),
+        ] {
+            assert!(serde_json::from_value::<Rule>(wrong).is_err());
+        }
+    }
+}

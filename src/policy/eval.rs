@@ -1,0 +1,367 @@
+//! Evaluates an expression for one call. What must stay true: a fault anywhere that is evaluated is the fault of the whole
+//! (nothing absorbs it, not `||`, not `exists`), every step is paid for, and nothing here can panic or run deep.
+
+use std::borrow::Cow;
+use std::cell::Cell;
+use std::rc::Rc;
+
+use super::Case;
+use super::cel::{Arithmetic, Comparison, Function, Known, Literal, Loop, Node, Yields};
+use super::shape::Shape;
+use super::value::Val;
+
+/// Why an expression has no value. Names what the operator wrote, never what the call holds.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Fault {
+    #[error("`{0}` is missing")]
+    Missing(String),
+    #[error("it reads an argument that the tool does not declare with one type")]
+    Undeclared,
+    #[error("values of unlike types meet")]
+    Type,
+    #[error("a number leaves its range or is divided by zero")]
+    Range,
+    #[error("an index is outside its list or map")]
+    Index,
+    #[error("the arguments are too large for it")]
+    Exhausted,
+    #[error("it is neither true nor false")]
+    NotBoolean,
+    #[error("the arguments do not have the types that the tool declares")]
+    Misfit,
+    #[error("its expression was refused")]
+    Refused,
+}
+
+/// What may still be spent on one judgement.
+#[derive(Debug)]
+pub(super) struct Fuel(Cell<u32>);
+
+impl Fuel {
+    /// A full tank. A step is one part of an expression, one item that is looked at, or 16 bytes of text.
+    pub(super) fn new(steps: u32) -> Self {
+        Self(Cell::new(steps))
+    }
+
+    pub(super) fn spend(&self, steps: usize) -> Result<(), Fault> {
+        let left = u32::try_from(steps).ok().and_then(|steps| self.0.get().checked_sub(steps));
+        self.0.set(left.unwrap_or(0));
+        left.map(|_| ()).ok_or(Fault::Exhausted)
+    }
+
+    pub(super) fn spend_text(&self, bytes: usize) -> Result<(), Fault> {
+        self.spend(bytes / 16)
+    }
+}
+
+/// What an expression is evaluated over.
+#[derive(Clone, Copy)]
+pub(super) struct Scope<'a> {
+    pub(super) case: &'a Case<'a>,
+    /// Names from the root's agent to the one the call is judged for.
+    pub(super) path: &'a [String],
+    /// The shape of the tool's arguments.
+    pub(super) shape: &'a Shape,
+    pub(super) fuel: &'a Fuel,
+}
+
+static FREE: Shape = Shape::Free;
+
+/// The expression's truth.
+pub(super) fn test<'a>(node: &'a Node, scope: &Scope<'a>) -> Result<bool, Fault> {
+    let value = Run { scope: *scope, local: None }.value(node)?;
+    if let Val::Bool(truth) = value { Ok(truth) } else { Err(Fault::NotBoolean) }
+}
+
+struct Run<'a> {
+    scope: Scope<'a>,
+    /// The variable of the loop we are in: loops do not nest.
+    local: Option<Val<'a>>,
+}
+
+impl<'a> Run<'a> {
+    fn value(&mut self, node: &'a Node) -> Result<Val<'a>, Fault> {
+        self.scope.fuel.spend(1)?;
+        match node {
+            Node::Literal(literal) => Ok(constant(literal)),
+            Node::Known(known) => self.known(*known),
+            Node::Local(_) => self.local.clone().ok_or(Fault::Refused),
+            Node::List(items) => {
+                let items: Result<Vec<_>, _> = items.iter().map(|item| self.value(item)).collect();
+                Ok(Val::List(Rc::new(items?)))
+            }
+            Node::Entries(entries) => {
+                let entries: Result<Vec<_>, _> =
+                    entries.iter().map(|(key, value)| Ok((self.value(key)?, self.value(value)?))).collect();
+                Ok(Val::Entries(Rc::new(entries?)))
+            }
+            Node::Select(of, name) => self.value(of)?.member(name)?.ok_or_else(|| Fault::Missing(name.clone())),
+            Node::Has(of, name) => Ok(Val::Bool(self.value(of)?.member(name)?.is_some())),
+            Node::Index(of, at) => self.index(of, at),
+            Node::Not(of) => Ok(Val::Bool(!self.truth(of)?)),
+            Node::Negate(of) => negated(&self.value(of)?),
+            Node::All(parts) => self.until(parts, false),
+            Node::Any(parts) => self.until(parts, true),
+            Node::If(condition, yes, no) => {
+                if self.truth(condition)? {
+                    self.value(yes)
+                } else {
+                    self.value(no)
+                }
+            }
+            Node::Compare(how, left, right) => {
+                let (left, right) = (self.value(left)?, self.value(right)?);
+                compare(*how, &left, &right, self.scope.fuel).map(Val::Bool)
+            }
+            Node::Calculate(how, left, right) => {
+                let (left, right) = (self.value(left)?, self.value(right)?);
+                calculate(*how, &left, &right, self.scope.fuel)
+            }
+            Node::Matches(text, pattern) => {
+                let Val::Text(text) = self.value(text)? else { return Err(Fault::Type) };
+                self.scope.fuel.spend(text.len())?;
+                Ok(Val::Bool(pattern.is_match(&text)))
+            }
+            Node::Call(function, arguments) => {
+                let arguments: Result<Vec<_>, _> = arguments.iter().map(|argument| self.value(argument)).collect();
+                call(*function, &arguments?, self.scope.fuel)
+            }
+            Node::Loop(each) => self.each(each),
+        }
+    }
+
+    fn truth(&mut self, node: &'a Node) -> Result<bool, Fault> {
+        if let Val::Bool(truth) = self.value(node)? { Ok(truth) } else { Err(Fault::Type) }
+    }
+
+    /// `&&` and `||`, from left to right; the first that decides it ends it, a fault before that is its fault.
+    fn until(&mut self, parts: &'a [Node], decisive: bool) -> Result<Val<'a>, Fault> {
+        for part in parts {
+            if self.truth(part)? == decisive {
+                return Ok(Val::Bool(decisive));
+            }
+        }
+        Ok(Val::Bool(!decisive))
+    }
+
+    fn known(&self, known: Known) -> Result<Val<'a>, Fault> {
+        let Scope { case, path, shape, .. } = self.scope;
+        Ok(match known {
+            Known::Args => Val::read(case.args, shape)?,
+            Known::ToolName => text(&case.tool.name),
+            Known::ToolEffect => text(case.tool.effect.as_str()),
+            Known::AgentName => text(path.last().ok_or(Fault::Refused)?),
+            Known::AgentPath => Val::Names(path),
+            Known::UserId => text(case.user_id),
+            Known::UserTenant => text(case.tenant),
+            Known::UserGroups => Val::Names(case.groups),
+            Known::TaskId => text(case.task_id),
+            Known::TaskMetadata => Val::read(case.metadata, &FREE)?,
+            Known::Session => text(case.session),
+        })
+    }
+
+    fn index(&mut self, of: &'a Node, at: &'a Node) -> Result<Val<'a>, Fault> {
+        let (of, at) = (self.value(of)?, self.value(at)?);
+        match (&of, &at) {
+            (Val::Object(_, Shape::Free) | Val::Entries(_), Val::Text(name)) => of.member(name)?.ok_or(Fault::Index),
+            (Val::Entries(entries), key) => {
+                for (other, value) in entries.iter() {
+                    if other.equals(key, self.scope.fuel)? {
+                        return Ok(value.clone());
+                    }
+                }
+                Err(Fault::Index)
+            }
+            (list, Val::Int(at)) => list.item(usize::try_from(*at).map_err(|_| Fault::Index)?),
+            _ => Err(Fault::Type),
+        }
+    }
+
+    fn each(&mut self, each: &'a Loop) -> Result<Val<'a>, Fault> {
+        let over = self.value(&each.over)?;
+        let mut list = Vec::new();
+        let mut found = 0_usize;
+        for at in 0..over.items()? {
+            self.local = Some(over.item(at)?);
+            if let Some(filter) = &each.filter
+                && !self.truth(filter)?
+            {
+                continue;
+            }
+            match &each.yields {
+                Yields::All(test) => {
+                    if !self.truth(test)? {
+                        return Ok(Val::Bool(false));
+                    }
+                }
+                Yields::Exists(test) => {
+                    if self.truth(test)? {
+                        return Ok(Val::Bool(true));
+                    }
+                }
+                Yields::ExistsOne(test) => found += usize::from(self.truth(test)?),
+                Yields::List(item) => list.push(self.value(item)?),
+            }
+        }
+        Ok(match each.yields {
+            Yields::All(_) => Val::Bool(true),
+            Yields::Exists(_) => Val::Bool(false),
+            Yields::ExistsOne(_) => Val::Bool(found == 1),
+            Yields::List(_) => Val::List(Rc::new(list)),
+        })
+    }
+}
+
+fn text(value: &str) -> Val<'_> {
+    Val::Text(Cow::Borrowed(value))
+}
+
+fn constant(literal: &Literal) -> Val<'_> {
+    match literal {
+        Literal::Null => Val::Null,
+        Literal::Bool(value) => Val::Bool(*value),
+        Literal::Int(value) => Val::Int(*value),
+        Literal::Double(value) => Val::Double(*value),
+        Literal::Text(value) => text(value),
+    }
+}
+
+fn contains(of: &Val<'_>, item: &Val<'_>, fuel: &Fuel) -> Result<bool, Fault> {
+    if let (Val::Object(_, Shape::Free) | Val::Entries(_), Val::Text(name)) = (of, item) {
+        return Ok(of.member(name)?.is_some());
+    }
+    let mut found = false;
+    for at in 0..of.items()? {
+        found |= of.item(at)?.equals(item, fuel)?;
+    }
+    Ok(found)
+}
+
+fn compare(how: Comparison, left: &Val<'_>, right: &Val<'_>, fuel: &Fuel) -> Result<bool, Fault> {
+    Ok(match how {
+        Comparison::Equal => left.equals(right, fuel)?,
+        Comparison::NotEqual => !left.equals(right, fuel)?,
+        Comparison::Less => left.order(right, fuel)?.is_lt(),
+        Comparison::LessOrEqual => left.order(right, fuel)?.is_le(),
+        Comparison::Greater => left.order(right, fuel)?.is_gt(),
+        Comparison::GreaterOrEqual => left.order(right, fuel)?.is_ge(),
+        Comparison::In => contains(right, left, fuel)?,
+    })
+}
+
+fn negated<'a>(of: &Val<'a>) -> Result<Val<'a>, Fault> {
+    if let Val::Double(value) = of {
+        return Ok(Val::Double(-value));
+    }
+    let Val::Int(value) = of else { return Err(Fault::Type) };
+    value.checked_neg().map(Val::Int).ok_or(Fault::Range)
+}
+
+fn calculate<'a>(how: Arithmetic, left: &Val<'a>, right: &Val<'a>, fuel: &Fuel) -> Result<Val<'a>, Fault> {
+    match (left, right) {
+        (Val::Int(left), Val::Int(right)) => match how {
+            Arithmetic::Add => left.checked_add(*right),
+            Arithmetic::Subtract => left.checked_sub(*right),
+            Arithmetic::Multiply => left.checked_mul(*right),
+            Arithmetic::Divide => left.checked_div(*right),
+            Arithmetic::Remainder => left.checked_rem(*right),
+        }
+        .map(Val::Int)
+        .ok_or(Fault::Range),
+        (Val::Double(left), Val::Double(right)) => {
+            let result = match how {
+                Arithmetic::Add => left + right,
+                Arithmetic::Subtract => left - right,
+                Arithmetic::Multiply => left * right,
+                Arithmetic::Divide => left / right,
+                Arithmetic::Remainder => return Err(Fault::Type),
+            };
+            if result.is_finite() { Ok(Val::Double(result)) } else { Err(Fault::Range) }
+        }
+        (Val::Text(left), Val::Text(right)) if how == Arithmetic::Add => {
+            fuel.spend_text(left.len() + right.len())?;
+            Ok(Val::Text(Cow::Owned(format!("{left}{right}"))))
+        }
+        (left, right) if how == Arithmetic::Add => {
+            let (first, second) = (left.items()?, right.items()?);
+            fuel.spend(first + second)?;
+            let items = (0..first).map(|at| left.item(at)).chain((0..second).map(|at| right.item(at)));
+            Ok(Val::List(Rc::new(items.collect::<Result<_, _>>()?)))
+        }
+        _ => Err(Fault::Type),
+    }
+}
+
+fn call<'a>(function: Function, arguments: &[Val<'a>], fuel: &Fuel) -> Result<Val<'a>, Fault> {
+    for argument in arguments {
+        if let Val::Text(text) = argument {
+            fuel.spend_text(text.len())?;
+        }
+    }
+    Ok(match (function, arguments) {
+        (Function::Size, [of]) => Val::Int(i64::try_from(size(of)?).map_err(|_| Fault::Range)?),
+        (Function::Contains, [Val::Text(of), Val::Text(part)]) => Val::Bool(of.contains(part.as_ref())),
+        (Function::StartsWith, [Val::Text(of), Val::Text(part)]) => Val::Bool(of.starts_with(part.as_ref())),
+        (Function::EndsWith, [Val::Text(of), Val::Text(part)]) => Val::Bool(of.ends_with(part.as_ref())),
+        (Function::LowerAscii, [Val::Text(of)]) => Val::Text(Cow::Owned(of.to_ascii_lowercase())),
+        (Function::UpperAscii, [Val::Text(of)]) => Val::Text(Cow::Owned(of.to_ascii_uppercase())),
+        (Function::Trim, [Val::Text(of)]) => Val::Text(Cow::Owned(of.trim().to_owned())),
+        (Function::Int, [of]) => Val::Int(to_int(of)?),
+        (Function::Double, [of]) => Val::Double(to_double(of)?),
+        (Function::Text, [of]) => Val::Text(to_text(of)?),
+        _ => return Err(Fault::Type),
+    })
+}
+
+fn size(of: &Val<'_>) -> Result<usize, Fault> {
+    if let Val::Text(text) = of {
+        Ok(text.chars().count())
+    } else if let Val::Object(object, _) = of {
+        Ok(object.len())
+    } else if let Val::Entries(entries) = of {
+        Ok(entries.len())
+    } else {
+        of.items()
+    }
+}
+
+fn to_text<'a>(of: &Val<'a>) -> Result<Cow<'a, str>, Fault> {
+    if let Val::Text(text) = of {
+        Ok(text.clone())
+    } else if let Val::Int(value) = of {
+        Ok(Cow::Owned(value.to_string()))
+    } else if let Val::Double(value) = of {
+        Ok(Cow::Owned(value.to_string()))
+    } else if let Val::Bool(value) = of {
+        Ok(Cow::Owned(value.to_string()))
+    } else {
+        Err(Fault::Type)
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "within the range of i64, by the comparison before")]
+fn to_int(of: &Val<'_>) -> Result<i64, Fault> {
+    if let Val::Int(value) = of {
+        Ok(*value)
+    } else if let Val::Double(value) = of {
+        if value.abs() < 9_223_372_036_854_775_808.0 { Ok(*value as i64) } else { Err(Fault::Range) }
+    } else if let Val::Text(text) = of {
+        text.parse().map_err(|_| Fault::Type)
+    } else {
+        Err(Fault::Type)
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "CEL's double() rounds to the nearest")]
+fn to_double(of: &Val<'_>) -> Result<f64, Fault> {
+    if let Val::Int(value) = of {
+        Ok(*value as f64)
+    } else if let Val::Double(value) = of {
+        Ok(*value)
+    } else if let Val::Text(text) = of {
+        text.parse().ok().filter(|value: &f64| value.is_finite()).ok_or(Fault::Type)
+    } else {
+        Err(Fault::Type)
+    }
+}

@@ -1,0 +1,112 @@
+//! What the tests of this room judge with. What must stay true: nothing here is used outside of tests.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{Case, Decide, Policy, Rule};
+use crate::task::decision::Then;
+use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
+use crate::task::verdict::{Judgement, OnExpiry};
+use crate::world::Mistakes;
+
+pub(super) fn tool(name: &str, kind: ToolKind, parameters: Value) -> ToolSpec {
+    ToolSpec {
+        name: name.to_owned(),
+        description: String::new(),
+        parameters,
+        effect: Effect::Once,
+        kind,
+        target: String::new(),
+        summary: None,
+        timeout: Duration::from_secs(30),
+        definition: String::new(),
+    }
+}
+
+pub(super) fn tools() -> Vec<ToolSpec> {
+    let refund = json!({
+        "type": "object",
+        "properties": {
+            "amount": {"type": "number"},
+            "order": {"type": "integer"},
+            "note": {"type": "string"},
+            "tags": {"type": "array", "items": {"type": "string"}},
+            "loose": {"type": "array"},
+            "urgent": {"type": "boolean"},
+            "free": {"type": "object"},
+            "either": {"type": ["string", "null"]},
+            "rows": {"type": "array", "items": {"$ref": "#/$defs/row"}},
+            "money": {"$ref": "#/$defs/money"},
+            "dash-ed": {"type": "string"},
+        },
+        "required": ["amount", "order"],
+        "$defs": {
+            "money": {"type": "object", "properties": {"cents": {"type": "integer"}}, "required": ["cents"]},
+            "row": {"type": "object", "properties": {"price": {"type": "number"}}, "required": ["price"]},
+        },
+    });
+    let command = json!({"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]});
+    let task = json!({"type": "object", "properties": {"task": {"type": "string"}}, "required": ["task"]});
+    let ids = json!({"type": "object", "properties": {"order": {"type": "string"}}});
+    vec![
+        tool("refund", ToolKind::Http, refund),
+        tool("shell", ToolKind::Shell, command),
+        tool("lookup", ToolKind::Http, ids),
+        tool("analyst", ToolKind::Agent, task),
+        tool("ask_customer", ToolKind::External, json!({"type": "object"})),
+        tool("request_confirmation", ToolKind::Human, json!({"type": "object"})),
+    ]
+}
+
+pub(super) fn rule(name: &str, tools: &[&str], when: &str, decide: Decide) -> Rule {
+    Rule {
+        name: name.to_owned(),
+        tools: tools.iter().map(ToString::to_string).collect(),
+        when: (!when.is_empty()).then(|| when.to_owned()),
+        decide,
+        reason: None,
+        message: None,
+        approvers: super::RuleApprovers { groups: vec![name.to_owned()], ..Default::default() },
+        expires_in: None,
+        on_expiry: OnExpiry::default(),
+        on_reject: Then::default(),
+        allow: None,
+    }
+}
+
+/// The policy of these rules, whatever is wrong with them.
+pub(super) fn policy(rules: &[Rule]) -> (Policy, Mistakes) {
+    let mut mistakes = Mistakes::default();
+    let policy = Policy::new(rules, &tools(), &mut mistakes);
+    (policy, mistakes)
+}
+
+/// The policy of rules that have no mistake.
+pub(super) fn sound(rules: &[Rule]) -> Policy {
+    let (policy, mistakes) = policy(rules);
+    assert!(mistakes.is_empty(), "{:?}", mistakes.found);
+    policy
+}
+
+/// A judgement for agents along a path.
+pub(super) fn judge_along(policy: &Policy, path: &[&str], name: &str, args: &Value) -> Judgement {
+    let tool = tools().into_iter().find(|tool| tool.name == name).expect("a known tool");
+    let path: Vec<String> = path.iter().map(ToString::to_string).collect();
+    policy.judge(&Case {
+        tool: &tool,
+        args,
+        agent_path: &path,
+        user_id: "alice",
+        tenant: "acme",
+        groups: &["support".to_owned(), "night".to_owned()],
+        task_id: "0190-task",
+        metadata: &json!({"tier": "gold", "limit": 50, "nested": {"deep": [1, 2]}}),
+        session: "s-1",
+    })
+}
+
+/// A judgement for one agent.
+pub(super) fn judge(policy: &Policy, name: &str, args: &Value) -> Judgement {
+    judge_along(policy, &["billing"], name, args)
+}

@@ -1,0 +1,355 @@
+//! Judges one call, once for every agent of its path. What must stay true: deny beats hold beats allow, a rule that cannot
+//! be evaluated never allows and never lets a later rule allow, and no answer quotes an argument.
+
+use super::Case;
+use super::compile::{Compiled, Policy, When};
+use super::eval::{Fault, Fuel, Scope, test};
+use super::rules::Decide;
+use super::shape::Shape;
+use crate::task::tool_spec::ToolKind;
+use crate::task::verdict::{Judgement, Terms, Verdict};
+
+/// Steps that one judgement may take, over all rules and agents.
+const STEPS: u32 = 1_000_000;
+
+/// What the rules say of a call for one agent of its path.
+#[derive(Debug)]
+enum Opinion {
+    /// No rule matches.
+    None,
+    /// A rule, and what could not be evaluated on the way to it.
+    Rule(Decide, Judgement),
+    /// An `allow` could not be evaluated, and no rule after it matches.
+    Faulted(String),
+}
+
+impl Policy {
+    /// What the policy says of a call. Never panics, takes bounded time, and never allows what it could not evaluate.
+    #[must_use]
+    pub fn judge(&self, case: &Case<'_>) -> Judgement {
+        let made;
+        let shape = if let Some(shape) = self.shape(case.tool) {
+            shape
+        } else {
+            made = Shape::of_arguments(&case.tool.parameters);
+            &made
+        };
+        let fits = shape.fits(case.args);
+        let fuel = Fuel::new(STEPS);
+        let mut opinions = Vec::new();
+        for length in 1..=case.agent_path.len() {
+            let path = case.agent_path.get(..length).unwrap_or_default();
+            opinions.push(self.opinion(&Scope { case, path, shape, fuel: &fuel }, fits));
+        }
+        conclude(case.tool.kind, opinions)
+    }
+
+    fn opinion(&self, scope: &Scope<'_>, fits: bool) -> Opinion {
+        let mut faulted: Option<String> = None;
+        for rule in self.rules.iter().filter(|rule| rule.covers(scope.case.tool)) {
+            let matched = rule.matches(scope, fits);
+            match (rule.decide, matched) {
+                (_, Ok(false)) => {}
+                (Decide::Allow, Ok(true)) => {
+                    if faulted.is_none() {
+                        return Opinion::Rule(Decide::Allow, rule.judgement(Verdict::Allow, &[]));
+                    }
+                }
+                (Decide::Allow, Err(fault)) => {
+                    faulted.get_or_insert_with(|| rule.notice(&fault));
+                }
+                (Decide::Hold | Decide::Deny, matched) => {
+                    let own = matched.err().map(|fault| rule.notice(&fault));
+                    let verdict = if rule.decide == Decide::Hold { Verdict::Hold } else { Verdict::Deny };
+                    let notices: Vec<&str> = faulted.iter().chain(&own).map(String::as_str).collect();
+                    return Opinion::Rule(rule.decide, rule.judgement(verdict, &notices));
+                }
+            }
+        }
+        faulted.map_or(Opinion::None, Opinion::Faulted)
+    }
+}
+
+impl Compiled {
+    fn matches(&self, scope: &Scope<'_>, fits: bool) -> Result<bool, Fault> {
+        match &self.when {
+            When::Refused => Err(Fault::Refused),
+            When::Always if !fits && self.decide == Decide::Allow => Err(Fault::Misfit),
+            When::Always => Ok(true),
+            When::Holds(_) if !fits => Err(Fault::Misfit),
+            When::Holds(when) => test(when, scope),
+        }
+    }
+
+    fn notice(&self, fault: &Fault) -> String {
+        format!("Rule `{}` could not be evaluated: {fault}.", self.name)
+    }
+
+    fn judgement(&self, verdict: Verdict, notices: &[&str]) -> Judgement {
+        let reason: Vec<&str> = self.reason.as_deref().into_iter().chain(notices.iter().copied()).collect();
+        Judgement {
+            verdict,
+            rule: Some(self.name.clone()),
+            reason: (!reason.is_empty()).then(|| reason.join(" ")),
+            terms: (verdict == Verdict::Hold).then(|| self.terms.clone()),
+        }
+    }
+}
+
+fn unruled(verdict: Verdict, reason: Option<String>) -> Judgement {
+    let terms = matches!(verdict, Verdict::Hold | Verdict::Human).then(Terms::default);
+    Judgement { verdict, rule: None, reason, terms }
+}
+
+/// One word from those for each agent, the root's first. The last is the agent that asks: only there does it count that no
+/// rule matches.
+fn conclude(kind: ToolKind, mut opinions: Vec<Opinion>) -> Judgement {
+    let asking = opinions.pop().unwrap_or(Opinion::Faulted("The agent is not known.".to_owned()));
+    let allowed = match (asking, kind) {
+        (Opinion::Rule(Decide::Allow, judgement), _) => Some(judgement),
+        (Opinion::None, ToolKind::Agent | ToolKind::External) => Some(unruled(Verdict::Allow, None)),
+        (Opinion::None, ToolKind::Human) => Some(unruled(Verdict::Human, None)),
+        (Opinion::None, ToolKind::Http | ToolKind::Shell) => {
+            opinions.push(Opinion::Faulted("No rule matches.".to_owned()));
+            None
+        }
+        (asking @ (Opinion::Rule(Decide::Hold | Decide::Deny, _) | Opinion::Faulted(_)), _) => {
+            opinions.push(asking);
+            None
+        }
+    };
+    let (mut held, mut faulted) = (None, None);
+    for opinion in opinions {
+        match opinion {
+            Opinion::Rule(Decide::Deny, judgement) => return judgement,
+            Opinion::Rule(Decide::Hold, judgement) => held = held.or(Some(judgement)),
+            Opinion::Faulted(notice) => faulted = faulted.or(Some(notice)),
+            Opinion::None | Opinion::Rule(Decide::Allow, _) => {}
+        }
+    }
+    let held = held.or_else(|| faulted.map(|notice| unruled(Verdict::Hold, Some(notice))));
+    match (held, allowed) {
+        (Some(held), _) if kind == ToolKind::Human => Judgement { verdict: Verdict::Human, ..held },
+        (Some(held), _) => held,
+        (None, Some(allowed)) => allowed,
+        (None, None) => unruled(Verdict::Hold, Some("No rule matches.".to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::policy::fixture::{judge, judge_along, policy, rule, sound};
+    use crate::policy::{Decide, Policy, Rule};
+    use crate::task::verdict::{Terms, Verdict};
+
+    fn small(amount: f64) -> Value {
+        json!({"amount": amount, "order": 17})
+    }
+
+    #[test]
+    fn without_rules_calls_are_held_but_sub_agents_and_external_tools_are_not() {
+        let policy = Policy::default();
+        for (tool, verdict) in [
+            ("refund", Verdict::Hold),
+            ("shell", Verdict::Hold),
+            ("analyst", Verdict::Allow),
+            ("ask_customer", Verdict::Allow),
+            ("request_confirmation", Verdict::Human),
+        ] {
+            let judged = judge(&policy, tool, &json!({}));
+            assert_eq!((judged.verdict, judged.rule), (verdict, None), "{tool}");
+            assert_eq!(judged.terms.is_some(), matches!(verdict, Verdict::Hold | Verdict::Human), "{tool}");
+        }
+        let held = judge(&policy, "refund", &small(1.0));
+        assert_eq!(held.terms, Some(Terms::default()));
+        assert_eq!(held.reason.as_deref(), Some("No rule matches."));
+    }
+
+    #[test]
+    fn the_first_rule_that_matches_decides() {
+        let rules = [
+            rule("small", &["refund"], "args.amount <= 20.0", Decide::Allow),
+            Rule { reason: Some("Finance.".to_owned()), ..rule("large", &["refund"], "", Decide::Hold) },
+            rule("late", &["*"], "", Decide::Allow),
+            rule("no-root", &["shell"], "args.command.contains('sudo')", Decide::Deny),
+        ];
+        let policy = sound(&rules);
+        let allowed = judge(&policy, "refund", &small(20.0));
+        assert_eq!((allowed.verdict, allowed.rule.as_deref(), allowed.terms), (Verdict::Allow, Some("small"), None));
+        let held = judge(&policy, "refund", &small(20.01));
+        assert_eq!((held.verdict, held.rule.as_deref()), (Verdict::Hold, Some("large")));
+        assert_eq!(held.reason.as_deref(), Some("Finance."));
+        assert_eq!(held.terms.expect("terms").approvers.groups, ["large"]);
+        assert_eq!(judge(&policy, "shell", &json!({"command": "sudo"})).rule.as_deref(), Some("late"));
+    }
+
+    #[test]
+    fn expressions_give_what_cel_gives() {
+        let args = json!({"amount": 5, "order": 7.0, "note": "naïve ✓", "tags": ["a", "b"], "rows": [{"price": 1}],
+            "money": {"cents": 5}, "free": {}, "loose": [1, 2.5], "dash-ed": "d", "urgent": false});
+        for (when, truth) in [
+            ("args.amount == 5.0 && args.amount == 5", true),
+            ("args.order == 7 && args.order < 7.5 && 6.99 < args.order", true),
+            ("args.order % 2 == 1 && args.order / 2 == 3 && -args.order == -7", true),
+            ("args.amount * 2.0 + 1.0 - 1.0 > 9.99", true),
+            ("size(args.note) == 7 && args.note.size() == 7", true),
+            ("args.note.startsWith('na') && args.note.endsWith('✓') && args.note.matches('^na.ve')", true),
+            ("args.tags.all(t, t < 'c') && args.tags.exists(t, t == 'b')", true),
+            ("args.tags.exists_one(t, t == 'b') && !args.tags.exists_one(t, t != 'z')", true),
+            ("args.tags.map(t, t + '!') == ['a!', 'b!'] && args.tags.filter(t, t != 'a') == ['b']", true),
+            ("args.tags.map(t, t == 'a', t + t) == ['aa']", true),
+            ("args.tags.filter(t, t != 'a').exists(t, t == 'b')", true),
+            ("args.rows.all(r, r.price <= 1.0) && args.rows[0].price == 1.0", true),
+            ("'a' in args.tags && !('z' in args.tags)", true),
+            ("has(args.note) && !has(args.money.cents) == false && 'note' in args", true),
+            ("args.money.cents == 5 && args['money']['cents'] == 5 && args['dash-ed'] == 'd'", true),
+            ("args.`dash-ed` == 'd'", true),
+            ("args.loose.all(x, x > 0)", true),
+            ("{'gold': 100.0, 'none': 0.0}[task.metadata.tier] >= args.amount", true),
+            ("task.metadata.limit > 49.5 && task.metadata.nested.deep[1] == 2", true),
+            ("has(task.metadata.gone) ? task.metadata.gone == 1 : true", true),
+            ("user.id == 'alice' && user.tenant == 'acme' && 'night' in user.groups", true),
+            ("tool.name == 'refund' && tool.effect == 'once'", true),
+            ("agent.name == 'billing' && agent.path == ['billing'] && agent.path.size() == 1", true),
+            ("task.id == '0190-task' && session == 's-1'", true),
+            ("args.urgent ? true : false", false),
+            ("args.amount <= 20.0 || args.loose[9] == 1", true),
+            ("args.amount > 20.0 && args.loose[9] == 1", false),
+            ("int('7') == args.order && double(7) == 7.0 && string(7) == '7' && int(7.9) == 7", true),
+            ("9007199254740993 > 9007199254740992.0 && -9223372036854775808 < -9.2e18", true),
+            ("args.note.lowerAscii().contains('ve') && null != args.note", true),
+        ] {
+            let policy =
+                sound(&[rule("r", &["refund"], when, Decide::Deny), rule("a", &["refund"], "", Decide::Allow)]);
+            let judged = judge(&policy, "refund", &args);
+            let wanted = if truth { ("r", None) } else { ("a", None) };
+            assert_eq!((judged.rule.as_deref().unwrap_or(""), judged.reason.as_deref()), wanted, "{when}");
+        }
+    }
+
+    #[test]
+    fn after_an_allow_that_erred_nothing_allows_and_the_terms_are_the_next_holds() {
+        let args = json!({"amount": 5, "order": 1});
+        let erring = rule("erring", &["refund"], "args.note == 'x'", Decide::Allow);
+        let allow = rule("allow", &["refund"], "", Decide::Allow);
+        let hold = rule("hold", &["refund"], "", Decide::Hold);
+        let elsewhere = rule("elsewhere", &["refund"], "args.amount > 20.0", Decide::Hold);
+        let deny = rule("deny", &["refund"], "", Decide::Deny);
+        for (rules, verdict, by) in [
+            (vec![&erring], Verdict::Hold, None),
+            (vec![&erring, &allow], Verdict::Hold, None),
+            (vec![&erring, &allow, &elsewhere, &hold], Verdict::Hold, Some("hold")),
+            (vec![&erring, &allow, &deny], Verdict::Deny, Some("deny")),
+            (vec![&erring, &deny, &hold], Verdict::Deny, Some("deny")),
+            (vec![&allow, &erring], Verdict::Allow, Some("allow")),
+        ] {
+            let rules: Vec<Rule> = rules.into_iter().cloned().collect();
+            let judged = judge(&sound(&rules), "refund", &args);
+            assert_eq!((judged.verdict, judged.rule.as_deref()), (verdict, by));
+            if verdict == Verdict::Hold {
+                let groups = judged.terms.expect("terms").approvers.groups;
+                assert_eq!(groups, by.map(str::to_owned).into_iter().collect::<Vec<_>>());
+                assert!(
+                    judged
+                        .reason
+                        .expect("a reason")
+                        .contains("Rule `erring` could not be evaluated: `note` is missing.")
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_call_is_judged_for_every_agent_of_its_path() {
+        let root = ["supervisor", "billing", "analyst"];
+        let for_agent =
+            |name: &str, agent: &str, decide| rule(name, &["refund"], &format!("agent.name == '{agent}'"), decide);
+        let leaf_allows = for_agent("leaf", "analyst", Decide::Allow);
+        for (rules, verdict, by) in [
+            (vec![leaf_allows.clone()], Verdict::Allow, Some("leaf")),
+            (vec![for_agent("top", "supervisor", Decide::Allow)], Verdict::Hold, None),
+            (vec![leaf_allows.clone(), for_agent("mid", "billing", Decide::Hold)], Verdict::Hold, Some("mid")),
+            (vec![leaf_allows.clone(), for_agent("top", "supervisor", Decide::Deny)], Verdict::Deny, Some("top")),
+            (
+                vec![
+                    for_agent("leaf-hold", "analyst", Decide::Hold),
+                    for_agent("mid", "billing", Decide::Hold),
+                    for_agent("top", "supervisor", Decide::Hold),
+                ],
+                Verdict::Hold,
+                Some("top"),
+            ),
+            (
+                vec![for_agent("top", "supervisor", Decide::Hold), for_agent("mid", "billing", Decide::Deny)],
+                Verdict::Deny,
+                Some("mid"),
+            ),
+        ] {
+            let judged = judge_along(&sound(&rules), &root, "refund", &small(5.0));
+            assert_eq!((judged.verdict, judged.rule.as_deref()), (verdict, by));
+        }
+        let path = rule("path", &["refund"], "agent.path == ['supervisor', 'billing']", Decide::Deny);
+        assert_eq!(judge_along(&sound(&[path]), &root, "refund", &small(5.0)).rule.as_deref(), Some("path"));
+    }
+
+    #[test]
+    fn an_ancestor_that_could_not_be_judged_holds_with_a_rules_terms_where_one_holds() {
+        let rules = [
+            rule("top", &["refund"], "agent.name == 'supervisor' && args.note == 'x'", Decide::Allow),
+            rule("leaf", &["refund"], "agent.name == 'analyst'", Decide::Hold),
+        ];
+        let judged = judge_along(&sound(&rules), &["supervisor", "analyst"], "refund", &small(5.0));
+        assert_eq!((judged.verdict, judged.rule.as_deref()), (Verdict::Hold, Some("leaf")));
+        let rules = [rules[0].clone(), rule("all", &["refund"], "agent.name == 'analyst'", Decide::Allow)];
+        let judged = judge_along(&sound(&rules), &["supervisor", "analyst"], "refund", &small(5.0));
+        assert_eq!((judged.verdict, judged.rule), (Verdict::Hold, None));
+    }
+
+    #[test]
+    fn sub_agents_and_external_tools_follow_a_rule_where_one_matches() {
+        let policy = sound(&[
+            rule("no", &["analyst"], "args.task.contains('delete')", Decide::Deny),
+            rule("ask", &["ask_*"], "", Decide::Hold),
+        ]);
+        assert_eq!(judge(&policy, "analyst", &json!({"task": "delete"})).verdict, Verdict::Deny);
+        assert_eq!(judge(&policy, "analyst", &json!({"task": "count"})).verdict, Verdict::Allow);
+        assert_eq!(judge(&policy, "ask_customer", &json!({})).verdict, Verdict::Hold);
+    }
+
+    #[test]
+    fn a_humans_tool_is_only_reached_by_its_exact_name_and_never_allowed() {
+        let name = "request_confirmation";
+        for (rules, verdict, by) in [
+            (vec![rule("all", &["*"], "", Decide::Deny)], Verdict::Human, None),
+            (vec![rule("all", &["*"], "", Decide::Allow)], Verdict::Human, None),
+            (vec![rule("exact", &[name], "", Decide::Hold)], Verdict::Human, Some("exact")),
+            (vec![rule("exact", &[name], "", Decide::Deny)], Verdict::Deny, Some("exact")),
+            (
+                vec![rule("allow", &[name], "", Decide::Allow), rule("exact", &[name], "", Decide::Hold)],
+                Verdict::Human,
+                Some("exact"),
+            ),
+        ] {
+            let judged = judge(&sound(&rules), name, &json!({}));
+            assert_eq!((judged.verdict, judged.rule.as_deref()), (verdict, by));
+            assert_eq!(judged.terms.is_some(), verdict == Verdict::Human);
+        }
+        let (_, mistakes) = policy(&[rule("glob", &["request_*"], "", Decide::Hold)]);
+        assert_eq!(mistakes.found[0].place, ["policy", "0", "tools", "0"]);
+    }
+
+    #[test]
+    fn no_reason_quotes_an_argument() {
+        let policy = sound(&[rule("a", &["refund"], "args.amount <= 20.0", Decide::Allow)]);
+        let judged = judge(&policy, "refund", &json!({"amount": "hunter2-secret", "order": 1}));
+        assert!(!judged.reason.expect("a reason").contains("hunter2"));
+    }
+
+    #[test]
+    fn an_unknown_path_is_never_allowed() {
+        let policy = sound(&[rule("a", &["*"], "", Decide::Allow)]);
+        assert_eq!(judge_along(&policy, &[], "analyst", &json!({"task": "x"})).verdict, Verdict::Hold);
+    }
+}

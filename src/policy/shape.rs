@@ -1,0 +1,201 @@
+//! What a tool's JSON Schema says of its arguments' types: a value is typed by it before a rule sees it, so that `5` of a
+//! `number` is the double 5.0 and `"5"` is no number at all.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+/// Parts of a schema that are looked at; beyond, a member counts as one without a type.
+const MAX_PARTS: usize = 2000;
+const MAX_DEPTH: usize = 16;
+
+/// The type of a value.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Shape {
+    Null,
+    Bool,
+    Int,
+    Double,
+    Text,
+    List(Box<Shape>),
+    /// With the members that are declared; no other can be read.
+    Object(BTreeMap<String, Member>),
+    /// Anything, by what the JSON says: the task's metadata.
+    Free,
+    /// Not declared with one type: its members cannot be read.
+    Untyped,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Member {
+    pub(super) shape: Shape,
+    pub(super) required: bool,
+}
+
+impl Shape {
+    /// The shape a schema declares.
+    pub(super) fn of(schema: &Value) -> Self {
+        Survey { root: schema, left: MAX_PARTS }.shape(schema, 0)
+    }
+
+    /// The shape of a tool's arguments: always an object.
+    pub(super) fn of_arguments(parameters: &Value) -> Self {
+        match Self::of(parameters) {
+            object @ Self::Object(_) => object,
+            Self::Null
+            | Self::Bool
+            | Self::Int
+            | Self::Double
+            | Self::Text
+            | Self::List(_)
+            | Self::Free
+            | Self::Untyped => Self::Object(Survey { root: parameters, left: MAX_PARTS }.members(&[parameters], 0)),
+        }
+    }
+
+    /// Whether every typed part of `value` has its type.
+    pub(super) fn fits(&self, value: &Value) -> bool {
+        match (self, value) {
+            (Self::Free | Self::Untyped, _)
+            | (Self::Null, Value::Null)
+            | (Self::Bool, Value::Bool(_))
+            | (Self::Text, Value::String(_)) => true,
+            (Self::Int, Value::Number(number)) => integer(number).is_some(),
+            (Self::Double, Value::Number(number)) => number.as_f64().is_some_and(f64::is_finite),
+            (Self::List(item), Value::Array(items)) => items.iter().all(|value| item.fits(value)),
+            (Self::Object(members), Value::Object(object)) => {
+                object.iter().all(|(name, value)| members.get(name).is_none_or(|member| member.shape.fits(value)))
+            }
+            _ => false,
+        }
+    }
+
+    /// The word an operator knows it by.
+    pub(super) fn word(&self) -> &'static str {
+        match self {
+            Self::Null => "null",
+            Self::Bool => "boolean",
+            Self::Int => "integer",
+            Self::Double => "number",
+            Self::Text => "string",
+            Self::List(_) => "array",
+            Self::Object(_) => "object",
+            Self::Free | Self::Untyped => "any type",
+        }
+    }
+}
+
+/// A JSON number as an integer, if it is one: `5.0` is 5.
+#[expect(clippy::cast_possible_truncation, reason = "whole and within 2^53")]
+pub(super) fn integer(number: &serde_json::Number) -> Option<i64> {
+    number.as_i64().or_else(|| {
+        let double = number.as_f64()?;
+        (double.fract() == 0.0 && double.abs() <= 9_007_199_254_740_992.0).then_some(double as i64)
+    })
+}
+
+struct Survey<'a> {
+    root: &'a Value,
+    left: usize,
+}
+
+impl<'a> Survey<'a> {
+    fn shape(&mut self, schema: &'a Value, depth: usize) -> Shape {
+        if self.left == 0 || depth > MAX_DEPTH {
+            return Shape::Untyped;
+        }
+        self.left -= 1;
+        let mut facets = Vec::new();
+        self.facets(schema, 0, &mut facets);
+        match single_type(&facets) {
+            Some("null") => Shape::Null,
+            Some("boolean") => Shape::Bool,
+            Some("integer") => Shape::Int,
+            Some("number") => Shape::Double,
+            Some("string") => Shape::Text,
+            Some("array") => Shape::List(Box::new(self.items(&facets, depth))),
+            Some("object") => {
+                let facets: Vec<&Value> = facets;
+                Shape::Object(self.members(&facets, depth))
+            }
+            _ => Shape::Untyped,
+        }
+    }
+
+    /// The schema and what it is a conjunction of: local references and `allOf`.
+    fn facets(&self, schema: &'a Value, depth: usize, found: &mut Vec<&'a Value>) {
+        if depth > MAX_DEPTH || found.len() >= 64 {
+            return;
+        }
+        found.push(schema);
+        if let Some(target) = schema.get("$ref").and_then(Value::as_str)
+            && let Some(target) = target.strip_prefix('#').and_then(|pointer| self.root.pointer(pointer))
+        {
+            self.facets(target, depth + 1, found);
+        }
+        for part in schema.get("allOf").and_then(Value::as_array).into_iter().flatten() {
+            self.facets(part, depth + 1, found);
+        }
+    }
+
+    fn items(&mut self, facets: &[&'a Value], depth: usize) -> Shape {
+        if facets.iter().any(|facet| facet.get("prefixItems").is_some()) {
+            return Shape::Untyped;
+        }
+        let mut items = facets.iter().filter_map(|facet| facet.get("items"));
+        match (items.next(), items.next()) {
+            (Some(schema), None) => self.shape(schema, depth + 1),
+            _ => Shape::Untyped,
+        }
+    }
+
+    fn members(&mut self, facets: &[&'a Value], depth: usize) -> BTreeMap<String, Member> {
+        let mut members: BTreeMap<String, Member> = BTreeMap::new();
+        for facet in facets {
+            for (name, schema) in object(facet.get("properties")) {
+                let shape = self.shape(schema, depth + 1);
+                match members.get_mut(name) {
+                    None => {
+                        members.insert(name.clone(), Member { shape, required: false });
+                    }
+                    Some(known) if known.shape == Shape::Untyped => known.shape = shape,
+                    Some(known) if shape != Shape::Untyped && shape != known.shape => known.shape = Shape::Untyped,
+                    Some(_) => {}
+                }
+            }
+        }
+        for facet in facets {
+            for name in facet.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
+            {
+                if let Some(member) = members.get_mut(name) {
+                    member.required = true;
+                }
+            }
+        }
+        members
+    }
+}
+
+fn object(value: Option<&Value>) -> impl Iterator<Item = (&String, &Value)> {
+    value.and_then(Value::as_object).into_iter().flat_map(Map::iter)
+}
+
+/// The one type of a conjunction, if each part that says one says the same.
+fn single_type<'a>(facets: &[&'a Value]) -> Option<&'a str> {
+    let mut one = None;
+    for said in facets.iter().filter_map(|facet| facet.get("type")) {
+        let said = match said {
+            Value::String(name) => name.as_str(),
+            Value::Array(names) => match names.as_slice() {
+                [Value::String(name)] => name.as_str(),
+                _ => return None,
+            },
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => return None,
+        };
+        if one.is_some_and(|one| one != said) {
+            return None;
+        }
+        one = Some(said);
+    }
+    one
+}

@@ -1,0 +1,172 @@
+//! Values of an expression, borrowed from the call that is judged; how they are read by their shape and compared.
+//! What must stay true: two values of unlike types are never compared with an answer, always with a fault.
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
+use std::rc::Rc;
+
+use serde_json::{Map, Value};
+
+use super::eval::{Fault, Fuel};
+use super::shape::{Shape, integer};
+
+/// A value.
+#[derive(Clone, Debug)]
+pub(super) enum Val<'a> {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Double(f64),
+    Text(Cow<'a, str>),
+    /// A list as the JSON has it, with its items' shape.
+    Array(&'a [Value], &'a Shape),
+    Names(&'a [String]),
+    List(Rc<Vec<Val<'a>>>),
+    /// An object as the JSON has it, with its own shape.
+    Object(&'a Map<String, Value>, &'a Shape),
+    Entries(Rc<Vec<(Val<'a>, Val<'a>)>>),
+}
+
+impl<'a> Val<'a> {
+    /// Reads a value by its shape.
+    pub(super) fn read(value: &'a Value, shape: &'a Shape) -> Result<Self, Fault> {
+        Ok(match (shape, value) {
+            (Shape::Null | Shape::Free | Shape::Untyped, Value::Null) => Self::Null,
+            (Shape::Bool | Shape::Free | Shape::Untyped, Value::Bool(value)) => Self::Bool(*value),
+            (Shape::Text | Shape::Free | Shape::Untyped, Value::String(value)) => Self::Text(Cow::Borrowed(value)),
+            (Shape::Int, Value::Number(number)) => Self::Int(integer(number).ok_or(Fault::Type)?),
+            (Shape::Free | Shape::Untyped, Value::Number(number)) if number.is_i64() => {
+                Self::Int(integer(number).ok_or(Fault::Type)?)
+            }
+            (Shape::Double | Shape::Free | Shape::Untyped, Value::Number(number)) => {
+                Self::Double(number.as_f64().filter(|number| number.is_finite()).ok_or(Fault::Type)?)
+            }
+            (Shape::List(item), Value::Array(items)) => Self::Array(items, item),
+            (Shape::Free | Shape::Untyped, Value::Array(items)) => Self::Array(items, shape),
+            (Shape::Object(_) | Shape::Free | Shape::Untyped, Value::Object(object)) => Self::Object(object, shape),
+            _ => return Err(Fault::Type),
+        })
+    }
+
+    /// The member of that name; nothing where it is missing.
+    pub(super) fn member(&self, name: &str) -> Result<Option<Self>, Fault> {
+        match self {
+            Self::Object(object, shape) => {
+                let shape = match shape {
+                    Shape::Object(members) => {
+                        &members
+                            .get(name)
+                            .filter(|member| member.shape != Shape::Untyped)
+                            .ok_or(Fault::Undeclared)?
+                            .shape
+                    }
+                    Shape::Free => shape,
+                    Shape::Null
+                    | Shape::Bool
+                    | Shape::Int
+                    | Shape::Double
+                    | Shape::Text
+                    | Shape::List(_)
+                    | Shape::Untyped => return Err(Fault::Undeclared),
+                };
+                object.get(name).map(|value| Self::read(value, shape)).transpose()
+            }
+            Self::Entries(entries) => Ok(entries
+                .iter()
+                .find(|(key, _)| matches!(key, Self::Text(key) if key == name))
+                .map(|(_, value)| value.clone())),
+            Self::Null
+            | Self::Bool(_)
+            | Self::Int(_)
+            | Self::Double(_)
+            | Self::Text(_)
+            | Self::Array(..)
+            | Self::Names(_)
+            | Self::List(_) => Err(Fault::Type),
+        }
+    }
+
+    /// How many items a list has; a fault for what is no list.
+    pub(super) fn items(&self) -> Result<usize, Fault> {
+        match self {
+            Self::Array(items, _) => Ok(items.len()),
+            Self::Names(names) => Ok(names.len()),
+            Self::List(items) => Ok(items.len()),
+            Self::Null
+            | Self::Bool(_)
+            | Self::Int(_)
+            | Self::Double(_)
+            | Self::Text(_)
+            | Self::Object(..)
+            | Self::Entries(_) => Err(Fault::Type),
+        }
+    }
+
+    /// One item of a list.
+    pub(super) fn item(&self, at: usize) -> Result<Self, Fault> {
+        match self {
+            Self::Array(items, shape) => items.get(at).ok_or(Fault::Index).and_then(|item| Self::read(item, shape)),
+            Self::Names(names) => {
+                names.get(at).map(|name| Self::Text(Cow::Borrowed(name.as_str()))).ok_or(Fault::Index)
+            }
+            Self::List(items) => items.get(at).cloned().ok_or(Fault::Index),
+            Self::Null
+            | Self::Bool(_)
+            | Self::Int(_)
+            | Self::Double(_)
+            | Self::Text(_)
+            | Self::Object(..)
+            | Self::Entries(_) => Err(Fault::Type),
+        }
+    }
+
+    /// Equality. Unlike types are a fault, not false; only null may be compared with anything.
+    pub(super) fn equals(&self, other: &Self, fuel: &Fuel) -> Result<bool, Fault> {
+        fuel.spend(1)?;
+        match (self, other) {
+            (Self::Null, Self::Null) => Ok(true),
+            (Self::Null, _) | (_, Self::Null) => Ok(false),
+            (Self::Array(..) | Self::Names(_) | Self::List(_), Self::Array(..) | Self::Names(_) | Self::List(_)) => {
+                let mut same = self.items()? == other.items()?;
+                for at in 0..self.items()?.min(other.items()?) {
+                    same &= self.item(at)?.equals(&other.item(at)?, fuel)?;
+                }
+                Ok(same)
+            }
+            _ => self.order(other, fuel).map(Ordering::is_eq),
+        }
+    }
+
+    /// Which of two comes first: numbers exactly, whatever their types, text by code points.
+    pub(super) fn order(&self, other: &Self, fuel: &Fuel) -> Result<Ordering, Fault> {
+        match (self, other) {
+            (Self::Bool(left), Self::Bool(right)) => Ok(left.cmp(right)),
+            (Self::Int(left), Self::Int(right)) => Ok(left.cmp(right)),
+            (Self::Double(left), Self::Double(right)) => left.partial_cmp(right).ok_or(Fault::Type),
+            (Self::Int(left), Self::Double(right)) => order_mixed(*left, *right),
+            (Self::Double(left), Self::Int(right)) => order_mixed(*right, *left).map(Ordering::reverse),
+            (Self::Text(left), Self::Text(right)) => {
+                fuel.spend_text(left.len().min(right.len()))?;
+                Ok(left.cmp(right))
+            }
+            _ => Err(Fault::Type),
+        }
+    }
+}
+
+/// An integer against a double, exactly: neither is rounded to the other's type.
+#[expect(clippy::cast_possible_truncation, reason = "within the range of i64, by the comparison before")]
+fn order_mixed(left: i64, right: f64) -> Result<Ordering, Fault> {
+    const EDGE: f64 = 9_223_372_036_854_775_808.0;
+    if right.is_nan() {
+        Err(Fault::Type)
+    } else if right >= EDGE {
+        Ok(Ordering::Less)
+    } else if right < -EDGE {
+        Ok(Ordering::Greater)
+    } else {
+        let whole = left.cmp(&(right.trunc() as i64));
+        let rest = right.fract();
+        Ok(whole.then_with(|| 0.0_f64.partial_cmp(&rest).unwrap_or(Ordering::Equal)))
+    }
+}
