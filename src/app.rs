@@ -1,1 +1,41 @@
-//! (to be written)
+//! The composition root: the only file that names concrete implementations.
+
+use crate::config::Config;
+use crate::telemetry::Metrics;
+use crate::world::Mistakes;
+
+/// How to serve, beside the configuration.
+#[derive(Clone, Debug)]
+pub struct ServeOptions {
+    /// What is measured.
+    pub metrics: Metrics,
+    /// `--restored`: the database is a restored backup.
+    pub restored: bool,
+    /// `--unsafe`: a database that may lose commits is a warning instead of a refusal.
+    pub permit_unsafe: bool,
+}
+
+/// What the rooms find wrong with their parts of the configuration.
+pub fn check(_config: &Config, _mistakes: &mut Mistakes) {}
+
+/// Serves until it is told to stop.
+///
+/// # Errors
+/// What kept it from serving.
+pub async fn serve(_config: Config, _options: ServeOptions) -> anyhow::Result<()> {
+    anyhow::bail!("not built yet")
+}
+
+/// Applies the migrations.
+///
+/// # Errors
+/// What kept it from applying them.
+pub async fn migrate(_config: &Config) -> anyhow::Result<()> {
+    anyhow::bail!("not built yet")
+}
+
+/// The OpenAPI document.
+#[must_use]
+pub fn openapi() -> String {
+    "{}\n".to_owned()
+}

@@ -1,1 +1,312 @@
-//! (to be written)
+//! The YAML file, the environment and the flags, as typed settings. Every mistake is reported at once, with its place.
+//! What must stay true: a flag beats the environment, the environment the file, the file the defaults; no message, no
+//! digest and no unexpanded definition ever holds the value of a key, a header or a variable.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::secret::{Redactor, Secret};
+use crate::world::Mistakes;
+use environment::Environment;
+use interpolate::{Filled, Interpolation};
+use layers::Flags;
+use parts::{AgentSettings, RuleSettings, ToolSettings};
+use report::Report;
+use settings::{AuthSettings, CredentialSettings, DatabaseSettings, ModelSettings, SecretsSettings, ServerSettings};
+use tree::{Kind, Node, Origin};
+
+pub mod check;
+pub mod check_parts;
+pub mod check_people;
+pub mod compose;
+pub mod decode;
+pub mod environment;
+pub mod interpolate;
+pub mod layers;
+pub mod parts;
+pub mod report;
+pub mod required;
+pub mod schema;
+pub mod settings;
+pub mod tree;
+pub mod unexpanded;
+pub mod units;
+
+/// What runs with nothing configured.
+pub const DEMO: &str = include_str!("config/demo.yaml");
+/// The smallest file, with comments: what `init` writes.
+pub const SMALLEST: &str = include_str!("config/smallest.yaml");
+
+/// Where a configuration comes from.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// The built-in demonstration.
+    Demo,
+    /// A file that was read: its path and its text.
+    File(PathBuf, String),
+}
+
+/// Everything an operator decides, checked and filled in.
+#[derive(Clone, Debug, Default)]
+pub struct Config {
+    /// Whether this is the built-in demonstration.
+    pub demo: bool,
+    /// Where and how the service listens.
+    pub server: ServerSettings,
+    /// The database.
+    pub database: DatabaseSettings,
+    /// Who may come in; `None`: everybody, as `local`.
+    pub auth: Option<AuthSettings>,
+    /// What seals credentials at rest.
+    pub secrets: SecretsSettings,
+    /// What `request_credentials` may ask for.
+    pub credentials: BTreeMap<String, CredentialSettings>,
+    /// The models.
+    pub models: BTreeMap<String, ModelSettings>,
+    /// The tools.
+    pub tools: BTreeMap<String, ToolSettings>,
+    /// The agents.
+    pub agents: BTreeMap<String, AgentSettings>,
+    /// The agent of a task that names none.
+    pub default_agent: String,
+    /// The rules, in order.
+    pub policy: Vec<RuleSettings>,
+    /// The unexpanded file, overrides put in, as JSON: what digests are computed from.
+    pub unexpanded: Value,
+    /// Every value that must be found again in what comes back from outside, with its name.
+    pub secret_values: Vec<(String, Secret<String>)>,
+    /// The filter for log lines, `HOLDPOINT_LOG`.
+    pub log: Option<String>,
+}
+
+impl Config {
+    /// The unexpanded definition of a thing: `&["tools", "refund_payment"]`. `Null` when there is none.
+    #[must_use]
+    pub fn unexpanded(&self, path: &[&str]) -> Value {
+        path.iter().try_fold(&self.unexpanded, |value, step| value.get(step)).cloned().unwrap_or(Value::Null)
+    }
+
+    /// Finds the configuration's secrets in text that came from outside.
+    #[must_use]
+    pub fn redactor(&self) -> Redactor {
+        Redactor::new(self.secret_values.iter().map(|(name, value)| (name.as_str(), value)))
+    }
+}
+
+/// Top-level keys; each is read for itself, so that a mistake in one hides none in another.
+const SECTIONS: [&str; 10] =
+    ["server", "database", "auth", "secrets", "credentials", "models", "tools", "agents", "default_agent", "policy"];
+
+/// Reads a configuration. `rooms` adds what the rooms find wrong with their parts of it; it sees what could be read,
+/// also where there are mistakes already.
+///
+/// # Errors
+/// The report of everything that is wrong.
+pub fn load(
+    source: Source,
+    environment: &Environment,
+    flags: &Flags,
+    rooms: impl FnOnce(&Config, &mut Mistakes),
+) -> Result<(Config, Report), Report> {
+    let (name, directory, text, demo) = match source {
+        Source::Demo => ("the built-in demonstration".to_owned(), PathBuf::new(), DEMO.to_owned(), true),
+        Source::File(path, text) => {
+            (path.display().to_string(), path.parent().map(Path::to_path_buf).unwrap_or_default(), text, false)
+        }
+    };
+    let mut mistakes = Mistakes::default();
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+    let Some(mut root) = tree::parse(text, None, &mut mistakes) else {
+        let nowhere = Node::new(Origin::File { line: 1, column: 1 }, Kind::Null);
+        return Err(Report::new(name, &nowhere, mistakes, &Redactor::default()));
+    };
+    if matches!(root.kind, Kind::Null) {
+        root.kind = Kind::Map(Vec::new());
+    }
+    layers::put_variables(&mut root, environment, &schema::keys(), &mut mistakes);
+    layers::put_flags(&mut root, flags);
+    let unexpanded = unexpanded::definitions(&root);
+    let mut interpolation =
+        Interpolation { environment, directory: &directory, filled: Vec::new(), mistakes: &mut mistakes };
+    interpolation.run(&mut root, &mut Vec::new());
+    let filled = interpolation.filled;
+    required::check(&mut root, &mut mistakes);
+    let mut config = sections(&mut root, &mut mistakes);
+    config.demo = demo;
+    config.unexpanded = unexpanded;
+    config.log = environment.variable("HOLDPOINT_LOG").map(str::to_owned);
+    config.secret_values = secret_values(&root, &filled);
+    check::all(&mut config, &root, &mut mistakes);
+    fill(&mut config, &root, environment, &directory, &mut mistakes);
+    let mut found = Mistakes::default();
+    rooms(&config, &mut found);
+    report::merge(&mut mistakes, found);
+    let everything = filled.iter().map(|one| (one.name.as_str(), &one.value));
+    let known = config.secret_values.iter().map(|(name, value)| (name.as_str(), value));
+    let sound = mistakes.is_empty();
+    let report = Report::new(name, &root, mistakes, &Redactor::new(everything.chain(known)));
+    if sound { Ok((config, report)) } else { Err(report) }
+}
+
+/// Reads each section, and within models, tools, agents and rules each one for itself.
+fn sections(root: &mut Node, mistakes: &mut Mistakes) -> Config {
+    if !matches!(root.kind, Kind::Map(_)) {
+        mistakes.add(&[], format!("expected a map, found {}", root.noun()));
+        return Config::default();
+    }
+    let unknown: Vec<String> =
+        root.entries().iter().map(|entry| entry.key.clone()).filter(|key| !SECTIONS.contains(&key.as_str())).collect();
+    for key in unknown {
+        let known = SECTIONS.map(|section| format!("`{section}`")).join(", ");
+        mistakes.add(&[&key], format!("unknown key `{key}`; known are {known}"));
+    }
+    Config {
+        server: section(root, "server", mistakes),
+        database: section(root, "database", mistakes),
+        auth: root.get("auth").is_some().then(|| {
+            let api_keys = list(root, &["auth", "api_keys"], mistakes);
+            AuthSettings { api_keys, ..section(root, "auth", mistakes) }
+        }),
+        secrets: {
+            let keys = list(root, &["secrets", "keys"], mistakes);
+            SecretsSettings { keys, ..section(root, "secrets", mistakes) }
+        },
+        credentials: each(root, "credentials", mistakes),
+        models: each(root, "models", mistakes),
+        tools: each(root, "tools", mistakes),
+        agents: each(root, "agents", mistakes),
+        default_agent: section(root, "default_agent", mistakes),
+        policy: list(root, &["policy"], mistakes),
+        ..Config::default()
+    }
+}
+
+fn section<T: for<'de> Deserialize<'de> + Default>(root: &mut Node, key: &str, mistakes: &mut Mistakes) -> T {
+    match root.get_mut(key) {
+        Some(node) if !node.broken => decode::read(node, &[key], mistakes),
+        Some(_) | None => T::default(),
+    }
+}
+
+/// A map of things by name. One that could not be read at all stays, at its defaults: others may name it.
+fn each<T: for<'de> Deserialize<'de> + Default>(
+    root: &mut Node,
+    key: &str,
+    mistakes: &mut Mistakes,
+) -> BTreeMap<String, T> {
+    let Some(section) = root.get_mut(key).filter(|section| !section.broken) else { return BTreeMap::new() };
+    let Kind::Map(entries) = &mut section.kind else {
+        mistakes.add(&[key], format!("expected a map, found {}", section.noun()));
+        return BTreeMap::new();
+    };
+    let mut all = BTreeMap::new();
+    for entry in entries {
+        let value =
+            if entry.node.broken { T::default() } else { decode::read(&mut entry.node, &[key, &entry.key], mistakes) };
+        all.insert(entry.key.clone(), value);
+    }
+    all
+}
+
+/// A list of things. One that could not be read at all stays, at its defaults: places count from the file's.
+fn list<T: for<'de> Deserialize<'de> + Default>(root: &mut Node, path: &[&str], mistakes: &mut Mistakes) -> Vec<T> {
+    let mut at = root;
+    for step in path {
+        let Some(next) = at.get_mut(step).filter(|next| !next.broken) else { return Vec::new() };
+        at = next;
+    }
+    let Kind::List(elements) = &mut at.kind else {
+        mistakes.add(path, format!("expected a list, found {}", at.noun()));
+        at.broken = true;
+        return Vec::new();
+    };
+    let mut all = Vec::new();
+    for (index, element) in elements.iter_mut().enumerate() {
+        let index = index.to_string();
+        let place: Vec<&str> = path.iter().copied().chain([index.as_str()]).collect();
+        all.push(if element.broken { T::default() } else { decode::read(element, &place, mistakes) });
+    }
+    all
+}
+
+/// What is filled in once the settings were read: paths, addresses, what a shell's environment passes on.
+fn fill(config: &mut Config, root: &Node, environment: &Environment, directory: &Path, mistakes: &mut Mistakes) {
+    let from_file =
+        |path: &[&str]| !matches!(root.at(path).map(|node| &node.origin), Some(Origin::Variable(_) | Origin::Flag(_)));
+    let place = |path: &[&str], text: &str| {
+        if from_file(path) { directory.join(text).display().to_string() } else { text.to_owned() }
+    };
+    for (name, model) in &mut config.models {
+        if let Some(script) = model.script.as_mut().filter(|script| !script.starts_with("builtin:")) {
+            *script = place(&["models", name, "script"], script);
+        }
+        model.base_url.get_or_insert_with(|| {
+            match model.provider {
+                settings::Provider::Openai => "https://api.openai.com/v1",
+                settings::Provider::Anthropic => "https://api.anthropic.com",
+                settings::Provider::Scripted => "",
+            }
+            .to_owned()
+        });
+    }
+    for (name, tool) in &mut config.tools {
+        let Some(shell) = &mut tool.shell else { continue };
+        let at = ["tools", name, "shell", "working_dir"];
+        shell.working_dir = place(&at, &shell.working_dir);
+        if shell.working_dir.is_empty() || shell.working_dir == "." {
+            shell.working_dir = ".".to_owned();
+        }
+        for (variable, value) in &mut shell.env.0 {
+            if value.is_none() {
+                *value = environment.variable(variable).map(|value| Secret::new(value.to_owned()));
+                if value.is_none() {
+                    let at = ["tools", name, "shell", "env"];
+                    mistakes.warn(&at, format!("the variable `{variable}` is not set, so it is not passed on"));
+                }
+            }
+        }
+        shell.env.0.retain(|_, value| value.is_some());
+    }
+    if from_file(&["database", "url"]) {
+        config.database.url = Secret::new(sqlite_beside(config.database.url.reveal(), directory));
+    }
+}
+
+/// A relative SQLite file is the configuration's.
+fn sqlite_beside(url: &str, directory: &Path) -> String {
+    let Some(rest) = url.strip_prefix("sqlite:") else { return url.to_owned() };
+    let rest = rest.strip_prefix("//").unwrap_or(rest);
+    let (path, query) = rest.split_once('?').map_or((rest, ""), |(path, query)| (path, query));
+    if path.is_empty() || path == ":memory:" || directory.as_os_str().is_empty() {
+        return url.to_owned();
+    }
+    let question = if query.is_empty() { "" } else { "?" };
+    format!("sqlite://{}{question}{query}", directory.join(path).display())
+}
+
+/// Every filled-in value but those in names, texts and a tool's `url`; every key, wherever it was written; and what an
+/// environment variable put into a place where secrets stand.
+fn secret_values(root: &Node, filled: &[Filled]) -> Vec<(String, Secret<String>)> {
+    let shown = filled.iter().filter(|one| !unexpanded::is_shown(&one.place));
+    let mut values: Vec<_> = shown.map(|one| (one.name.clone(), one.value.clone())).collect();
+    unexpanded::walk(root, &mut Vec::new(), &mut |place, node| {
+        let Some(text) = node.text() else { return };
+        let variable = if let Origin::Variable(name) = &node.origin { Some(name.clone()) } else { None };
+        let name = match (&variable, unexpanded::is_key(place), unexpanded::is_secret(place)) {
+            (Some(name), _, true) => name.clone(),
+            (_, true, _) => place.join("."),
+            (_, _, _) => return,
+        };
+        if !values.iter().any(|(_, value)| value.reveal() == text) {
+            values.push((name, Secret::new(text.to_owned())));
+        }
+    });
+    values
+}
+
+#[cfg(test)]
+#[path = "config/tests.rs"]
+mod tests;

@@ -1,1 +1,4 @@
-//! (to be written)
+//! (being written)
+/// Metrics.
+#[derive(Clone, Debug)]
+pub struct Metrics;

@@ -1,1 +1,286 @@
-//! (to be written)
+//! Who is at the door, from the headers of a request. Two ways in: keys, and no accounts at all.
+//! What must stay true: a `Holdpoint-…` header is obeyed only where its key may speak for people, and refused everywhere
+//! else, never ignored.
+
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+
+use super::directory::{Account, Directory, is_user};
+use super::{Caller, May};
+
+/// Says who is at the door.
+pub trait Authenticator: Send + Sync {
+    /// Who sent these headers.
+    ///
+    /// # Errors
+    /// [`AuthError`] when nobody may come in with them.
+    fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, AuthError>;
+
+    /// Whether there are accounts. Without, the door looks at `Host` and proxies' headers too.
+    fn accounts(&self) -> bool;
+}
+
+/// Why nobody comes in.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AuthError {
+    /// There is no key: `unauthorized`.
+    #[error("a key is needed: `Authorization: Bearer <key>`")]
+    Missing,
+    /// The key is nobody's: `unauthorized`.
+    #[error("the key is not known")]
+    Wrong,
+    /// The key may not do that: `forbidden`.
+    #[error("{0}")]
+    Forbidden(&'static str),
+    /// A header cannot be read: `bad_request`.
+    #[error("{0}")]
+    BadHeader(&'static str),
+}
+
+/// Whom a key speaks for.
+const USER: &str = "holdpoint-user";
+/// His groups.
+const GROUPS: &str = "holdpoint-groups";
+
+/// `Authorization: Bearer <key>`.
+#[derive(Clone, Debug, Default)]
+pub struct Keys {
+    directory: Directory,
+}
+
+impl Keys {
+    /// With these accounts.
+    #[must_use]
+    pub fn new(directory: Directory) -> Self {
+        Self { directory }
+    }
+
+    /// The accounts.
+    #[must_use]
+    pub fn directory(&self) -> &Directory {
+        &self.directory
+    }
+}
+
+impl Authenticator for Keys {
+    fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, AuthError> {
+        let account = self.directory.by_key(bearer(headers)?).ok_or(AuthError::Wrong)?;
+        let speaks = headers.contains_key(USER) || headers.contains_key(GROUPS);
+        if !speaks {
+            return Ok(caller(account, account.user.clone(), account.groups.clone(), None));
+        }
+        if !account.act_as {
+            return Err(AuthError::Forbidden(
+                "this key speaks for nobody else: `Holdpoint-User` and `Holdpoint-Groups` need a key with `act_as`",
+            ));
+        }
+        let user = single(headers, USER)?
+            .ok_or(AuthError::BadHeader("`Holdpoint-Groups` needs `Holdpoint-User`: whose groups they are"))?;
+        if !is_user(user) {
+            return Err(AuthError::BadHeader("`Holdpoint-User` is 1 to 128 visible characters without blanks"));
+        }
+        let groups = groups(single(headers, GROUPS)?.unwrap_or(""))?;
+        Ok(caller(account, user.to_owned(), groups, Some(account.user.clone())))
+    }
+
+    fn accounts(&self) -> bool {
+        true
+    }
+}
+
+fn caller(account: &Account, user_id: String, groups: Vec<String>, via: Option<String>) -> Caller {
+    Caller {
+        user_id,
+        tenant: account.tenant.clone(),
+        groups,
+        via,
+        admin: account.admin,
+        may: account.may,
+        unaccounted: false,
+    }
+}
+
+/// The key of `Authorization: Bearer <key>`.
+fn bearer(headers: &HeaderMap) -> Result<&str, AuthError> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let value = values.next().ok_or(AuthError::Missing)?;
+    if values.next().is_some() {
+        return Err(AuthError::Wrong);
+    }
+    let (scheme, key) = value.to_str().ok().and_then(|text| text.split_once(' ')).ok_or(AuthError::Wrong)?;
+    if scheme.eq_ignore_ascii_case("bearer") { Ok(key.trim()) } else { Err(AuthError::Wrong) }
+}
+
+/// A header that may come once: a second one could be a client's beside the proxy's.
+fn single<'h>(headers: &'h HeaderMap, name: &str) -> Result<Option<&'h str>, AuthError> {
+    let mut values = headers.get_all(name).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(AuthError::BadHeader("`Holdpoint-User` and `Holdpoint-Groups` may come once each"));
+    }
+    let text =
+        std::str::from_utf8(value.as_bytes()).map_err(|_| AuthError::BadHeader("a `Holdpoint-…` header is UTF-8"))?;
+    Ok(Some(text.trim()))
+}
+
+fn groups(text: &str) -> Result<Vec<String>, AuthError> {
+    let mut groups: Vec<String> = Vec::new();
+    for group in text.split(',').map(str::trim).filter(|group| !group.is_empty()) {
+        if !is_user(&group.replace(' ', "_")) {
+            return Err(AuthError::BadHeader(
+                "`Holdpoint-Groups` is names of 1 to 128 visible characters between commas",
+            ));
+        }
+        if !groups.iter().any(|other| other == group) {
+            groups.push(group.to_owned());
+        }
+    }
+    Ok(groups)
+}
+
+/// Without accounts everybody is `local`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Open;
+
+impl Authenticator for Open {
+    fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, AuthError> {
+        if headers.keys().any(|name| name.as_str().starts_with("holdpoint-")) {
+            return Err(AuthError::Forbidden(
+                "there are no accounts here: nobody speaks for anybody, so no `Holdpoint-…` header may come",
+            ));
+        }
+        Ok(Caller {
+            user_id: "local".to_owned(),
+            tenant: "default".to_owned(),
+            groups: Vec::new(),
+            via: None,
+            admin: false,
+            may: May::ALL,
+            unaccounted: true,
+        })
+    }
+
+    fn accounts(&self) -> bool {
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::people::directory::hash;
+
+    fn keys() -> Keys {
+        let account = |user: &str, act_as, admin| Account {
+            user: user.to_owned(),
+            tenant: "acme".to_owned(),
+            groups: vec!["own".to_owned()],
+            act_as,
+            admin,
+            may: if user == "ops" { May { create: false, read: true, decide: false } } else { May::ALL },
+            key_sha256: hash(&format!("{user}-key")),
+        };
+        Keys::new(Directory::new(vec![
+            account("alice", false, false),
+            account("web", true, true),
+            account("ops", false, true),
+        ]))
+    }
+
+    fn headers(all: &[(&'static str, &str)]) -> HeaderMap {
+        all.iter()
+            .map(|(name, value)| {
+                (http::HeaderName::from_static(name), http::HeaderValue::from_bytes(value.as_bytes()).unwrap())
+            })
+            .fold(HeaderMap::new(), |mut map, (name, value)| {
+                map.append(name, value);
+                map
+            })
+    }
+
+    #[test]
+    fn a_key_is_its_user() {
+        for value in ["Bearer alice-key", "bearer alice-key", "BEARER  alice-key "] {
+            let caller = keys().authenticate(&headers(&[("authorization", value)])).unwrap();
+            assert_eq!((caller.user_id.as_str(), caller.tenant.as_str()), ("alice", "acme"));
+            assert_eq!((caller.groups, caller.via, caller.unaccounted), (vec!["own".to_owned()], None, false));
+        }
+        let ops = keys().authenticate(&headers(&[("authorization", "Bearer ops-key")])).unwrap();
+        assert_eq!((ops.admin, ops.may), (true, May { create: false, read: true, decide: false }));
+    }
+
+    #[test]
+    fn anything_else_is_nobody() {
+        let wrong = [
+            "Bearer nobody",
+            "Bearer ",
+            "Bearer",
+            "Basic alice-key",
+            "alice-key",
+            "Bearer alice-key, Bearer web-key",
+            "",
+        ];
+        for value in wrong {
+            let found = keys().authenticate(&headers(&[("authorization", value)]));
+            assert_eq!(found, Err(AuthError::Wrong), "{value}");
+        }
+        assert_eq!(keys().authenticate(&headers(&[])), Err(AuthError::Missing));
+        let two = headers(&[("authorization", "Bearer alice-key"), ("authorization", "Bearer alice-key")]);
+        assert_eq!(keys().authenticate(&two), Err(AuthError::Wrong));
+        let unknown = headers(&[("authorization", "Bearer nobody"), ("holdpoint-user", "bob")]);
+        assert_eq!(keys().authenticate(&unknown), Err(AuthError::Wrong));
+    }
+
+    #[test]
+    fn a_key_with_act_as_speaks_for_the_one_it_names() {
+        let web = ("authorization", "Bearer web-key");
+        let all =
+            headers(&[web, ("holdpoint-user", "bob"), ("holdpoint-groups", "finance, support,,Data Team,finance")]);
+        let caller = keys().authenticate(&all).unwrap();
+        assert_eq!((caller.user_id.as_str(), caller.via.as_deref()), ("bob", Some("web")));
+        assert_eq!(caller.groups, ["finance", "support", "Data Team"]);
+        assert!(caller.admin, "admin is the key's");
+        let no_groups = keys().authenticate(&headers(&[web, ("holdpoint-user", "bob")])).unwrap();
+        assert_eq!(no_groups.groups, Vec::<String>::new(), "without Holdpoint-Groups he has none");
+        let own = keys().authenticate(&headers(&[web])).unwrap();
+        assert_eq!((own.user_id.as_str(), own.via), ("web", None));
+    }
+
+    #[test]
+    fn a_header_that_cannot_be_read_is_refused() {
+        let web = ("authorization", "Bearer web-key");
+        let long = "x".repeat(129);
+        let bad: &[&[(&'static str, &str)]] = &[
+            &[("holdpoint-user", "")],
+            &[("holdpoint-user", "a b")],
+            &[("holdpoint-user", "a\u{200b}b")],
+            &[("holdpoint-user", &long)],
+            &[("holdpoint-user", "a"), ("holdpoint-user", "b")],
+            &[("holdpoint-user", "a"), ("holdpoint-groups", "x"), ("holdpoint-groups", "admin")],
+            &[("holdpoint-groups", "finance")],
+        ];
+        for rest in bad {
+            let all: Vec<_> = std::iter::once(web).chain(rest.iter().copied()).collect();
+            let found = keys().authenticate(&headers(&all));
+            assert!(matches!(found, Err(AuthError::BadHeader(_))), "{rest:?}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn another_key_that_sends_either_header_is_forbidden() {
+        for name in ["holdpoint-user", "holdpoint-groups"] {
+            let all = headers(&[("authorization", "Bearer alice-key"), (name, "alice")]);
+            assert!(matches!(keys().authenticate(&all), Err(AuthError::Forbidden(_))), "{name}");
+        }
+    }
+
+    #[test]
+    fn without_accounts_everybody_is_local_and_names_nobody() {
+        let caller = Open.authenticate(&headers(&[("authorization", "Bearer whatever")])).unwrap();
+        assert_eq!((caller.user_id.as_str(), caller.tenant.as_str()), ("local", "default"));
+        assert_eq!((caller.unaccounted, caller.admin, caller.may), (true, false, May::ALL));
+        for name in ["holdpoint-user", "holdpoint-groups", "holdpoint-tenant", "holdpoint-anything"] {
+            assert!(matches!(Open.authenticate(&headers(&[(name, "x")])), Err(AuthError::Forbidden(_))), "{name}");
+        }
+    }
+}

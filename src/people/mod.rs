@@ -1,6 +1,7 @@
 //! Who somebody is and what he may.
 
 pub mod authenticator;
+pub mod directory;
 pub mod may;
 
 /// Somebody at the door.

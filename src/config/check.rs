@@ -1,0 +1,235 @@
+//! What is wrong with the settings of the service itself. What agents are made of is looked at in `check_parts.rs`,
+//! people in `check_people.rs`.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use base64::Engine as _;
+use url::Url;
+
+use super::settings::{Provider, ServerSettings};
+use super::tree::{Kind, Node};
+use super::{Config, check_parts, check_people};
+use crate::world::Mistakes;
+
+/// Looks at everything, and fills in what follows from the rest (`public_url`, the default agent).
+pub fn all(config: &mut Config, root: &Node, mistakes: &mut Mistakes) {
+    server(config, mistakes);
+    database(config, mistakes);
+    secrets(config, mistakes);
+    credentials(config, mistakes);
+    models(config, root, mistakes);
+    check_parts::tools(config, root, mistakes);
+    check_parts::agents(config, root, mistakes);
+    check_parts::rules(config, root, mistakes);
+    check_people::all(config, root, mistakes);
+    default_agent(config, root, mistakes);
+}
+
+impl ServerSettings {
+    /// The address to listen on; `None` when it is not written as one.
+    #[must_use]
+    pub fn address(&self) -> Option<SocketAddr> {
+        if let Some(port) = self.listen.strip_prefix("localhost:") {
+            return port.parse().ok().map(|port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
+        }
+        self.listen.parse().ok()
+    }
+}
+
+fn server(config: &mut Config, mistakes: &mut Mistakes) {
+    let server = &mut config.server;
+    let address = server.address();
+    match address {
+        None => mistakes.add(&["server", "listen"], "expected an address and a port such as `127.0.0.1:8080`"),
+        Some(address) if !address.ip().is_loopback() => {
+            if config.auth.is_none() {
+                let detail = "without `auth` the service listens on loopback only: name the people under `auth`, or listen on `127.0.0.1`";
+                mistakes.add(&["server", "listen"], detail);
+            }
+            if server.public_url.is_none() {
+                let detail = "`server.public_url` is needed when `listen` is not on loopback: links begin with it";
+                mistakes.add(&["server", "listen"], detail);
+            }
+        }
+        Some(_) => {}
+    }
+    if let Some(text) = &server.public_url {
+        if let Some(sound) = public_url(text) {
+            server.public_url = Some(sound);
+        } else {
+            let detail = "expected an address such as `https://host/path`, without user, query or fragment";
+            mistakes.add(&["server", "public_url"], detail);
+        }
+    } else if let Some(address) = address.filter(|address| address.port() != 0) {
+        server.public_url = Some(format!("http://{address}"));
+    }
+    if let Some(text) = &server.request_url {
+        let sound = text.contains("{request_id}") && web(&text.replace("{request_id}", "0")).is_some();
+        if !sound {
+            let detail = "expected an address with `{request_id}` in it, such as `https://host/approvals/{request_id}`";
+            mistakes.add(&["server", "request_url"], detail);
+        }
+    }
+    for (index, origin) in server.cors_origins.iter().enumerate() {
+        let sound = web(origin).is_some_and(|url| url.origin().ascii_serialization() == origin.to_ascii_lowercase());
+        if !sound {
+            let detail = "expected an origin such as `https://app.acme.com`: scheme, host and port, nothing after it";
+            mistakes.add(&["server", "cors_origins", &index.to_string()], detail);
+        }
+    }
+    for origin in &mut server.cors_origins {
+        origin.make_ascii_lowercase();
+    }
+    if server.wait > Duration::from_secs(300) {
+        mistakes.add(&["server", "wait"], "a POST waits `300s` at most");
+    }
+    let counts = [
+        ("max_running", server.max_running),
+        ("max_streams", server.max_streams),
+        ("max_streams_per_caller", server.max_streams_per_caller),
+    ];
+    for (key, count) in counts {
+        at_least_one(&["server", key], count, mistakes);
+    }
+    positive(&["server", "stream_life"], server.stream_life, mistakes);
+}
+
+/// An `http:` or `https:` address with a host.
+fn web(text: &str) -> Option<Url> {
+    let url = Url::parse(text).ok()?;
+    (matches!(url.scheme(), "http" | "https") && url.has_host()).then_some(url)
+}
+
+/// An address that links may begin with, without a slash at its end.
+fn public_url(text: &str) -> Option<String> {
+    let url = web(text)?;
+    let bare =
+        url.query().is_none() && url.fragment().is_none() && url.username().is_empty() && url.password().is_none();
+    bare.then(|| url.as_str().trim_end_matches('/').to_owned())
+}
+
+/// Reports a count of none.
+pub fn at_least_one(place: &[&str], count: u32, mistakes: &mut Mistakes) {
+    if count == 0 {
+        mistakes.add(place, "expected 1 or more");
+    }
+}
+
+/// Reports a duration of nothing.
+pub fn positive(place: &[&str], duration: Duration, mistakes: &mut Mistakes) {
+    if duration.is_zero() {
+        mistakes.add(place, "expected more than nothing");
+    }
+}
+
+fn database(config: &Config, mistakes: &mut Mistakes) {
+    let database = &config.database;
+    let url = database.url.reveal();
+    let postgres = url.starts_with("postgres://") || url.starts_with("postgresql://");
+    let sqlite = url.strip_prefix("sqlite:").is_some_and(|rest| !rest.trim_start_matches('/').is_empty());
+    if !(sqlite || (postgres && Url::parse(url).is_ok())) {
+        mistakes.add(&["database", "url"], "expected `sqlite://<file>` or `postgres://user@host/db`");
+    }
+    at_least_one(&["database", "max_connections"], database.max_connections, mistakes);
+    positive(&["database", "acquire_timeout"], database.acquire_timeout, mistakes);
+    positive(&["database", "statement_timeout"], database.statement_timeout, mistakes);
+}
+
+fn secrets(config: &Config, mistakes: &mut Mistakes) {
+    for (index, key) in config.secrets.keys.iter().enumerate() {
+        let at = index.to_string();
+        let place = ["secrets", "keys", &at];
+        if !key.id.is_empty() && config.secrets.keys.iter().take(index).any(|other| other.id == key.id) {
+            mistakes.add(&[&place[..], &["id"]].concat(), format!("the id `{}` is here for the second time", key.id));
+        }
+        let text = key.key.reveal();
+        let bytes = base64::prelude::BASE64_STANDARD.decode(text.trim()).map(|bytes| bytes.len());
+        if !text.is_empty() && bytes != Ok(32) {
+            mistakes.add(&[&place[..], &["key"]].concat(), "expected 32 bytes in base64 (`openssl rand -base64 32`)");
+        }
+    }
+}
+
+fn credentials(config: &Config, mistakes: &mut Mistakes) {
+    for (name, credential) in &config.credentials {
+        check_parts::name(&["credentials", name], "credential", name, mistakes);
+        for field in credential.fields.keys() {
+            check_parts::name(&["credentials", name, "fields", field], "field", field, mistakes);
+        }
+        if let Some(expires_in) = credential.expires_in {
+            positive(&["credentials", name, "expires_in"], expires_in, mistakes);
+        }
+    }
+}
+
+/// What a model's `body` may not name: the service writes it.
+const OURS: [&str; 4] = ["messages", "tools", "model", "stream"];
+
+fn models(config: &Config, root: &Node, mistakes: &mut Mistakes) {
+    for (name, model) in &config.models {
+        check_parts::name(&["models", name], "model", name, mistakes);
+        let Some(node) = root.at(&["models", name]).filter(|node| !node.broken) else { continue };
+        for key in OURS {
+            if model.body.contains_key(key) {
+                let detail = format!("a model's `body` may not name `{key}`: the service writes it");
+                mistakes.add(&["models", name, "body", key], detail);
+            }
+        }
+        for (key, value) in &model.headers {
+            check_parts::header(&["models", name, "headers", key], key, value.reveal(), mistakes);
+        }
+        positive(&["models", name, "timeout"], model.timeout, mistakes);
+        // A provider that could not be read says nothing about the rest.
+        let known = node.get("provider").is_some_and(|provider| !provider.broken);
+        if !known {
+            continue;
+        }
+        let has = |key: &str| node.get(key).is_some_and(|value| !matches!(value.kind, Kind::Null));
+        if model.provider == Provider::Scripted {
+            if !has("script") {
+                mistakes
+                    .add(&["models", name], "`script` is missing: a scripted model has a file, or `builtin:refunds`");
+            }
+        } else {
+            if !has("model") {
+                mistakes.add(&["models", name], "`model` is missing: the model's name at its provider");
+            }
+            if has("script") {
+                mistakes.add(&["models", name, "script"], "`script` is of a `scripted` model only");
+            }
+        }
+        if model.script.as_ref().is_some_and(|script| script.starts_with("builtin:") && script != "builtin:refunds") {
+            mistakes.add(&["models", name, "script"], "there is one built-in script, `builtin:refunds`");
+        }
+        if model.base_url.as_ref().is_some_and(|url| web(url).is_none()) {
+            mistakes.add(&["models", name, "base_url"], "expected an address such as `https://api.openai.com/v1`");
+        }
+        for key in ["model", "base_url", "script", "api_key"] {
+            let empty = node.get(key).is_some_and(|value| !value.broken && value.text().is_some_and(str::is_empty));
+            if empty && key != "api_key" {
+                mistakes.add(&["models", name, key], format!("`{key}` is empty"));
+            }
+        }
+    }
+}
+
+fn default_agent(config: &mut Config, root: &Node, mistakes: &mut Mistakes) {
+    let said = root.get("default_agent");
+    if said.is_some_and(|node| node.broken) {
+        return;
+    }
+    if said.is_none() {
+        let mut names = config.agents.keys();
+        match (names.next(), names.next()) {
+            (Some(only), None) => config.default_agent.clone_from(only),
+            (Some(_), Some(_)) => {
+                mistakes.add(&[], "`default_agent` is missing: it is needed when there are several agents")
+            }
+            (None, _) => {}
+        }
+    } else if !config.agents.contains_key(&config.default_agent) {
+        let detail = format!("no agent is called `{}`", config.default_agent);
+        mistakes.add(&["default_agent"], detail);
+    }
+}

@@ -1,0 +1,320 @@
+//! What is wrong with what agents are made of: tools, agents and rules, and the names they call each other by.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use globset::GlobBuilder;
+use serde_json::Value;
+
+use super::Config;
+use super::check::{at_least_one, positive};
+use super::parts::{Decide, HumanKind, ToolSettings};
+use super::tree::{Kind, Node};
+use crate::task::decision::Action;
+use crate::world::Mistakes;
+
+/// Reports a name that is none.
+pub fn name(place: &[&str], noun: &str, name: &str, mistakes: &mut Mistakes) {
+    let letters = name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
+    if !letters || name.is_empty() || name.len() > 64 {
+        let detail = format!("`{name}` cannot be the name of a {noun}: a name is 1 to 64 of `A-Z a-z 0-9 _ -`");
+        mistakes.add(place, detail);
+    }
+}
+
+/// Reports a header that cannot be sent. Never shows its value.
+pub fn header(place: &[&str], name: &str, value: &str, mistakes: &mut Mistakes) {
+    if http::HeaderName::from_bytes(name.as_bytes()).is_err() {
+        mistakes.add(place, format!("`{name}` cannot be the name of a header"));
+    }
+    if http::HeaderValue::from_str(value).is_err() {
+        mistakes.add(place, format!("the value of the header `{name}` has a character that a header cannot carry"));
+    }
+}
+
+/// The tools.
+pub fn tools(config: &Config, root: &Node, mistakes: &mut Mistakes) {
+    for (tool_name, tool) in &config.tools {
+        name(&["tools", tool_name], "tool", tool_name, mistakes);
+        let Some(node) = root.at(&["tools", tool_name]).filter(|node| !node.broken) else { continue };
+        kind(tool_name, node, mistakes);
+        if let Some(parameters) = &tool.parameters {
+            let mut place = vec!["tools", tool_name, "parameters"];
+            if tool.shell.is_some() {
+                mistakes.add(&place, "a shell tool's argument is `command`; it has no `parameters`");
+            } else if !parameters.is_object() {
+                mistakes.add(&place, format!("expected a map, found {}", json_noun(parameters)));
+            }
+            twins(parameters, &mut place, mistakes);
+        }
+        if let Some(http) = &tool.http {
+            for (key, value) in &http.headers {
+                header(&["tools", tool_name, "http", "headers", key], key, value.reveal(), mistakes);
+            }
+            timeout(&["tools", tool_name, "http", "timeout"], http.timeout, mistakes);
+            if http.url.starts_with("builtin:") && !http.url.starts_with("builtin:refunds/") {
+                mistakes.add(&["tools", tool_name, "http", "url"], "the built-in tools are `builtin:refunds/…`");
+            }
+        }
+        if let Some(shell) = &tool.shell {
+            timeout(&["tools", tool_name, "shell", "timeout"], shell.timeout, mistakes);
+            for variable in shell.env.0.keys() {
+                if variable.is_empty() || variable.contains(['=', '\0']) {
+                    mistakes
+                        .add(&["tools", tool_name, "shell", "env"], "a variable's name is not empty and has no `=`");
+                }
+            }
+            if shell.max_output == 0 {
+                mistakes.add(&["tools", tool_name, "shell", "max_output"], "expected more than nothing");
+            }
+        }
+        credential_references(config, tool_name, tool, mistakes);
+    }
+}
+
+/// Exactly one of the three says who performs a tool.
+fn kind(tool: &str, node: &Node, mistakes: &mut Mistakes) {
+    let said: Vec<&str> = ["http", "shell", "external"].into_iter().filter(|key| node.get(key).is_some()).collect();
+    match said.as_slice() {
+        [key] => {
+            let nothing = node.get(key).is_some_and(|value| matches!(value.kind, Kind::Null) && !value.broken);
+            if nothing {
+                mistakes.add(&["tools", tool, key], "expected a map, found nothing");
+            }
+        }
+        [] => mistakes.add(&["tools", tool], "one of `http`, `shell` and `external` is missing: who performs it"),
+        [_, ..] => mistakes.add(&["tools", tool], "one of `http`, `shell` and `external` is said, not several"),
+    }
+}
+
+fn timeout(place: &[&str], timeout: Duration, mistakes: &mut Mistakes) {
+    positive(place, timeout, mistakes);
+    if timeout > Duration::from_mins(10) {
+        mistakes.add(place, "a tool's timeout is `10m` at most");
+    }
+}
+
+fn json_noun(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "nothing",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "a map",
+    }
+}
+
+/// Parameter names that differ only in case, at every level of a schema.
+fn twins<'v>(schema: &'v Value, place: &mut Vec<&'v str>, mistakes: &mut Mistakes) {
+    match schema {
+        Value::Object(members) => {
+            if let Some(Value::Object(properties)) = members.get("properties") {
+                let mut seen: BTreeMap<String, &str> = BTreeMap::new();
+                for parameter in properties.keys() {
+                    if let Some(other) = seen.insert(parameter.to_lowercase(), parameter) {
+                        let at = [place.as_slice(), &["properties", parameter]].concat();
+                        mistakes.add(&at, format!("the parameters `{other}` and `{parameter}` differ only in case"));
+                    }
+                }
+            }
+            for (key, below) in members {
+                place.push(key);
+                twins(below, place, mistakes);
+                place.pop();
+            }
+        }
+        Value::Array(elements) => {
+            for below in elements {
+                twins(below, place, mistakes);
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// `{{credential:NAME.FIELD}}` in a tool's headers, `url` and `env`: the credential and the field exist.
+fn credential_references(config: &Config, tool_name: &str, tool: &ToolSettings, mistakes: &mut Mistakes) {
+    let mut texts: Vec<(Vec<&str>, &str)> = Vec::new();
+    if let Some(http) = &tool.http {
+        texts.push((vec!["tools", tool_name, "http", "url"], &http.url));
+        let headers = http.headers.iter();
+        texts.extend(
+            headers.map(|(key, text)| (vec!["tools", tool_name, "http", "headers", key], text.reveal().as_str())),
+        );
+    }
+    if let Some(shell) = &tool.shell {
+        let values = shell.env.0.iter().filter_map(|(key, text)| Some((key, text.as_ref()?)));
+        texts.extend(values.map(|(key, text)| (vec!["tools", tool_name, "shell", "env", key], text.reveal().as_str())));
+    }
+    for (place, text) in texts {
+        for reference in text.split("{{credential:").skip(1) {
+            let Some((reference, _)) = reference.split_once("}}") else {
+                mistakes.add(&place, "a `{{credential:` has no `}}`");
+                continue;
+            };
+            let Some((credential, field)) = reference.split_once('.') else {
+                mistakes.add(&place, "a credential is named `{{credential:NAME.FIELD}}`");
+                continue;
+            };
+            match config.credentials.get(credential) {
+                None => mistakes.add(&place, format!("no credential is called `{credential}`")),
+                Some(known) if !known.fields.contains_key(field) => {
+                    mistakes.add(&place, format!("the credential `{credential}` has no field `{field}`"));
+                }
+                Some(_) if config.secrets.keys.is_empty() => {
+                    mistakes
+                        .add(&place, "a tool that takes a credential needs a key under `secrets.keys`, which seals it");
+                }
+                Some(_) => {}
+            }
+        }
+    }
+}
+
+/// The agents.
+pub fn agents(config: &Config, root: &Node, mistakes: &mut Mistakes) {
+    for (agent_name, agent) in &config.agents {
+        name(&["agents", agent_name], "agent", agent_name, mistakes);
+        if root.at(&["agents", agent_name]).is_none_or(|node| node.broken) {
+            continue;
+        }
+        if !agent.model.is_empty() && !config.models.contains_key(&agent.model) {
+            mistakes.add(&["agents", agent_name, "model"], format!("no model is called `{}`", agent.model));
+        }
+        let human = agent.human.iter().map(|kind| ("human", kind.tool()));
+        let subs = agent.sub_agents.iter().map(|sub| ("sub_agents", sub.agent.as_str()));
+        let tools = agent.tools.iter().map(|tool| ("tools", tool.as_str()));
+        let mut seen: BTreeMap<&str, &str> = BTreeMap::new();
+        let mut positions: BTreeMap<&str, usize> = BTreeMap::new();
+        for (list, offered) in human.chain(tools).chain(subs) {
+            let position = positions.entry(list).or_default();
+            let index = position.to_string();
+            *position += 1;
+            let place = ["agents", agent_name, list, &index];
+            match list {
+                "tools" if !config.tools.contains_key(offered) => {
+                    mistakes.add(&place, format!("no tool is called `{offered}`"));
+                }
+                "sub_agents" if !offered.is_empty() && !config.agents.contains_key(offered) => {
+                    mistakes.add(&place, format!("no agent is called `{offered}`"));
+                }
+                _ => {}
+            }
+            if list != "human" && HumanKind::ALL.iter().any(|kind| kind.tool() == offered) {
+                mistakes.add(&place, format!("the name `{offered}` is kept for `human`"));
+            } else if let Some(other) = seen.insert(offered, list) {
+                let detail = if other == list {
+                    format!("`{offered}` is here for the second time")
+                } else {
+                    format!(
+                        "`{offered}` is in `{other}` too: an agent's tools, sub-agents and `human` share one name space"
+                    )
+                };
+                mistakes.add(&place, detail);
+            }
+        }
+        asks_for_credentials(config, agent_name, &agent.human, mistakes);
+        let limits = &agent.limits;
+        let counts = [
+            ("max_model_calls", limits.max_model_calls),
+            ("max_tasks", limits.max_tasks),
+            ("max_calls", limits.max_calls),
+        ];
+        for (key, count) in counts {
+            at_least_one(&["agents", agent_name, "limits", key], count, mistakes);
+        }
+        positive(&["agents", agent_name, "limits", "max_duration"], limits.max_duration, mistakes);
+        if agent.open_to.as_ref().is_some_and(|to| to.tenants.is_empty() && to.users.is_empty() && to.groups.is_empty())
+        {
+            mistakes.warn(&["agents", agent_name, "open_to"], format!("nobody may use the agent `{agent_name}`"));
+        }
+    }
+}
+
+fn asks_for_credentials(config: &Config, agent: &str, human: &[HumanKind], mistakes: &mut Mistakes) {
+    if !human.contains(&HumanKind::Credentials) {
+        return;
+    }
+    let place = ["agents", agent, "human"];
+    if config.credentials.is_empty() {
+        mistakes
+            .add(&place, "`credentials` is offered, but nothing is named under `credentials` that it could ask for");
+    }
+    if config.secrets.keys.is_empty() {
+        mistakes.add(&place, "`credentials` needs a key under `secrets.keys`, which seals what is given");
+    }
+}
+
+/// The rules. (Expressions are the policy's to check, people are looked at in `check_people.rs`.)
+pub fn rules(config: &Config, root: &Node, mistakes: &mut Mistakes) {
+    let subs = config.agents.values().flat_map(|agent| agent.sub_agents.iter().map(|sub| sub.agent.as_str()));
+    let callable: BTreeSet<&str> = config.tools.keys().map(String::as_str).chain(subs).collect();
+    for (index, rule) in config.policy.iter().enumerate() {
+        let at = index.to_string();
+        if root.at(&["policy", &at]).is_none_or(|node| node.broken) {
+            continue;
+        }
+        let place = |rest: &[&str]| {
+            ["policy", &at].into_iter().chain(rest.iter().copied()).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let mut add = |rest: &[&str], detail: String| {
+            let place = place(rest);
+            mistakes.add(&place.iter().map(String::as_str).collect::<Vec<_>>(), detail);
+        };
+        if !rule.name.is_empty() {
+            if rule.name.chars().any(char::is_control) || rule.name.chars().count() > 128 {
+                add(&["name"], "a rule's name has 128 visible characters at most".to_owned());
+            }
+            if config.policy.iter().take(index).any(|other| other.name == rule.name) {
+                add(&["name"], format!("a rule before this one is called `{}` too", rule.name));
+            }
+        }
+        let mut matched: BTreeSet<&str> = BTreeSet::new();
+        for (entry, pattern) in rule.tools.iter().enumerate() {
+            let found = matches(pattern, &callable);
+            let human = HumanKind::ALL.iter().any(|kind| kind.tool() == pattern);
+            match found {
+                None => add(&["tools", &entry.to_string()], format!("`{pattern}` is neither a name nor a glob")),
+                Some(found) if found.is_empty() && !human => {
+                    add(&["tools", &entry.to_string()], format!("`{pattern}` names no tool"));
+                }
+                Some(found) => matched.extend(found),
+            }
+        }
+        if rule.when.as_ref().is_some_and(|when| when.len() > 1024) {
+            add(&["when"], "an expression has 1 KiB at most".to_owned());
+        }
+        if rule.approvers.required == 0 {
+            add(&["approvers", "required"], "expected 1 or more".to_owned());
+        }
+        if rule.expires_in.0.is_some_and(|time| time.is_zero()) {
+            add(&["expires_in"], "expected more than nothing; without a deadline it is `never`".to_owned());
+        }
+        if rule.allow.is_empty() {
+            add(&["allow"], "an approval that allows no answer could not be answered".to_owned());
+        }
+        for (entry, action) in rule.allow.iter().enumerate() {
+            if matches!(action, Action::Retry | Action::Mixed) {
+                let detail = format!(
+                    "`{}` is no answer to an approval: known are `approve`, `reject`, `edit`, `respond`",
+                    action.as_str()
+                );
+                add(&["allow", &entry.to_string()], detail);
+            }
+        }
+        let shell = matched.iter().find(|tool| config.tools.get(**tool).is_some_and(|tool| tool.shell.is_some()));
+        if let (Decide::Allow, None, Some(shell)) = (rule.decide, &config.auth, shell) {
+            add(&["decide"], format!("without `auth` no rule may allow a shell tool, and this one allows `{shell}`"));
+        }
+    }
+}
+
+/// The tools that a pattern names; `None` when it is no pattern. `request_…` tools are named exactly or not at all.
+fn matches<'t>(pattern: &str, callable: &BTreeSet<&'t str>) -> Option<Vec<&'t str>> {
+    if !pattern.contains(['*', '?', '[', '{', '\\', '!']) {
+        return Some(callable.iter().copied().filter(|tool| *tool == pattern).collect());
+    }
+    let glob = GlobBuilder::new(pattern).build().ok()?.compile_matcher();
+    Some(callable.iter().copied().filter(|tool| glob.is_match(tool)).collect())
+}

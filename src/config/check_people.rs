@@ -1,0 +1,161 @@
+//! What is wrong with who may come in, and rules that nobody could satisfy.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sha2::{Digest as _, Sha256};
+
+use super::Config;
+use super::parts::{ApproversSettings, Decide};
+use super::settings::{ApiKey, Use};
+use super::tree::Node;
+use crate::people::directory::is_user;
+use crate::world::Mistakes;
+
+/// Looks at the accounts and at the approvers of every rule.
+pub fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
+    let Some(auth) = &config.auth else { return };
+    let written = root.get("auth").filter(|node| !node.broken);
+    let keys = written.and_then(|node| node.get("api_keys"));
+    if written.is_some() && keys.is_none_or(|keys| keys.elements().is_empty() && !keys.broken) {
+        mistakes
+            .add(&["auth"], "`api_keys` names nobody, so nobody could come in; without accounts there is no `auth`");
+    }
+    let mut seen: BTreeMap<[u8; 32], usize> = BTreeMap::new();
+    let mut groups: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
+    for (index, key) in auth.api_keys.iter().enumerate() {
+        let at = index.to_string();
+        let place = ["auth", "api_keys", &at];
+        let Some(node) = root.at(&place).filter(|node| !node.broken) else { continue };
+        person(key, &place, mistakes);
+        if let Some(hash) = secret(key, node, &place, mistakes) {
+            if seen.insert(hash, index).is_some() {
+                mistakes.add(&place, "this key is here for the second time; each has its own");
+            }
+        }
+        if key.user.is_empty() {
+            continue;
+        }
+        let own: BTreeSet<&str> = key.groups.iter().map(String::as_str).collect();
+        let first = groups.entry((&key.tenant, &key.user)).or_insert_with(|| own.clone());
+        if *first != own {
+            let detail =
+                format!("the user `{}` is here with other groups; the same user has the same groups", key.user);
+            mistakes.add(&[&place[..], &["groups"]].concat(), detail);
+        }
+        if key.may.is_empty() {
+            mistakes.warn(&[&place[..], &["may"]].concat(), format!("this key of `{}` may do nothing", key.user));
+        }
+    }
+    rules(config, &auth.api_keys, root, mistakes);
+}
+
+fn person(key: &ApiKey, place: &[&str], mistakes: &mut Mistakes) {
+    let words = [("user", &key.user), ("tenant", &key.tenant)];
+    for (what, text) in words {
+        if !(is_user(text) || (what == "user" && text.is_empty())) {
+            mistakes.add(&[place, &[what]].concat(), format!("a {what} is 1 to 128 visible characters without blanks"));
+        }
+    }
+    for (index, group) in key.groups.iter().enumerate() {
+        let sound = !group.contains(',') && group.trim() == group && is_user(&group.replace(' ', "_"));
+        if !sound {
+            let detail = "a group is 1 to 128 visible characters without commas";
+            mistakes.add(&[place, &["groups", &index.to_string()]].concat(), detail);
+        }
+    }
+}
+
+/// The key's hash, when it has one.
+fn secret(key: &ApiKey, node: &Node, place: &[&str], mistakes: &mut Mistakes) -> Option<[u8; 32]> {
+    match (&key.key, &key.key_sha256) {
+        (Some(_), Some(_)) => {
+            mistakes.add(place, "`key` or `key_sha256` is said, not both");
+            None
+        }
+        (Some(text), None) => {
+            let text = text.reveal();
+            let place = [place, &["key"]].concat();
+            if text.chars().count() < 16 {
+                mistakes.add(&place, "a key has at least 16 characters");
+            } else if !text.chars().all(|c| c.is_ascii_graphic()) {
+                mistakes.add(&place, "a key has visible ASCII characters only: it is sent in a header");
+            } else {
+                return Some(Sha256::digest(text.as_bytes()).into());
+            }
+            None
+        }
+        (None, Some(hex)) => {
+            let hash = parse_hex(hex.reveal());
+            if hash.is_none() {
+                mistakes.add(&[place, &["key_sha256"]].concat(), "expected a SHA-256: 64 hex digits");
+            }
+            hash
+        }
+        (None, None) => {
+            let broken = ["key", "key_sha256"].iter().any(|key| node.get(key).is_some_and(|node| node.broken));
+            if !broken {
+                mistakes.add(place, "`key` or `key_sha256` is missing");
+            }
+            None
+        }
+    }
+}
+
+/// 32 bytes in hex.
+#[must_use]
+pub fn parse_hex(text: &str) -> Option<[u8; 32]> {
+    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    let mut hash = [0; 32];
+    for (index, byte) in hash.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * index..2 * index + 2)?, 16).ok()?;
+    }
+    Some(hash)
+}
+
+/// Every rule that holds can be satisfied in some tenant.
+fn rules(config: &Config, keys: &[ApiKey], root: &Node, mistakes: &mut Mistakes) {
+    let broken =
+        root.at(&["auth", "api_keys"]).is_some_and(|list| list.broken || list.elements().iter().any(|key| key.broken));
+    if broken || keys.is_empty() {
+        return;
+    }
+    let tenants: BTreeSet<&str> = keys.iter().map(|key| key.tenant.as_str()).collect();
+    for (index, rule) in config.policy.iter().enumerate() {
+        let at = index.to_string();
+        let sound = root
+            .at(&["policy", &at])
+            .is_some_and(|node| !node.broken && node.get("approvers").is_none_or(|approvers| !has_broken(approvers)));
+        if rule.decide != Decide::Hold || !sound {
+            continue;
+        }
+        let most = tenants.iter().map(|tenant| most(&rule.approvers, tenant, keys)).max().unwrap_or(0);
+        if rule.approvers.required > 0 && most < u64::from(rule.approvers.required) {
+            let detail = format!(
+                "in no tenant could this rule be satisfied: it asks for {} different people, and {most} could answer",
+                rule.approvers.required
+            );
+            mistakes.add(&["policy", &at, "approvers"], detail);
+        }
+    }
+}
+
+fn has_broken(node: &Node) -> bool {
+    node.broken || node.elements().iter().any(has_broken) || node.entries().iter().any(|entry| has_broken(&entry.node))
+}
+
+/// How many different people of a tenant could approve, at most.
+fn most(approvers: &ApproversSettings, tenant: &str, keys: &[ApiKey]) -> u64 {
+    let of_tenant = || keys.iter().filter(|key| key.tenant == tenant && key.may.contains(&Use::Decide));
+    let owner = u64::from(approvers.owner());
+    let named: BTreeSet<&str> = approvers.users.iter().map(String::as_str).collect();
+    if of_tenant().any(|key| key.act_as) {
+        return if approvers.groups.is_empty() { named.len() as u64 + owner } else { u64::MAX };
+    }
+    let may = |key: &&ApiKey| {
+        named.contains(key.user.as_str()) || key.groups.iter().any(|group| approvers.groups.contains(group))
+    };
+    let people: BTreeSet<&str> = of_tenant().filter(may).map(|key| key.user.as_str()).collect();
+    people.len() as u64 + owner
+}

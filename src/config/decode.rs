@@ -1,0 +1,292 @@
+//! From the tree to typed settings. serde stops at the first mistake; here the place of each is reported, set aside,
+//! and the rest is read again, so that one run finds them all.
+//! What must stay true: no message repeats a value, only names of keys and what was expected.
+
+use std::fmt;
+
+use serde::de::value::{MapAccessDeserializer, StrDeserializer};
+use serde::de::{self, Deserialize, DeserializeSeed, Expected, IntoDeserializer, Unexpected, Visitor};
+use serde::forward_to_deserialize_any;
+
+use super::tree::{Entry, Kind, Node};
+use crate::world::Mistakes;
+
+/// Reads a node as `T`, reporting every mistake below it. What is wrong is marked broken, and left at its default.
+pub fn read<T: for<'de> Deserialize<'de> + Default>(node: &mut Node, place: &[&str], mistakes: &mut Mistakes) -> T {
+    loop {
+        let fault = match T::deserialize(Reader(node)) {
+            Ok(value) => return value,
+            Err(fault) => fault,
+        };
+        let path: Vec<String> = fault.path.iter().rev().cloned().collect();
+        let full: Vec<&str> = place.iter().copied().chain(path.iter().map(String::as_str)).collect();
+        mistakes.add(&full, fault.detail);
+        if path.is_empty() || !set_aside(node, &path) {
+            node.broken = true;
+            return T::default();
+        }
+    }
+}
+
+/// Marks the node at a path as broken; false when it cannot be found, or is already.
+pub fn set_aside(node: &mut Node, path: &[String]) -> bool {
+    let mut at = node;
+    for step in path {
+        let Some(next) = at.get_mut(step) else { return false };
+        at = next;
+    }
+    !std::mem::replace(&mut at.broken, true)
+}
+
+/// What is wrong, and the way to it, from the inside out.
+#[derive(Debug)]
+struct Fault {
+    path: Vec<String>,
+    detail: String,
+}
+
+impl Fault {
+    fn within(mut self, step: impl Into<String>) -> Self {
+        self.path.push(step.into());
+        self
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.detail)
+    }
+}
+
+impl std::error::Error for Fault {}
+
+impl de::Error for Fault {
+    fn custom<T: fmt::Display>(detail: T) -> Self {
+        Self { path: Vec::new(), detail: detail.to_string() }
+    }
+
+    fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        Self::custom(format_args!("expected {}, found {}", plain_words(expected), noun(found)))
+    }
+
+    fn invalid_value(_: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        Self::custom(format_args!("expected {}", plain_words(expected)))
+    }
+
+    fn invalid_length(_: usize, expected: &dyn Expected) -> Self {
+        Self::custom(format_args!("expected {}", plain_words(expected)))
+    }
+
+    fn unknown_variant(_: &str, known: &'static [&'static str]) -> Self {
+        Self::custom(format_args!("expected one of {}", listed(known)))
+    }
+
+    fn unknown_field(field: &str, known: &'static [&'static str]) -> Self {
+        let fault = if known.is_empty() {
+            Self::custom(format_args!("unknown key `{field}`; none is known here"))
+        } else {
+            Self::custom(format_args!("unknown key `{field}`; known are {}", listed(known)))
+        };
+        fault.within(field)
+    }
+}
+
+/// serde's words for what it expects, in the words of an operator.
+fn plain_words(expected: &dyn Expected) -> String {
+    let words = expected.to_string();
+    let plain = match words.as_str() {
+        "a string" | "string" | "str" => "text",
+        "a boolean" => "true or false",
+        "a sequence" => "a list",
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, 0 or more",
+        "i64" | "i32" => "a whole number",
+        "f64" => "a number",
+        "unit" => "nothing",
+        other if other.starts_with("struct ") || other == "a map" => "a map",
+        other if other.starts_with("a sequence") => "a list",
+        other if other.starts_with("enum ") => "a word",
+        other => other,
+    };
+    plain.to_owned()
+}
+
+fn noun(found: Unexpected<'_>) -> &'static str {
+    match found {
+        Unexpected::Bool(_) => "true or false",
+        Unexpected::Unsigned(_) | Unexpected::Signed(_) | Unexpected::Float(_) => "a number",
+        Unexpected::Char(_) | Unexpected::Str(_) | Unexpected::Bytes(_) => "text",
+        Unexpected::Unit | Unexpected::Option => "nothing",
+        Unexpected::Seq => "a list",
+        Unexpected::Map => "a map",
+        Unexpected::NewtypeStruct
+        | Unexpected::Enum
+        | Unexpected::UnitVariant
+        | Unexpected::NewtypeVariant
+        | Unexpected::TupleVariant
+        | Unexpected::StructVariant
+        | Unexpected::Other(_) => "something else",
+    }
+}
+
+fn listed(words: &[&str]) -> String {
+    words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// A node, as serde reads it.
+struct Reader<'n>(&'n Node);
+
+impl<'de> de::Deserializer<'de> for Reader<'de> {
+    type Error = Fault;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        match &self.0.kind {
+            Kind::Null => visitor.visit_unit(),
+            Kind::Bool(value) => visitor.visit_bool(*value),
+            Kind::Number(number) => match (number.as_u64(), number.as_i64(), number.as_f64()) {
+                (Some(number), _, _) => visitor.visit_u64(number),
+                (_, Some(number), _) => visitor.visit_i64(number),
+                (_, _, number) => visitor.visit_f64(number.unwrap_or(f64::NAN)),
+            },
+            Kind::Text(text) => visitor.visit_borrowed_str(text),
+            Kind::List(elements) => visitor.visit_seq(Elements { elements, next: 0 }),
+            Kind::Map(entries) => visitor.visit_map(Entries { entries: entries.iter(), value: None }),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        match &self.0.kind {
+            Kind::Null => visitor.visit_none(),
+            Kind::Bool(_) | Kind::Number(_) | Kind::Text(_) | Kind::List(_) | Kind::Map(_) => visitor.visit_some(self),
+        }
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Fault> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        words: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        match self.0.text() {
+            Some(text) => visitor.visit_enum::<StrDeserializer<'_, Fault>>(text.into_deserializer()),
+            None => Err(de::Error::custom(format_args!("expected one of {}, found {}", listed(words), self.0.noun()))),
+        }
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct seq tuple
+        tuple_struct map struct identifier ignored_any
+    }
+}
+
+/// The elements of a list, those set aside passed over.
+struct Elements<'n> {
+    elements: &'n [Node],
+    next: usize,
+}
+
+impl<'de> de::SeqAccess<'de> for Elements<'de> {
+    type Error = Fault;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Fault> {
+        while let Some(node) = self.elements.get(self.next) {
+            let index = self.next;
+            self.next += 1;
+            if !node.broken {
+                return seed.deserialize(Reader(node)).map(Some).map_err(|fault| fault.within(index.to_string()));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The entries of a map, those set aside passed over.
+struct Entries<'n> {
+    entries: std::slice::Iter<'n, Entry>,
+    value: Option<&'n Entry>,
+}
+
+impl<'de> de::MapAccess<'de> for Entries<'de> {
+    type Error = Fault;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Fault> {
+        self.value = self.entries.find(|entry| !entry.node.broken);
+        let Some(entry) = self.value else { return Ok(None) };
+        seed.deserialize(StrDeserializer::<Fault>::new(&entry.key)).map(Some)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Fault> {
+        let Some(entry) = self.value.take() else { return Err(de::Error::custom("a value without its key")) };
+        seed.deserialize(Reader(&entry.node)).map_err(|fault| fault.within(entry.key.clone()))
+    }
+}
+
+/// Reads the map that a visitor was given as a struct: for settings that are text or a map.
+///
+/// # Errors
+/// What the struct says.
+pub fn from_map<'de, T: Deserialize<'de>, A: de::MapAccess<'de>>(map: A) -> Result<T, A::Error> {
+    T::deserialize(MapAccessDeserializer::new(map))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tree;
+    use serde::Deserialize;
+    use std::collections::BTreeMap;
+
+    #[derive(Debug, Default, Deserialize, PartialEq)]
+    #[serde(default, deny_unknown_fields)]
+    struct Settings {
+        name: String,
+        count: u32,
+        word: Word,
+        list: Vec<u8>,
+        by_name: BTreeMap<String, Inner>,
+        maybe: Option<bool>,
+    }
+
+    #[derive(Debug, Default, Deserialize, PartialEq)]
+    #[serde(default, deny_unknown_fields)]
+    struct Inner {
+        a: String,
+    }
+
+    #[derive(Debug, Default, Deserialize, PartialEq)]
+    #[serde(rename_all = "snake_case")]
+    enum Word {
+        #[default]
+        One,
+        Two,
+    }
+
+    #[test]
+    fn every_mistake_of_one_map_is_found_and_the_rest_is_read() {
+        let text = "name: 7\ncount: many\nword: sk-hidden\nlist: [1, two, 3, 4000]\nby_name: {x: {a: ok, b: 1, c: 2}, y: 5}\nmaybe: ~\nother: 1\n";
+        let mut mistakes = Mistakes::default();
+        let mut node = tree::parse(text, None, &mut mistakes).unwrap();
+        let settings: Settings = read(&mut node, &["top"], &mut mistakes);
+        let found: Vec<_> =
+            mistakes.found.iter().map(|mistake| format!("{}: {}", mistake.place.join("."), mistake.detail)).collect();
+        assert_eq!(
+            found,
+            [
+                "top.name: expected text, found a number",
+                "top.count: expected a whole number, 0 or more, found text",
+                "top.word: expected one of `one`, `two`",
+                "top.list.1: expected a whole number, 0 or more, found text",
+                "top.list.3: expected a whole number, 0 or more",
+                "top.by_name.x.b: unknown key `b`; known are `a`",
+                "top.by_name.x.c: unknown key `c`; known are `a`",
+                "top.by_name.y: expected a map, found a number",
+                "top.other: unknown key `other`; known are `name`, `count`, `word`, `list`, `by_name`, `maybe`",
+            ]
+        );
+        assert_eq!(settings.list, [1, 3]);
+        assert_eq!(settings.by_name["x"].a, "ok");
+    }
+}

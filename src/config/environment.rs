@@ -1,0 +1,62 @@
+//! The door to the environment and to the files that the configuration names. A parameter everywhere else, so that a
+//! test brings its own.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// The variables, and a way to read files.
+#[derive(Clone, Default)]
+pub struct Environment {
+    variables: BTreeMap<String, String>,
+    files: Option<BTreeMap<PathBuf, String>>,
+}
+
+impl fmt::Debug for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Environment({} variables)", self.variables.len())
+    }
+}
+
+impl Environment {
+    /// The process's own. Variables that are not Unicode do not exist.
+    #[must_use]
+    pub fn process() -> Self {
+        let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        };
+        Self { variables: std::env::vars_os().filter_map(text).collect(), files: None }
+    }
+
+    /// One of these variables and these files, and nothing else.
+    #[must_use]
+    pub fn of(variables: &[(&str, &str)], files: &[(&str, &str)]) -> Self {
+        let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        Self {
+            variables: variables.iter().map(own).collect(),
+            files: Some(files.iter().map(|(path, text)| (PathBuf::from(path), (*text).to_owned())).collect()),
+        }
+    }
+
+    /// A variable.
+    #[must_use]
+    pub fn variable(&self, name: &str) -> Option<&str> {
+        self.variables.get(name).map(String::as_str)
+    }
+
+    /// All variables, by name.
+    pub fn variables(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.variables.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// A file's text.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is not UTF-8.
+    pub fn file(&self, path: &Path) -> std::io::Result<String> {
+        match &self.files {
+            None => std::fs::read_to_string(path),
+            Some(files) => files.get(path).cloned().ok_or_else(|| std::io::ErrorKind::NotFound.into()),
+        }
+    }
+}

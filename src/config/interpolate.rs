@@ -1,0 +1,203 @@
+//! `${NAME}`, `${NAME:-default}`, `${file:/path}` and `$${` in the strings of the tree, after it was parsed.
+//! What must stay true: the values that were filled in are remembered with the place they stand at, so that they can be
+//! kept out of everything that is shown; no message repeats one.
+
+use std::path::Path;
+
+use super::environment::Environment;
+use super::tree::{Kind, Node};
+use crate::secret::Secret;
+use crate::world::Mistakes;
+
+/// A value that was filled in.
+#[derive(Clone, Debug)]
+pub struct Filled {
+    /// The variable's or the file's name.
+    pub name: String,
+    /// The place it stands at.
+    pub place: Vec<String>,
+    /// The value.
+    pub value: Secret<String>,
+}
+
+/// Replaces every `${…}` below a node.
+pub struct Interpolation<'a> {
+    /// Where variables and files come from.
+    pub environment: &'a Environment,
+    /// What relative paths are relative to.
+    pub directory: &'a Path,
+    /// What was filled in.
+    pub filled: Vec<Filled>,
+    /// What is wrong.
+    pub mistakes: &'a mut Mistakes,
+}
+
+impl Interpolation<'_> {
+    /// Works through a node. A string with a mistake is set aside.
+    pub fn run(&mut self, node: &mut Node, place: &mut Vec<String>) {
+        match &mut node.kind {
+            Kind::Null | Kind::Bool(_) | Kind::Number(_) => {}
+            Kind::Text(text) => match self.text(text, place) {
+                Some(new) => *text = new,
+                None => node.broken = true,
+            },
+            Kind::List(elements) => {
+                for (index, element) in elements.iter_mut().enumerate() {
+                    place.push(index.to_string());
+                    self.run(element, place);
+                    place.pop();
+                }
+            }
+            Kind::Map(entries) => {
+                for entry in entries {
+                    place.push(entry.key.clone());
+                    self.run(&mut entry.node, place);
+                    place.pop();
+                }
+            }
+        }
+    }
+
+    fn text(&mut self, text: &str, place: &[String]) -> Option<String> {
+        let mut out = String::with_capacity(text.len());
+        let mut rest = text;
+        let mut sound = true;
+        while let Some((before, after)) = rest.split_once("${") {
+            if let Some(before) = before.strip_suffix('$') {
+                out.push_str(before);
+                out.push_str("${");
+                rest = after;
+                continue;
+            }
+            out.push_str(before);
+            let Some((inside, tail)) = after.split_once('}') else {
+                self.complain(place, "a `${` has no `}`; a literal one is written `$${`");
+                return None;
+            };
+            match self.one(inside, place) {
+                Some(value) => out.push_str(&value),
+                None => sound = false,
+            }
+            rest = tail;
+        }
+        out.push_str(rest);
+        sound.then_some(out)
+    }
+
+    fn complain(&mut self, place: &[String], detail: &str) {
+        let place: Vec<&str> = place.iter().map(String::as_str).collect();
+        self.mistakes.add(&place, detail);
+    }
+
+    fn one(&mut self, inside: &str, place: &[String]) -> Option<String> {
+        if let Some(path) = inside.strip_prefix("file:") {
+            return self.file(path, place);
+        }
+        let (name, default) = inside.split_once(":-").map_or((inside, None), |(name, default)| (name, Some(default)));
+        let sound = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        if !sound {
+            self.complain(
+                place,
+                "a `${…}` is `${NAME}`, `${NAME:-default}` or `${file:/path}`; a literal `${` is written `$${`",
+            );
+            return None;
+        }
+        let value = self.environment.variable(name).filter(|value| !value.is_empty()).or(default).map(str::to_owned);
+        let Some(value) = value else {
+            let what = if self.environment.variable(name).is_some() { "is empty" } else { "is not set" };
+            self.complain(place, &format!("the variable `{name}` {what}"));
+            return None;
+        };
+        self.remember(name, place, &value);
+        Some(value)
+    }
+
+    fn file(&mut self, path: &str, place: &[String]) -> Option<String> {
+        if path.is_empty() {
+            self.complain(place, "a `${file:…}` names no file");
+            return None;
+        }
+        let text = match self.environment.file(&self.directory.join(path)) {
+            Ok(text) => text,
+            Err(error) => {
+                self.complain(place, &format!("the file `{path}` cannot be read: {}", error.kind()));
+                return None;
+            }
+        };
+        let value = text.strip_suffix('\n').map_or(text.as_str(), |line| line.strip_suffix('\r').unwrap_or(line));
+        if value.is_empty() {
+            self.complain(place, &format!("the file `{path}` is empty"));
+            return None;
+        }
+        self.remember(path.rsplit('/').next().unwrap_or(path), place, value);
+        Some(value.to_owned())
+    }
+
+    fn remember(&mut self, name: &str, place: &[String], value: &str) {
+        self.filled.push(Filled { name: name.to_owned(), place: place.to_vec(), value: Secret::new(value.to_owned()) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tree::Origin;
+
+    fn fill(text: &str) -> (Option<String>, Vec<(String, String)>, Vec<String>) {
+        let environment = Environment::of(
+            &[("KEY", "sk-1"), ("EMPTY", ""), ("_A1", "x")],
+            &[("/run/k", "from file\n"), ("/run/two", "a\n\n"), ("/etc/h/near", "n"), ("/run/nothing", "\n")],
+        );
+        let mut mistakes = Mistakes::default();
+        let mut node = Node::new(Origin::Flag("x"), Kind::Text(text.to_owned()));
+        let mut run = Interpolation {
+            environment: &environment,
+            directory: Path::new("/etc/h"),
+            filled: Vec::new(),
+            mistakes: &mut mistakes,
+        };
+        run.run(&mut node, &mut Vec::new());
+        let filled = run.filled.iter().map(|one| (one.name.clone(), one.value.reveal().clone())).collect();
+        let details = mistakes.found.into_iter().map(|mistake| mistake.detail).collect();
+        ((!node.broken).then(|| node.text().unwrap().to_owned()), filled, details)
+    }
+
+    #[test]
+    fn variables_defaults_and_files_are_filled_in() {
+        for (text, expected) in [
+            ("Bearer ${KEY}", "Bearer sk-1"),
+            ("${KEY}${_A1}", "sk-1x"),
+            ("${NOT_SET:-some: thing}", "some: thing"),
+            ("${EMPTY:-d}", "d"),
+            ("${KEY:-d}", "sk-1"),
+            ("${NOT_SET:-}", ""),
+            ("${file:/run/k}", "from file"),
+            ("${file:/run/two}", "a\n"),
+            ("${file:near}", "n"),
+            ("$${KEY} $$ $KEY {KEY}", "${KEY} $$ $KEY {KEY}"),
+            ("$${${KEY}}", "${sk-1}"),
+        ] {
+            assert_eq!(fill(text).0.as_deref(), Some(expected), "{text}");
+        }
+        assert_eq!(fill("${KEY}").1, [("KEY".to_owned(), "sk-1".to_owned())]);
+        assert_eq!(fill("${file:/run/k}").1, [("k".to_owned(), "from file".to_owned())]);
+    }
+
+    #[test]
+    fn what_is_missing_or_empty_is_a_mistake_each_for_itself() {
+        for (text, details) in [
+            ("${NOT_SET}", vec!["the variable `NOT_SET` is not set"]),
+            ("${EMPTY} ${GONE}", vec!["the variable `EMPTY` is empty", "the variable `GONE` is not set"]),
+            ("${file:/run/gone}", vec!["the file `/run/gone` cannot be read: entity not found"]),
+            ("${file:/run/nothing}", vec!["the file `/run/nothing` is empty"]),
+            ("${KEY", vec!["a `${` has no `}`; a literal one is written `$${`"]),
+        ] {
+            let (value, _, found) = fill(text);
+            assert_eq!((value, found), (None, details.into_iter().map(str::to_owned).collect()), "{text}");
+        }
+        for text in ["${}", "${1A}", "${A B}", "${A-b}"] {
+            assert_eq!(fill(text).0, None, "{text}");
+        }
+    }
+}

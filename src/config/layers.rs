@@ -1,0 +1,228 @@
+//! What lies over the file: environment variables with two underscores, and above them the flags.
+//! What must stay true: an override is a node of the tree like any other, that says which variable it came from.
+
+use std::collections::BTreeMap;
+
+use super::environment::Environment;
+use super::tree::{self, Entry, Kind, Node, Origin};
+use crate::world::Mistakes;
+
+/// What every variable's name begins with.
+const PREFIX: &str = "HOLDPOINT_";
+
+/// The flags that stand for a key.
+#[derive(Clone, Debug, Default)]
+pub struct Flags {
+    /// `--listen`.
+    pub listen: Option<String>,
+    /// `--database-url`.
+    pub database_url: Option<String>,
+}
+
+/// Puts environment variables over the file. Shorter names first, so that `…__A` and `…__A__B` may both be set.
+/// `known` are the keys of the file's schema, for those that the file does not have yet.
+pub fn put_variables(root: &mut Node, environment: &Environment, known: &[String], mistakes: &mut Mistakes) {
+    let mut overrides: BTreeMap<(usize, &str), &str> = BTreeMap::new();
+    for (name, value) in environment.variables() {
+        if let Some((depth, path)) = path_of(name) {
+            let _ = path;
+            overrides.insert((depth, name), value);
+        }
+    }
+    for ((_, name), value) in overrides {
+        let Some((_, path)) = path_of(name) else { continue };
+        let origin = Origin::Variable(name.to_owned());
+        let mut own = Mistakes::default();
+        let Some(node) = tree::parse(value, Some(origin), &mut own).filter(|_| own.is_empty()) else {
+            mistakes.add(&[&format!("@{name}")], "the variable's value is no YAML");
+            continue;
+        };
+        if let Err(detail) = put(root, &path, node, known) {
+            mistakes.add(&[&format!("@{name}")], detail);
+        }
+    }
+}
+
+/// Puts the flags over everything.
+pub fn put_flags(root: &mut Node, flags: &Flags) {
+    let both =
+        [("--listen", "server", "listen", &flags.listen), ("--database-url", "database", "url", &flags.database_url)];
+    for (flag, section, key, value) in both {
+        if let Some(value) = value {
+            let node = Node::new(Origin::Flag(flag), Kind::Text(value.clone()));
+            // Sections are maps or absent; anything else is reported where it stands.
+            let _ = put(root, &[section.to_owned(), key.to_owned()], node, &[]);
+        }
+    }
+}
+
+/// The path of an override: its depth and its steps in lower case; `None` for a name that is none.
+fn path_of(name: &str) -> Option<(usize, Vec<String>)> {
+    let upper = name.to_ascii_uppercase();
+    let path = upper.strip_prefix(PREFIX)?;
+    let steps: Vec<String> = path.split("__").map(str::to_ascii_lowercase).collect();
+    (steps.len() > 1 && steps.iter().all(|step| !step.is_empty())).then_some((steps.len(), steps))
+}
+
+/// Puts a node at a path, making maps on the way.
+fn put(root: &mut Node, path: &[String], node: Node, known: &[String]) -> Result<(), String> {
+    let mut at = root;
+    let mut rest = path;
+    while let [step, tail @ ..] = rest {
+        if matches!(at.kind, Kind::Null) {
+            at.kind = Kind::Map(Vec::new());
+        }
+        let origin = node.origin.clone();
+        let next = match &mut at.kind {
+            Kind::List(elements) => element(elements, step)?,
+            Kind::Map(entries) => entry(entries, step, known, origin)?,
+            Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Text(_) => {
+                return Err(format!("there is nothing below which `{step}` could stand"));
+            }
+        };
+        if tail.is_empty() {
+            *next = node;
+            return Ok(());
+        }
+        at = next;
+        rest = tail;
+    }
+    Ok(())
+}
+
+/// The element of a list by its index, or by its `name`, `id` or `user`.
+fn element<'n>(elements: &'n mut [Node], step: &str) -> Result<&'n mut Node, String> {
+    let named = |node: &Node| {
+        ["name", "id", "user"].iter().any(|key| node.get(key).and_then(Node::text).is_some_and(|name| same(name, step)))
+    };
+    let by_name: Vec<usize> =
+        elements.iter().enumerate().filter(|(_, node)| named(node)).map(|(index, _)| index).collect();
+    let index = match (by_name.as_slice(), step.parse::<usize>()) {
+        ([index], _) => *index,
+        ([], Ok(index)) => index,
+        ([], Err(_)) => return Err(format!("the list has no element `{step}`")),
+        (_, _) => return Err(format!("the list has several elements `{step}`")),
+    };
+    elements.get_mut(index).ok_or_else(|| format!("the list has no element `{step}`"))
+}
+
+/// The value of a key, the one that is there or a new one.
+fn entry<'n>(
+    entries: &'n mut Vec<Entry>,
+    step: &str,
+    known: &[String],
+    origin: Origin,
+) -> Result<&'n mut Node, String> {
+    let exact = entries.iter().position(|entry| entry.key.eq_ignore_ascii_case(step));
+    let close: Vec<usize> =
+        (0..entries.len()).filter(|at| entries.get(*at).is_some_and(|entry| same(&entry.key, step))).collect();
+    let index = match (exact, close.as_slice()) {
+        (Some(index), _) | (None, &[index]) => index,
+        (None, []) => {
+            let key = known.iter().find(|key| same(key, step)).cloned().unwrap_or_else(|| step.to_owned());
+            entries.push(Entry { key, origin: origin.clone(), node: Node::new(origin, Kind::Null) });
+            entries.len() - 1
+        }
+        (None, [_, _, ..]) => return Err(format!("there are several keys that `{step}` could mean")),
+    };
+    entries.get_mut(index).map(|entry| &mut entry.node).ok_or_else(|| format!("there is no key `{step}`"))
+}
+
+/// Whether two names are the same without regard to case and to `-` and `_`.
+fn same(one: &str, other: &str) -> bool {
+    let letters = |name: &str| {
+        name.chars().filter(|c| !matches!(c, '-' | '_')).map(|c| c.to_ascii_lowercase()).collect::<Vec<_>>()
+    };
+    letters(one) == letters(other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn over(text: &str, variables: &[(&str, &str)]) -> (serde_json::Value, Vec<String>) {
+        let mut mistakes = Mistakes::default();
+        let mut node = tree::parse(text, None, &mut mistakes).unwrap();
+        let known = ["server", "public_url", "listen", "api_key"].map(str::to_owned);
+        put_variables(&mut node, &Environment::of(variables, &[]), &known, &mut mistakes);
+        let found = mistakes.found.iter().map(|one| format!("{} {}", one.place.join("."), one.detail)).collect();
+        (node.to_json(), found)
+    }
+
+    #[test]
+    fn a_variable_overrides_a_key_and_its_value_is_yaml() {
+        let (json, mistakes) = over(
+            "server: {listen: a, cors_origins: [x]}\ntools: {Lookup-Order: {http: {timeout: 1s}}}\n",
+            &[
+                ("HOLDPOINT_SERVER__LISTEN", "b:1"),
+                ("HOLDPOINT_SERVER__CORS_ORIGINS", "[y, z]"),
+                ("HOLDPOINT_SERVER__MAX_RUNNING", "7"),
+                ("holdpoint_tools__lookup_order__http__timeout", "2s"),
+                ("HOLDPOINT_SERVER__PUBLICURL", "u"),
+                ("HOLDPOINT_CONFIG", "x.yaml"),
+                ("HOLDPOINT_PORT", "1"),
+                ("HOLDPOINT___X", "1"),
+                ("OTHER__X", "1"),
+            ],
+        );
+        assert_eq!(mistakes, Vec::<String>::new());
+        assert_eq!(
+            json,
+            json!({
+                "server": {"listen": "b:1", "cors_origins": ["y", "z"], "max_running": 7, "public_url": "u"},
+                "tools": {"Lookup-Order": {"http": {"timeout": "2s"}}}
+            })
+        );
+    }
+
+    #[test]
+    fn elements_of_a_list_go_by_name_or_index_and_sections_are_made() {
+        let (json, mistakes) = over(
+            "policy: [{name: reads, decide: allow}, {name: small-refund, decide: allow}]\nauth: {api_keys: [{user: bob}]}\n",
+            &[
+                ("HOLDPOINT_POLICY__SMALL_REFUND__DECIDE", "deny"),
+                ("HOLDPOINT_POLICY__0__DECIDE", "hold"),
+                ("HOLDPOINT_AUTH__API_KEYS__BOB__KEY", "\"123\""),
+                ("HOLDPOINT_DATABASE__URL", "postgres://h/d"),
+            ],
+        );
+        assert_eq!(mistakes, Vec::<String>::new());
+        assert_eq!(
+            json,
+            json!({
+                "policy": [{"name": "reads", "decide": "hold"}, {"name": "small-refund", "decide": "deny"}],
+                "auth": {"api_keys": [{"user": "bob", "key": "123"}]},
+                "database": {"url": "postgres://h/d"}
+            })
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_put_anywhere_is_reported_by_the_variables_name() {
+        let (_, mistakes) = over(
+            "policy: []\na-b: 1\na_b: 2\nmodels: {m: text}\n",
+            &[
+                ("HOLDPOINT_POLICY__GONE__DECIDE", "x"),
+                ("HOLDPOINT_SERVER__LISTEN", "[sk-secret"),
+                ("HOLDPOINT_MODELS__M__API_KEY", "k"),
+            ],
+        );
+        assert_eq!(
+            mistakes,
+            [
+                "@HOLDPOINT_SERVER__LISTEN the variable's value is no YAML",
+                "@HOLDPOINT_MODELS__M__API_KEY there is nothing below which `api_key` could stand",
+                "@HOLDPOINT_POLICY__GONE__DECIDE the list has no element `gone`",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_flag_beats_a_variable() {
+        let mut node = Node::new(Origin::Flag("x"), Kind::Null);
+        let flags = Flags { listen: Some("1.2.3.4:5".into()), database_url: Some("sqlite://x".into()) };
+        put_flags(&mut node, &flags);
+        assert_eq!(node.to_json(), json!({"server": {"listen": "1.2.3.4:5"}, "database": {"url": "sqlite://x"}}));
+    }
+}

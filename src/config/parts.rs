@@ -1,0 +1,516 @@
+//! The typed settings of what an agent is made of: tools, agents, rules. The doc comments are the descriptions in the
+//! file's JSON Schema.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::{Value, json};
+
+use super::decode::from_map;
+use super::units::{duration_text, size_text};
+use crate::secret::Secret;
+use crate::task::decision::{Action, Then};
+use crate::task::tool_spec::Effect;
+use crate::task::verdict::OnExpiry;
+
+/// A tool. Exactly one of `http`, `shell` and `external` says who performs it.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(extend("oneOf" = [{"required": ["http"]}, {"required": ["shell"]}, {"required": ["external"]}]))]
+pub struct ToolSettings {
+    /// What it does, for the model.
+    pub description: String,
+    /// What repeating a call does.
+    pub effect: Effect,
+    /// The line an approver reads: `Refund {amount} for order {order}`.
+    pub summary: Option<String>,
+    /// JSON Schema (2020-12) of its arguments; without it there are none. A shell tool's are fixed.
+    #[schemars(schema_with = "object_schema")]
+    pub parameters: Option<Value>,
+    /// An HTTP request.
+    pub http: Option<HttpToolSettings>,
+    /// A command on this host.
+    pub shell: Option<ShellToolSettings>,
+    /// The caller performs it and posts its result.
+    pub external: Option<ExternalToolSettings>,
+}
+
+impl Default for ToolSettings {
+    fn default() -> Self {
+        Self {
+            description: String::new(),
+            effect: Effect::Once,
+            summary: None,
+            parameters: None,
+            http: None,
+            shell: None,
+            external: None,
+        }
+    }
+}
+
+impl ToolSettings {
+    /// The schema of its arguments, also where the file has none.
+    #[must_use]
+    pub fn filled_parameters(&self) -> Value {
+        if self.shell.is_some() {
+            return json!({"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]});
+        }
+        self.parameters
+            .clone()
+            .unwrap_or_else(|| json!({"type": "object", "properties": {}, "additionalProperties": false}))
+    }
+}
+
+fn object_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "object"})
+}
+
+/// An HTTP request.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(extend("required" = ["url"]))]
+pub struct HttpToolSettings {
+    /// The method.
+    pub method: Method,
+    /// The URL; `{name}` is that argument as one path segment.
+    pub url: String,
+    /// Headers.
+    pub headers: BTreeMap<String, Secret<String>>,
+    /// How long one attempt may take; `10m` at most.
+    #[serde(with = "duration_text")]
+    #[schemars(with = "duration_text::Text")]
+    pub timeout: Duration,
+}
+
+impl Default for HttpToolSettings {
+    fn default() -> Self {
+        Self { method: Method::Post, url: String::new(), headers: BTreeMap::new(), timeout: Duration::from_secs(30) }
+    }
+}
+
+/// An HTTP method.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, serde::Serialize, JsonSchema)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Method {
+    /// Arguments go into the query.
+    Get,
+    /// Arguments are the body.
+    Post,
+    /// Arguments are the body.
+    Put,
+    /// Arguments are the body.
+    Patch,
+    /// Arguments go into the query.
+    Delete,
+}
+
+impl Method {
+    /// The word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Post => "POST",
+            Self::Put => "PUT",
+            Self::Patch => "PATCH",
+            Self::Delete => "DELETE",
+        }
+    }
+}
+
+/// A command on this host: argument `{"command": "…"}`.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ShellToolSettings {
+    /// Where it runs; default the file's own directory. A relative path is the file's.
+    pub working_dir: String,
+    /// How long one attempt may take; `10m` at most.
+    #[serde(with = "duration_text")]
+    #[schemars(with = "duration_text::Text")]
+    pub timeout: Duration,
+    /// Its whole environment: names that are passed on, or a map of names and values.
+    pub env: ShellEnv,
+    /// How much of its output is kept.
+    #[serde(with = "size_text")]
+    #[schemars(with = "size_text::Text")]
+    pub max_output: u64,
+}
+
+impl Default for ShellToolSettings {
+    fn default() -> Self {
+        Self {
+            working_dir: ".".to_owned(),
+            timeout: Duration::from_secs(30),
+            env: ShellEnv::default(),
+            max_output: 64 * 1024,
+        }
+    }
+}
+
+/// A command's environment. `None` is a name that is passed on from the service's own; it is filled in when the file
+/// was read, and taken out where the service has no such variable.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ShellEnv(pub BTreeMap<String, Option<Secret<String>>>);
+
+impl<'de> Deserialize<'de> for ShellEnv {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Both;
+        impl<'de> Visitor<'de> for Both {
+            type Value = ShellEnv;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of names, or a map of names and values")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut names: A) -> Result<ShellEnv, A::Error> {
+                let mut env = BTreeMap::new();
+                while let Some(name) = names.next_element::<String>()? {
+                    env.insert(name, None);
+                }
+                Ok(ShellEnv(env))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut values: A) -> Result<ShellEnv, A::Error> {
+                let mut env = BTreeMap::new();
+                while let Some((name, value)) = values.next_entry::<String, Secret<String>>()? {
+                    env.insert(name, Some(value));
+                }
+                Ok(ShellEnv(env))
+            }
+        }
+        from.deserialize_any(Both)
+    }
+}
+
+impl JsonSchema for ShellEnv {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "ShellEnv".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"anyOf": [
+            {"type": "array", "items": {"type": "string"}, "default": []},
+            {"type": "object", "additionalProperties": {"type": "string"}}
+        ]})
+    }
+}
+
+/// A tool that the caller performs.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ExternalToolSettings {
+    /// JSON Schema of the result; without it, anything.
+    #[schemars(schema_with = "any_schema")]
+    pub result: Option<Value>,
+}
+
+fn any_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": ["object", "boolean"]})
+}
+
+/// An agent.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(extend("required" = ["model"]))]
+pub struct AgentSettings {
+    /// What it is for.
+    pub description: String,
+    /// The model it asks.
+    pub model: String,
+    /// The system prompt.
+    pub instructions: String,
+    /// The tools it is offered.
+    pub tools: Vec<String>,
+    /// What it may ask a human.
+    pub human: Vec<HumanKind>,
+    /// The agents it may call.
+    pub sub_agents: Vec<SubAgentSettings>,
+    /// Who may use it; default: everybody.
+    pub open_to: Option<OpenToSettings>,
+    /// How far a task may go before somebody looks.
+    pub limits: LimitsSettings,
+}
+
+/// What an agent may ask a human.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, serde::Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum HumanKind {
+    /// `request_human_guidance`.
+    Guidance,
+    /// `request_credentials`.
+    Credentials,
+    /// `request_confirmation`.
+    Confirmation,
+}
+
+impl HumanKind {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Guidance, Self::Credentials, Self::Confirmation];
+
+    /// The word in the file and on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Guidance => "guidance",
+            Self::Credentials => "credentials",
+            Self::Confirmation => "confirmation",
+        }
+    }
+
+    /// The tool it offers.
+    #[must_use]
+    pub fn tool(self) -> &'static str {
+        match self {
+            Self::Guidance => "request_human_guidance",
+            Self::Credentials => "request_credentials",
+            Self::Confirmation => "request_confirmation",
+        }
+    }
+}
+
+/// A sub-agent: its name, or `{ agent, session }`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SubAgentSettings {
+    /// Its name.
+    pub agent: String,
+    /// Whether it keeps its conversation over the calls of one root task.
+    pub session: bool,
+}
+
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(extend("required" = ["agent"]))]
+struct SubAgentMap {
+    /// Its name.
+    agent: String,
+    /// Whether it keeps its conversation over the calls of one root task.
+    session: bool,
+}
+
+impl<'de> Deserialize<'de> for SubAgentSettings {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Both;
+        impl<'de> Visitor<'de> for Both {
+            type Value = SubAgentSettings;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an agent's name, or a map")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<SubAgentSettings, E> {
+                Ok(SubAgentSettings { agent: name.to_owned(), session: false })
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<SubAgentSettings, A::Error> {
+                let SubAgentMap { agent, session } = from_map(map)?;
+                Ok(SubAgentSettings { agent, session })
+            }
+        }
+        from.deserialize_any(Both)
+    }
+}
+
+impl JsonSchema for SubAgentSettings {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "SubAgent".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let map = generator.subschema_for::<SubAgentMap>();
+        json_schema!({"anyOf": [{"type": "string"}, map]})
+    }
+}
+
+/// Who may use an agent: anybody who is in one of the lists.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct OpenToSettings {
+    /// Tenants.
+    pub tenants: Vec<String>,
+    /// Users.
+    pub users: Vec<String>,
+    /// Groups.
+    pub groups: Vec<String>,
+}
+
+/// How far a task may go, counted from the last user message over its tree.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct LimitsSettings {
+    /// Answers of the model.
+    pub max_model_calls: u32,
+    /// Time spent running; waiting for a human does not count.
+    #[serde(with = "duration_text")]
+    #[schemars(with = "duration_text::Text")]
+    pub max_duration: Duration,
+    /// Levels of sub-agents.
+    pub max_depth: u32,
+    /// Calls refused because a human had said no to the same call.
+    pub max_rejections: u32,
+    /// Sub-agents started by one turn.
+    pub max_children: u32,
+    /// Tasks of the tree.
+    pub max_tasks: u32,
+    /// Calls in one turn.
+    pub max_calls: u32,
+}
+
+impl Default for LimitsSettings {
+    fn default() -> Self {
+        let limits = crate::task::limits::Limits::default();
+        Self {
+            max_model_calls: limits.max_model_calls,
+            max_duration: limits.max_duration,
+            max_depth: limits.max_depth,
+            max_rejections: limits.max_rejections,
+            max_children: limits.max_children,
+            max_tasks: limits.max_tasks,
+            max_calls: limits.max_calls,
+        }
+    }
+}
+
+/// A rule. The first one that matches decides; what no rule matches is held.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(extend("required" = ["name", "tools", "decide"]))]
+pub struct RuleSettings {
+    /// Its name.
+    pub name: String,
+    /// Which tools: names and globs.
+    pub tools: Vec<String>,
+    /// A CEL expression over `args`, `tool`, `agent`, `user`, `task` and `session`, 1 KiB at most; without it: always.
+    pub when: Option<String>,
+    /// What it says.
+    pub decide: Decide,
+    /// Why, for the model and the approver.
+    pub reason: Option<String>,
+    /// Instead of "Human intervention required."
+    pub message: Option<String>,
+    /// Who may decide; default: the task's owner.
+    pub approvers: ApproversSettings,
+    /// How long the request stays open, or `never`.
+    pub expires_in: ExpiresIn,
+    /// What happens at the deadline.
+    pub on_expiry: OnExpiry,
+    /// What a rejection of every call does.
+    pub on_reject: Then,
+    /// Which answers an approval allows; default: all.
+    pub allow: Vec<Action>,
+}
+
+impl Default for RuleSettings {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            tools: Vec::new(),
+            when: None,
+            decide: Decide::Hold,
+            reason: None,
+            message: None,
+            approvers: ApproversSettings::default(),
+            expires_in: ExpiresIn::default(),
+            on_expiry: OnExpiry::Continue,
+            on_reject: Then::Cancel,
+            allow: vec![Action::Approve, Action::Reject, Action::Edit, Action::Respond],
+        }
+    }
+}
+
+/// What a rule says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, serde::Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Decide {
+    /// The call runs.
+    Allow,
+    /// A human is asked.
+    Hold,
+    /// The call is refused.
+    Deny,
+}
+
+/// Who may decide a request.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ApproversSettings {
+    /// Whether the task's owner may; default: only where neither users nor groups are named.
+    pub owner: Option<bool>,
+    /// Users.
+    pub users: Vec<String>,
+    /// Groups.
+    pub groups: Vec<String>,
+    /// How many different people have to approve.
+    pub required: u32,
+}
+
+impl Default for ApproversSettings {
+    fn default() -> Self {
+        Self { owner: None, users: Vec::new(), groups: Vec::new(), required: 1 }
+    }
+}
+
+impl ApproversSettings {
+    /// Whether the task's owner may decide.
+    #[must_use]
+    pub fn owner(&self) -> bool {
+        self.owner.unwrap_or(self.users.is_empty() && self.groups.is_empty())
+    }
+}
+
+/// A duration, or `never`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpiresIn(pub Option<Duration>);
+
+impl Default for ExpiresIn {
+    fn default() -> Self {
+        Self(Some(Duration::from_hours(24)))
+    }
+}
+
+impl<'de> Deserialize<'de> for ExpiresIn {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Both;
+        impl Visitor<'_> for Both {
+            type Value = ExpiresIn;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a duration such as `30s`, `24h` or `7d`, or `never`")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<ExpiresIn, E> {
+                if text == "never" {
+                    return Ok(ExpiresIn(None));
+                }
+                let duration = super::units::duration(text);
+                duration
+                    .map(|it| ExpiresIn(Some(it)))
+                    .ok_or_else(|| E::invalid_value(serde::de::Unexpected::Other("text"), &self))
+            }
+        }
+        from.deserialize_any(Both)
+    }
+}
+
+impl serde::Serialize for ExpiresIn {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Some(duration) => duration_text::serialize(&duration, to),
+            None => to.serialize_str("never"),
+        }
+    }
+}
+
+impl JsonSchema for ExpiresIn {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "ExpiresIn".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "string", "pattern": "^([0-9]+(ms|s|m|h|d)|never)$"})
+    }
+}

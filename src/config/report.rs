@@ -1,0 +1,114 @@
+//! What is wrong with a configuration, as it is printed: one line each, with its place.
+//! What must stay true: a last look takes every known secret out, whoever wrote the message.
+
+use std::fmt;
+
+use super::tree::{Node, Origin};
+use crate::secret::Redactor;
+use crate::world::{Mistake, Mistakes};
+
+/// Mistakes and warnings with their places.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// What keeps the service from starting.
+    pub mistakes: Vec<Line>,
+    /// What does not.
+    pub warnings: Vec<Line>,
+}
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// `holdpoint.yaml:12:5`, or the variable or flag it came from.
+    pub position: String,
+    /// The keys that lead there: `agents.billing.model`, `policy[3].when`.
+    pub path: String,
+    /// What is wrong.
+    pub detail: String,
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.path.is_empty() {
+            write!(f, "{}: {}", self.position, self.detail)
+        } else {
+            write!(f, "{}: {}: {}", self.position, self.path, self.detail)
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for line in &self.mistakes {
+            writeln!(f, "{line}")?;
+        }
+        for line in &self.warnings {
+            writeln!(f, "warning: {line}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Report {
+    /// Finds the places in the tree. In the file's order; what came from elsewhere last.
+    #[must_use]
+    pub fn new(file: String, root: &Node, mistakes: Mistakes, secrets: &Redactor) -> Self {
+        let mut report = Self::default();
+        for (from, to) in [(mistakes.found, &mut report.mistakes), (mistakes.warnings, &mut report.warnings)] {
+            let mut placed: Vec<_> = from.into_iter().map(|mistake| place(&file, root, mistake, secrets)).collect();
+            placed.sort_by_key(|(order, _)| *order);
+            *to = placed.into_iter().map(|(_, line)| line).collect();
+            to.dedup();
+        }
+        report
+    }
+}
+
+/// Adds what the rooms found, but where the same part is known to be wrong already: it is at a default there.
+pub fn merge(mistakes: &mut Mistakes, rooms: Mistakes) {
+    let known: Vec<Vec<String>> = mistakes.found.iter().map(|mistake| mistake.place.clone()).collect();
+    let sound = |mistake: &Mistake| {
+        !known.iter().any(|place| place.starts_with(&mistake.place) || mistake.place.starts_with(place))
+    };
+    mistakes.found.extend(rooms.found.into_iter().filter(&sound));
+    mistakes.warnings.extend(rooms.warnings.into_iter().filter(&sound));
+}
+
+fn place(file: &str, root: &Node, mistake: Mistake, secrets: &Redactor) -> ((usize, usize), Line) {
+    let (explicit, path) = match mistake.place.split_first() {
+        Some((first, rest)) if first.starts_with('@') => (first.strip_prefix('@'), rest),
+        _ => (None, mistake.place.as_slice()),
+    };
+    let (order, position) = match explicit.map(|mark| (mark, mark.split_once(':'))) {
+        Some((_, Some((line, column)))) => {
+            let order = (line.parse().unwrap_or(usize::MAX), column.parse().unwrap_or(0));
+            (order, format!("{file}:{line}:{column}"))
+        }
+        Some((name, None)) => ((usize::MAX, 0), name.to_owned()),
+        None => match root.origin_of(path) {
+            Origin::File { line, column } => ((*line, *column), format!("{file}:{line}:{column}")),
+            Origin::Variable(name) => ((usize::MAX, 0), name.clone()),
+            Origin::Flag(flag) => ((usize::MAX, 1), (*flag).to_owned()),
+        },
+    };
+    let line = Line { position, path: dotted(root, path), detail: secrets.clean(&mistake.detail).into_owned() };
+    (order, line)
+}
+
+/// `policy[3].when`: an index in brackets where the tree has a list.
+fn dotted(root: &Node, path: &[String]) -> String {
+    let mut text = String::new();
+    let mut at = Some(root);
+    for step in path {
+        if at.is_some_and(|node| matches!(node.kind, super::tree::Kind::List(_))) {
+            text.push_str(&format!("[{step}]"));
+        } else {
+            if !text.is_empty() {
+                text.push('.');
+            }
+            text.push_str(step);
+        }
+        at = at.and_then(|node| node.get(step));
+    }
+    text
+}

@@ -1,0 +1,69 @@
+//! The keys that have no default. They are looked for in the tree, so that a missing one is reported beside everything
+//! else; the settings then hold an empty value, which no later check reports again.
+
+use super::tree::{Kind, Node};
+use crate::world::Mistakes;
+
+/// Where keys are needed (`*` is any name or index), and which ones. Each has to have some text.
+const NEEDED: [(&[&str], &[&str]); 9] = [
+    (&["auth", "api_keys", "*"], &["user"]),
+    (&["secrets", "keys", "*"], &["id", "key"]),
+    (&["models", "*"], &["provider"]),
+    (&["tools", "*", "http"], &["url"]),
+    (&["agents", "*"], &["model"]),
+    (&["agents", "*", "sub_agents", "*"], &["agent"]),
+    (&["policy", "*"], &["name", "tools", "decide"]),
+    (&["credentials", "*"], &["fields"]),
+    (&[], &["models", "agents"]),
+];
+
+/// Reports every needed key that is missing or empty, and every list of text whose element is empty.
+pub fn check(root: &mut Node, mistakes: &mut Mistakes) {
+    for (pattern, keys) in NEEDED {
+        at(root, pattern, &mut Vec::new(), &mut |node, place| {
+            if !matches!(node.kind, Kind::Map(_)) {
+                return;
+            }
+            for key in keys {
+                let missing = match node.get(key) {
+                    None => true,
+                    Some(value) => {
+                        matches!(&value.kind, Kind::Text(text) if text.trim().is_empty() && !value.broken)
+                            || matches!(&value.kind, Kind::List(list) if list.is_empty())
+                            || matches!(&value.kind, Kind::Map(map) if map.is_empty())
+                    }
+                };
+                if !missing {
+                    continue;
+                }
+                let mut full: Vec<&str> = place.iter().map(String::as_str).collect();
+                if let Some(value) = node.get_mut(key) {
+                    value.broken = true;
+                    full.push(key);
+                    mistakes.add(&full, format!("`{key}` is empty"));
+                } else {
+                    mistakes.add(&full, format!("`{key}` is missing"));
+                }
+            }
+        });
+    }
+}
+
+fn at(node: &mut Node, pattern: &[&str], place: &mut Vec<String>, found: &mut dyn FnMut(&mut Node, &[String])) {
+    let Some((step, rest)) = pattern.split_first() else {
+        found(node, place);
+        return;
+    };
+    let steps: Vec<String> = match &node.kind {
+        Kind::Map(entries) => entries.iter().map(|entry| entry.key.clone()).collect(),
+        Kind::List(elements) => (0..elements.len()).map(|index| index.to_string()).collect(),
+        Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Text(_) => Vec::new(),
+    };
+    for next in steps.into_iter().filter(|next| *step == "*" || next == step) {
+        if let Some(below) = node.get_mut(&next) {
+            place.push(next);
+            at(below, rest, place, found);
+            place.pop();
+        }
+    }
+}

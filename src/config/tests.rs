@@ -1,0 +1,162 @@
+//! Whole files: what loads, and what is said of what does not.
+
+use super::*;
+
+/// The file of the configuration page, whole.
+const WHOLE: &str = r#"
+server:
+  listen: 127.0.0.1:8080
+  public_url: http://127.0.0.1:8080      # what links begin with (default http://<listen>); may carry a path, which the proxy strips. Needed when not on loopback
+  request_url: null                      # "https://app.acme.com/approvals/{request_id}": your own page instead of `url`
+  cors_origins: []                       # frontends on other origins
+  wait: 10s                              # how long a POST waits unless it says so (300s at most)
+  max_running: 64                        # tasks that run at once in this process; more wait in the database, fairly by tenant
+  max_streams: 1000                      # and max_streams_per_caller: 20, stream_life: 1h
+database:
+  url: sqlite://holdpoint.db             # the embedded default; postgres://user@host/db in production
+  max_connections: 32                    # and acquire_timeout: 5s, statement_timeout: 10s
+  migrate: true
+auth:                                    # without it: loopback only, everybody is `local` (section 4)
+  api_keys:                              # Authorization: Bearer <key>; at least 16 characters, each once; the same user twice has the same groups
+    - { user: alice, tenant: acme, groups: [support], key: "${ALICE_KEY}" }        # or key_sha256: "<hex>"; tenant: default
+    - { user: bob,   tenant: acme, groups: [finance], key: "${BOB_KEY}" }
+    - { user: web,   tenant: acme, key: "${WEB_KEY}", act_as: true }               # a backend or an SSO proxy that speaks for people
+    - { user: ops,   tenant: acme, key: "${OPS_KEY}", admin: true, may: [read] }   # may: create, read, decide (default: all)
+secrets:                                 # seals credentials at rest; the first key writes, all of them read
+  keys: [ { id: k1, key: "${SEALING_KEY}" } ]     # 32 bytes, base64
+credentials:                             # what request_credentials may ask for: `service` is one of these names
+  jira: { description: Login of the caller's Jira., fields: { email: { format: email }, token: {} }, expires_in: 8h }
+models:
+  main:
+    provider: openai                     # openai (Chat Completions, any base_url) | anthropic | scripted
+    base_url: https://api.openai.com/v1
+    model: gpt-4.1
+    api_key: "${OPENAI_API_KEY}"         # optional: a local model needs none
+    timeout: 60s
+    retries: 4                           # on 429, 5xx, connection errors
+    headers: {}                          # and query: {}: added to each request
+    body: { temperature: 0 }             # merged into each request; may not name messages, tools, model, stream
+  demo: { provider: scripted, script: builtin:refunds }      # or a file
+tools:
+  lookup_order:
+    description: Look an order up by its number.
+    effect: read_only                    # read_only | idempotent | once (default)
+    parameters: { type: object, properties: { order: { type: integer } }, required: [order] }
+    http: { method: POST, url: "http://orders.internal/lookup", headers: { X-Key: "${ORDERS_KEY}" }, timeout: 10s }    # timeout: 30s unless given, 10m at most
+  refund_payment:
+    description: Pay an order back.
+    summary: "Refund {amount} for order {order}"             # shown to approvers; arguments go in as text, cut at 80 characters
+    parameters: { type: object, properties: { order: { type: integer }, amount: { type: number, exclusiveMinimum: 0 } }, required: [order, amount] }
+    http: { method: POST, url: "http://payments.internal/refunds" }
+  ShellCommand:
+    description: Run a command on the operations host.
+    shell: { working_dir: /srv/ops, timeout: 30s, env: [PATH], max_output: 64KiB }   # argument: {"command": "…"}
+  comment_ticket:
+    description: Comment on a Jira ticket.
+    parameters: { type: object, properties: { id: { type: string }, text: { type: string } }, required: [id, text] }
+    http: { method: POST, url: "https://jira.acme.com/issues/{id}/comments", headers: { Authorization: "Bearer {{credential:jira.token}}" } }
+  ask_customer_system:
+    description: The caller runs this one and posts its result.
+    parameters: { type: object }
+    external: { result: { type: object } }         # pauses with kind external_result; JSON Schema of the result, default: anything
+agents:
+  billing:
+    description: Handles refunds.
+    model: main
+    instructions: |
+      You handle refunds. Ask for guidance when the customer's wish is unclear.
+    tools: [lookup_order, refund_payment, ShellCommand, comment_ticket]
+    human: [guidance, credentials, confirmation]   # offers the model request_human_guidance, request_credentials, request_confirmation
+    sub_agents: [analyst]                          # offers a tool `analyst` with {"task": "…"}; { agent: analyst, session: true } keeps its conversation over the calls of one root task
+    open_to: { groups: [support] }                 # tenants, users, groups; default: everybody; for others it is unknown (422)
+    limits: { max_model_calls: 25, max_duration: 1h, max_depth: 5, max_rejections: 3, max_children: 8, max_tasks: 50, max_calls: 16 }
+  analyst: { description: Answers questions from the data., model: main, tools: [lookup_order] }
+default_agent: billing                   # needed when there are several
+policy:                                  # first rule that matches decides; what no rule matches is held
+  - { name: reads,        tools: [lookup_order], decide: allow }
+  - { name: small-refund, tools: [refund_payment], when: "args.amount <= 20.0", decide: allow }
+  - name: large-refund
+    tools: [refund_payment]
+    decide: hold                         # allow | hold | deny
+    reason: Refunds above 20 need finance.
+    message: null                        # instead of "Human intervention required."
+    approvers: { groups: [finance], users: [], required: 1 }   # owner: true only where neither users nor groups are named, or where it is said
+    expires_in: 24h                      # default 24h; never
+    on_expiry: continue                  # continue (default: the model is told it expired) | cancel
+    on_reject: cancel                    # cancel (default) | continue | cancel_root
+    allow: [approve, reject, edit, respond]     # of an approval; default: all
+  - { name: no-root, tools: [ShellCommand], when: "args.command.contains('sudo')", decide: deny, reason: No root. }
+"#;
+
+const VARIABLES: [(&str, &str); 9] = [
+    ("ALICE_KEY", "alice-key-0123456789"),
+    ("BOB_KEY", "bob-key-0123456789abc"),
+    ("WEB_KEY", "web-key-0123456789abc"),
+    ("OPS_KEY", "ops-key-0123456789abc"),
+    ("SEALING_KEY", "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="),
+    ("OPENAI_API_KEY", "sk-very-secret-value"),
+    ("ORDERS_KEY", "orders-secret-value"),
+    ("PATH", "/usr/bin"),
+    ("SHORT", "sk-short"),
+];
+
+fn with(text: &str, more: &[(&str, &str)], flags: &Flags) -> Result<(Config, Report), Report> {
+    let variables: Vec<_> = VARIABLES.iter().chain(more).copied().collect();
+    let source = Source::File("/etc/holdpoint/holdpoint.yaml".into(), text.to_owned());
+    load(source, &Environment::of(&variables, &[("/run/key", "key-from-a-file-012345\n")]), flags, |_, _| {})
+}
+
+fn read(text: &str) -> Result<Config, Vec<String>> {
+    with(text, &[], &Flags::default()).map(|(config, _)| config).map_err(|report| lines(&report))
+}
+
+fn lines(report: &Report) -> Vec<String> {
+    let short = |line: &Line| line.to_string().replace("/etc/holdpoint/holdpoint.yaml:", "");
+    report.mistakes.iter().map(short).collect()
+}
+
+use report::Line;
+
+#[test]
+fn the_whole_file_of_the_contract_loads() {
+    let config = read(WHOLE).unwrap();
+    assert_eq!(config.default_agent, "billing");
+    assert_eq!(config.server.public_url.as_deref(), Some("http://127.0.0.1:8080"));
+    assert_eq!(config.tools["ShellCommand"].shell.as_ref().unwrap().working_dir, "/srv/ops");
+    let rule = config.policy[2].terms();
+    assert!(!rule.approvers.owner && rule.approvers.groups == ["finance"]);
+    assert_eq!(rule, RuleSettings { approvers: config.policy[2].approvers.clone(), ..RuleSettings::default() }.terms());
+    assert!(config.policy[0].approvers.owner());
+    let shell = config.tools["ShellCommand"].shell.as_ref().unwrap();
+    assert_eq!(shell.env.0["PATH"].as_ref().unwrap().reveal(), "/usr/bin");
+    assert_eq!(shell.max_output, 65_536);
+    assert_eq!(config.database.url.reveal(), "sqlite:///etc/holdpoint/holdpoint.db");
+    assert_eq!(config.agents["billing"].limits, parts::LimitsSettings::default());
+    assert_eq!(
+        config.server,
+        ServerSettings { public_url: config.server.public_url.clone(), ..ServerSettings::default() }
+    );
+}
+
+#[test]
+fn the_whole_file_fits_its_schema() {
+    let validator = jsonschema::validator_for(&schema::schema()).unwrap();
+    let json = tree::parse(WHOLE, None, &mut Mistakes::default()).unwrap().to_json();
+    let errors: Vec<_> = validator.iter_errors(&json).map(|error| error.to_string()).collect();
+    assert_eq!(errors, Vec::<String>::new());
+}
+
+#[test]
+fn the_smallest_file_and_the_demonstration_load() {
+    let config = read(SMALLEST).unwrap();
+    assert_eq!((config.default_agent.as_str(), config.auth.is_none()), ("helper", true));
+    assert_eq!(config.models["main"].base_url.as_deref(), Some("https://api.openai.com/v1"));
+    let (demo, report) = load(Source::Demo, &Environment::default(), &Flags::default(), |_, _| {}).unwrap();
+    assert!(demo.demo && report == Report::default());
+    assert_eq!((demo.default_agent.as_str(), demo.database.url.reveal().as_str()), ("demo", "sqlite://holdpoint.db"));
+    let contract = "
+models: { main: { provider: openai, model: gpt-4.1-mini, api_key: \"${OPENAI_API_KEY}\" } }
+tools:  { orders: { effect: read_only, http: { method: GET, url: \"http://127.0.0.1:9000/orders/{id}\" }, parameters: { type: object, properties: { id: { type: string } }, required: [id] } } }
+agents: { helper: { model: main, tools: [orders] } }";
+    read(contract).unwrap();
+}

@@ -1,0 +1,465 @@
+//! A YAML document as a tree whose nodes know where they came from: the place that a mistake is reported at.
+//! What must stay true: nothing here ever puts a scalar's text into a message.
+
+use std::collections::BTreeMap;
+
+use granit_parser::{Event, Parser, ScalarStyle, Span};
+use serde_json::{Map, Number, Value};
+
+use crate::world::Mistakes;
+
+/// How many nodes a document may have, its aliases written out.
+const MAX_NODES: usize = 200_000;
+/// How deep a document may nest.
+const MAX_DEPTH: usize = 64;
+
+/// Where a node was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// In the file, counted from 1.
+    File {
+        /// The line.
+        line: usize,
+        /// The column, in characters.
+        column: usize,
+    },
+    /// In an environment variable of that name.
+    Variable(String),
+    /// In a flag of the command line.
+    Flag(&'static str),
+}
+
+/// One value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// Where it was written.
+    pub origin: Origin,
+    /// What it is.
+    pub kind: Kind,
+    /// Set once a mistake was reported here: it is passed over when settings are read.
+    pub broken: bool,
+}
+
+/// What a node is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Kind {
+    /// Nothing, or `null`.
+    Null,
+    /// `true` or `false`.
+    Bool(bool),
+    /// A number.
+    Number(Number),
+    /// Text.
+    Text(String),
+    /// A list.
+    List(Vec<Node>),
+    /// A map, in the order it was written.
+    Map(Vec<Entry>),
+}
+
+/// One entry of a map.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// The key.
+    pub key: String,
+    /// Where the key was written.
+    pub origin: Origin,
+    /// The value.
+    pub node: Node,
+}
+
+impl Node {
+    /// A node.
+    #[must_use]
+    pub fn new(origin: Origin, kind: Kind) -> Self {
+        Self { origin, kind, broken: false }
+    }
+
+    /// The entries of a map; none of anything else.
+    #[must_use]
+    pub fn entries(&self) -> &[Entry] {
+        if let Kind::Map(entries) = &self.kind { entries } else { &[] }
+    }
+
+    /// The elements of a list; none of anything else.
+    #[must_use]
+    pub fn elements(&self) -> &[Node] {
+        if let Kind::List(elements) = &self.kind { elements } else { &[] }
+    }
+
+    /// The text of a text.
+    #[must_use]
+    pub fn text(&self) -> Option<&str> {
+        if let Kind::Text(text) = &self.kind { Some(text) } else { None }
+    }
+
+    /// One step down: a key of a map or an index of a list.
+    #[must_use]
+    pub fn get(&self, step: &str) -> Option<&Node> {
+        match &self.kind {
+            Kind::Map(entries) => entries.iter().find(|entry| entry.key == step).map(|entry| &entry.node),
+            Kind::List(elements) => elements.get(step.parse::<usize>().ok()?),
+            Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Text(_) => None,
+        }
+    }
+
+    /// The same, to change it.
+    pub fn get_mut(&mut self, step: &str) -> Option<&mut Node> {
+        match &mut self.kind {
+            Kind::Map(entries) => entries.iter_mut().find(|entry| entry.key == step).map(|entry| &mut entry.node),
+            Kind::List(elements) => elements.get_mut(step.parse::<usize>().ok()?),
+            Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Text(_) => None,
+        }
+    }
+
+    /// The node at a path.
+    #[must_use]
+    pub fn at<S: AsRef<str>>(&self, path: &[S]) -> Option<&Node> {
+        path.iter().try_fold(self, |node, step| node.get(step.as_ref()))
+    }
+
+    /// Where the deepest node of a path that exists was written; of a map's entry in the file, its key.
+    #[must_use]
+    pub fn origin_of<S: AsRef<str>>(&self, path: &[S]) -> &Origin {
+        let mut origin = &self.origin;
+        let mut node = self;
+        for step in path {
+            let step = step.as_ref();
+            let Some(next) = node.get(step) else { break };
+            let key = node.entries().iter().find(|entry| entry.key == step).map(|entry| &entry.origin);
+            let written = matches!(next.origin, Origin::File { .. });
+            origin = key.filter(|_| written).unwrap_or(&next.origin);
+            node = next;
+        }
+        origin
+    }
+
+    /// What it is called in a message.
+    #[must_use]
+    pub fn noun(&self) -> &'static str {
+        match &self.kind {
+            Kind::Null => "nothing",
+            Kind::Bool(_) => "true or false",
+            Kind::Number(_) => "a number",
+            Kind::Text(_) => "text",
+            Kind::List(_) => "a list",
+            Kind::Map(_) => "a map",
+        }
+    }
+
+    /// The same as JSON.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        match &self.kind {
+            Kind::Null => Value::Null,
+            Kind::Bool(value) => Value::Bool(*value),
+            Kind::Number(number) => Value::Number(number.clone()),
+            Kind::Text(text) => Value::String(text.clone()),
+            Kind::List(elements) => Value::Array(elements.iter().map(Self::to_json).collect()),
+            Kind::Map(entries) => Value::Object(
+                entries.iter().map(|entry| (entry.key.clone(), entry.node.to_json())).collect::<Map<_, _>>(),
+            ),
+        }
+    }
+}
+
+/// A value that was built so far.
+enum Open {
+    /// A list.
+    List { origin: Origin, anchor: usize, elements: Vec<Node> },
+    /// A map, and the key whose value comes next.
+    Map { origin: Origin, anchor: usize, entries: Vec<Entry>, key: Option<(String, Origin)> },
+}
+
+/// Builds the tree from the parser's events.
+struct Builder<'m> {
+    origin: Option<Origin>,
+    open: Vec<Open>,
+    anchors: BTreeMap<usize, (Node, usize)>,
+    root: Option<Node>,
+    documents: usize,
+    nodes: usize,
+    mistakes: &'m mut Mistakes,
+}
+
+/// Reads a text as one YAML document. Nothing at all is an empty map. `origin` is where every node is said to be,
+/// instead of lines and columns. A repeated key is reported, its first value counts; `None` when it is no YAML.
+pub fn parse(text: &str, origin: Option<Origin>, mistakes: &mut Mistakes) -> Option<Node> {
+    let whole = origin.clone().unwrap_or(Origin::File { line: 1, column: 1 });
+    let mut builder =
+        Builder { origin, open: Vec::new(), anchors: BTreeMap::new(), root: None, documents: 0, nodes: 0, mistakes };
+    for event in Parser::new_from_str(text) {
+        let (event, span) = match event {
+            Ok(both) => both,
+            Err(error) => {
+                let mark = error.marker();
+                let place = format!("@{}:{}", mark.line(), mark.col() + 1);
+                builder.mistakes.add(&[&place], "this is no YAML: a value, a quote or an indentation is wrong here");
+                return None;
+            }
+        };
+        builder.take(event, &span)?;
+    }
+    Some(builder.root.unwrap_or_else(|| Node::new(whole, Kind::Null)))
+}
+
+impl Builder<'_> {
+    fn origin(&self, span: &Span) -> Origin {
+        self.origin
+            .clone()
+            .unwrap_or_else(|| Origin::File { line: span.start.line().max(1), column: span.start.col() + 1 })
+    }
+
+    /// Where the builder is, as a path.
+    fn path(&self) -> Vec<String> {
+        self.open
+            .iter()
+            .filter_map(|open| match open {
+                Open::List { elements, .. } => Some(elements.len().to_string()),
+                Open::Map { key, .. } => key.as_ref().map(|(key, _)| key.clone()),
+            })
+            .collect()
+    }
+
+    fn complain(&mut self, span: &Span, detail: &str) {
+        let place = format!("@{}:{}", span.start.line(), span.start.col() + 1);
+        let mut path = vec![place];
+        path.extend(self.path());
+        let path: Vec<&str> = path.iter().map(String::as_str).collect();
+        self.mistakes.add(&path, detail);
+    }
+
+    fn take(&mut self, event: Event<'_>, span: &Span) -> Option<()> {
+        match event {
+            Event::DocumentStart(..) => {
+                self.documents += 1;
+                if self.documents > 1 {
+                    self.complain(span, "a second document begins here; one is read");
+                    return None;
+                }
+            }
+            Event::Scalar(text, style, anchor, tag) => {
+                let forced = tag.is_some_and(|tag| tag.core_suffix() == Some("str"));
+                let kind = if style == ScalarStyle::Plain && !forced { plain(&text) } else { Kind::Text(text.into()) };
+                let node = Node::new(self.origin(span), kind);
+                self.put(node, anchor, 1, span)?;
+            }
+            Event::SequenceStart(_, anchor, _) => {
+                let origin = self.origin(span);
+                self.begin(Open::List { origin, anchor, elements: Vec::new() }, span)?;
+            }
+            Event::MappingStart(_, anchor, _) => {
+                let origin = self.origin(span);
+                self.begin(Open::Map { origin, anchor, entries: Vec::new(), key: None }, span)?;
+            }
+            Event::SequenceEnd | Event::MappingEnd => {
+                let (node, anchor) = match self.open.pop()? {
+                    Open::List { origin, anchor, elements } => (Node::new(origin, Kind::List(elements)), anchor),
+                    Open::Map { origin, anchor, entries, .. } => (Node::new(origin, Kind::Map(entries)), anchor),
+                };
+                self.put(node, anchor, 1, span)?;
+            }
+            Event::Alias(id) => {
+                let (node, size) = self.anchors.get(&id).cloned()?;
+                self.put(node, 0, size, span)?;
+            }
+            _ => {}
+        }
+        Some(())
+    }
+
+    fn begin(&mut self, open: Open, span: &Span) -> Option<()> {
+        if let Some(Open::Map { key: None, .. }) = self.open.last() {
+            self.complain(span, "a key has to be text");
+            return None;
+        }
+        if self.open.len() >= MAX_DEPTH {
+            self.complain(span, "this nests too deeply");
+            return None;
+        }
+        self.open.push(open);
+        Some(())
+    }
+
+    fn put(&mut self, node: Node, anchor: usize, size: usize, span: &Span) -> Option<()> {
+        self.nodes += size;
+        if self.nodes > MAX_NODES {
+            self.complain(span, "the document is too large");
+            return None;
+        }
+        if anchor != 0 {
+            self.anchors.insert(anchor, (node.clone(), count(&node)));
+        }
+        let repeated = match self.open.last_mut() {
+            None => {
+                self.root = Some(node);
+                None
+            }
+            Some(Open::List { elements, .. }) => {
+                elements.push(node);
+                None
+            }
+            Some(Open::Map { entries, key, .. }) => match key.take() {
+                None => {
+                    let text = key_text(&node)?;
+                    *key = Some((text, node.origin));
+                    None
+                }
+                Some((key, origin)) if entries.iter().any(|entry| entry.key == key) => Some((key, origin)),
+                Some((key, origin)) => {
+                    entries.push(Entry { key, origin, node });
+                    None
+                }
+            },
+        };
+        if let Some((key, origin)) = repeated {
+            let mut path = self.path();
+            if let Origin::File { line, column } = origin {
+                path.insert(0, format!("@{line}:{column}"));
+            }
+            path.push(key.clone());
+            let path: Vec<&str> = path.iter().map(String::as_str).collect();
+            self.mistakes.add(&path, format!("the key `{key}` is here for the second time"));
+        }
+        Some(())
+    }
+}
+
+/// A key as text: a number or a truth is one too.
+fn key_text(node: &Node) -> Option<String> {
+    match &node.kind {
+        Kind::Text(text) => Some(text.clone()),
+        Kind::Bool(value) => Some(value.to_string()),
+        Kind::Number(number) => Some(number.to_string()),
+        Kind::Null => Some("null".to_owned()),
+        Kind::List(_) | Kind::Map(_) => None,
+    }
+}
+
+fn count(node: &Node) -> usize {
+    1 + node.elements().iter().map(count).sum::<usize>()
+        + node.entries().iter().map(|entry| count(&entry.node)).sum::<usize>()
+}
+
+/// A plain scalar, by the core schema of YAML 1.2.
+fn plain(text: &str) -> Kind {
+    match text {
+        "" | "~" | "null" | "Null" | "NULL" => Kind::Null,
+        "true" | "True" | "TRUE" => Kind::Bool(true),
+        "false" | "False" | "FALSE" => Kind::Bool(false),
+        _ => number(text).map_or_else(|| Kind::Text(text.to_owned()), Kind::Number),
+    }
+}
+
+fn number(text: &str) -> Option<Number> {
+    if let Some(digits) = text.strip_prefix("0x") {
+        return u64::from_str_radix(digits, 16).ok().map(Number::from);
+    }
+    if let Some(digits) = text.strip_prefix("0o") {
+        return u64::from_str_radix(digits, 8).ok().map(Number::from);
+    }
+    let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let (mantissa, exponent) = unsigned.split_once(['e', 'E']).map_or((unsigned, None), |(m, e)| (m, Some(e)));
+    let (whole, fraction) = mantissa.split_once('.').map_or((mantissa, None), |(w, f)| (w, Some(f)));
+    let digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+    let exponent_fits = exponent.is_none_or(|e| {
+        let e = e.strip_prefix(['-', '+']).unwrap_or(e);
+        !e.is_empty() && digits(e)
+    });
+    let some_digit = !whole.is_empty() || fraction.is_some_and(|fraction| !fraction.is_empty());
+    if !(digits(whole) && fraction.is_none_or(digits) && exponent_fits && some_digit) {
+        return None;
+    }
+    let plain = text.strip_prefix('+').unwrap_or(text);
+    if fraction.is_none() && exponent.is_none() {
+        if let Ok(small) = plain.parse::<i64>() {
+            return Some(small.into());
+        }
+        if let Ok(large) = plain.parse::<u64>() {
+            return Some(large.into());
+        }
+    }
+    Number::from_f64(plain.parse().ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> (Option<Node>, Mistakes) {
+        let mut mistakes = Mistakes::default();
+        let node = parse(text, None, &mut mistakes);
+        (node, mistakes)
+    }
+
+    #[test]
+    fn scalars_are_read_by_the_core_schema() {
+        let (node, mistakes) = read(
+            "[~, true, no, 12, -3, 0x1f, 0o17, 1.5, 1e3, '12', 2024-10-21, 1.2.3, .inf, 10s, +7, ., -, 18446744073709551615]",
+        );
+        assert!(mistakes.is_empty(), "{mistakes:?}");
+        assert_eq!(
+            node.unwrap().to_json(),
+            serde_json::json!([
+                null,
+                true,
+                "no",
+                12,
+                -3,
+                31,
+                15,
+                1.5,
+                1000.0,
+                "12",
+                "2024-10-21",
+                "1.2.3",
+                ".inf",
+                "10s",
+                7,
+                ".",
+                "-",
+                u64::MAX
+            ])
+        );
+    }
+
+    #[test]
+    fn nodes_know_their_line_and_column() {
+        let (node, _) = read("a:\n  b: 1\n  c: [x, y]\n");
+        let node = node.unwrap();
+        assert_eq!(*node.origin_of(&["a", "b"]), Origin::File { line: 2, column: 3 });
+        assert_eq!(*node.origin_of(&["a", "c", "1"]), Origin::File { line: 3, column: 10 });
+        assert_eq!(*node.origin_of(&["a", "nothing"]), Origin::File { line: 1, column: 1 });
+    }
+
+    #[test]
+    fn every_repeated_key_is_reported_and_the_first_value_counts() {
+        let (node, mistakes) = read("a: 1\nb: {c: 1, c: 2}\na: 3\n");
+        assert_eq!(node.unwrap().to_json(), serde_json::json!({"a": 1, "b": {"c": 1}}));
+        let places: Vec<_> = mistakes.found.iter().map(|mistake| mistake.place.join(" ")).collect();
+        assert_eq!(places, ["@2:11 b c", "@3:1 a"]);
+    }
+
+    #[test]
+    fn aliases_are_written_out_but_not_without_bound() {
+        let (node, _) = read("a: &x [1]\nb: *x\n");
+        assert_eq!(node.unwrap().to_json(), serde_json::json!({"a": [1], "b": [1]}));
+        let mut bomb = String::from("a0: &a0 [1,1,1,1,1,1,1,1,1,1]\n");
+        for level in 1..9 {
+            use std::fmt::Write as _;
+            let refs = vec![format!("*a{}", level - 1); 10].join(",");
+            let _ = writeln!(bomb, "a{level}: &a{level} [{refs}]");
+        }
+        let (node, mistakes) = read(&bomb);
+        assert!(node.is_none());
+        assert_eq!(mistakes.found.len(), 1);
+    }
+
+    #[test]
+    fn a_document_that_is_no_yaml_says_where() {
+        let (node, mistakes) = read("a: 1\nb: [1, 2\nkey: sk-secret\n");
+        assert!(node.is_none());
+        assert!(mistakes.found[0].place[0].starts_with('@'), "{mistakes:?}");
+        assert!(!format!("{mistakes:?}").contains("secret"));
+    }
+}

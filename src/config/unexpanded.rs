@@ -1,0 +1,109 @@
+//! The definitions as they were written, before any `${…}` was filled in, and which places hold what.
+//! What must stay true: what an environment variable put where secrets stand enters as its name.
+
+use serde_json::{Map, Value};
+
+use super::tree::{Kind, Node, Origin};
+
+/// The tree as JSON for digests.
+#[must_use]
+pub fn definitions(root: &Node) -> Value {
+    json(root, &mut Vec::new())
+}
+
+fn json(node: &Node, place: &mut Vec<String>) -> Value {
+    match &node.kind {
+        Kind::Text(_) | Kind::Number(_) | Kind::Bool(_) if is_secret(place) => match &node.origin {
+            Origin::Variable(name) => Value::String(format!("${{{name}}}")),
+            Origin::Flag(name) => Value::String((*name).to_owned()),
+            Origin::File { .. } => node.to_json(),
+        },
+        Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Text(_) => node.to_json(),
+        Kind::List(elements) => Value::Array(
+            elements.iter().enumerate().map(|(index, element)| below(element, index.to_string(), place)).collect(),
+        ),
+        Kind::Map(entries) => Value::Object(
+            entries
+                .iter()
+                .map(|entry| (entry.key.clone(), below(&entry.node, entry.key.clone(), place)))
+                .collect::<Map<_, _>>(),
+        ),
+    }
+}
+
+fn below(node: &Node, step: String, place: &mut Vec<String>) -> Value {
+    place.push(step);
+    let value = json(node, place);
+    place.pop();
+    value
+}
+
+/// Visits every node with its place.
+pub fn walk<'n>(node: &'n Node, place: &mut Vec<String>, visit: &mut dyn FnMut(&[String], &'n Node)) {
+    visit(place, node);
+    for (index, element) in node.elements().iter().enumerate() {
+        place.push(index.to_string());
+        walk(element, place, visit);
+        place.pop();
+    }
+    for entry in node.entries() {
+        place.push(entry.key.clone());
+        walk(&entry.node, place, visit);
+        place.pop();
+    }
+}
+
+/// Whether a filled-in value at this place is meant to be seen: names, texts, a tool's `url`, and where the service itself
+/// is found.
+#[must_use]
+pub fn is_shown(place: &[String]) -> bool {
+    let place: Vec<&str> = place.iter().map(String::as_str).collect();
+    match place.as_slice() {
+        ["server" | "default_agent", ..]
+        | ["credentials", _, "description"]
+        | ["credentials", _, "fields", _, "description" | "format"]
+        | ["secrets", "keys", _, "id"]
+        | ["auth", "api_keys", _, "user" | "tenant" | "groups" | "may", ..]
+        | ["models", _, "model" | "provider"]
+        | ["tools", _, "description" | "summary" | "effect"]
+        | ["tools", _, "http", "url" | "method" | "timeout"]
+        | ["agents", ..]
+        | [
+            "policy",
+            _,
+            "name" | "tools" | "decide" | "reason" | "message" | "approvers" | "allow" | "expires_in",
+            ..,
+        ]
+        | ["policy", _, "on_expiry" | "on_reject"] => true,
+        ["tools", _, "parameters", .., last] => matches!(*last, "description" | "title"),
+        _ => false,
+    }
+}
+
+/// Whether this place holds a key.
+#[must_use]
+pub fn is_key(place: &[String]) -> bool {
+    let place: Vec<&str> = place.iter().map(String::as_str).collect();
+    matches!(
+        place.as_slice(),
+        ["auth", "api_keys", _, "key"] | ["secrets", "keys", _, "key"] | ["models", _, "api_key"]
+    )
+}
+
+/// Whether a value at this place is kept from view however it came there.
+#[must_use]
+pub fn is_secret(place: &[String]) -> bool {
+    if is_key(place) {
+        return true;
+    }
+    let place: Vec<&str> = place.iter().map(String::as_str).collect();
+    matches!(
+        place.as_slice(),
+        ["auth", "api_keys", _, "key_sha256"]
+            | ["database", "url"]
+            | ["models", _, "base_url"]
+            | ["models", _, "headers" | "query" | "body", ..]
+            | ["tools", _, "http", "headers", ..]
+            | ["tools", _, "shell", "env", ..]
+    )
+}

@@ -1,0 +1,219 @@
+//! How durations (`500ms 30s 10m 24h 7d`) and sizes (`64KiB 1MiB`) are written. One number, one unit, no blanks.
+
+use std::time::Duration;
+
+/// A duration, as it is written.
+pub fn duration(text: &str) -> Option<Duration> {
+    let (count, unit) = split(text)?;
+    let seconds = |factor: u64| count.checked_mul(factor).filter(|all| *all <= MOST_SECONDS).map(Duration::from_secs);
+    match unit {
+        "ms" => (count / 1000 <= MOST_SECONDS).then(|| Duration::from_millis(count)),
+        "s" => seconds(1),
+        "m" => seconds(60),
+        "h" => seconds(3600),
+        "d" => seconds(86_400),
+        _ => None,
+    }
+}
+
+/// A hundred years: more is a slip of the pen, and would not fit into a moment.
+const MOST_SECONDS: u64 = 100 * 366 * 86_400;
+
+/// A size in bytes, as it is written.
+pub fn size(text: &str) -> Option<u64> {
+    let (count, unit) = split(text)?;
+    match unit {
+        "KiB" => count.checked_mul(1024),
+        "MiB" => count.checked_mul(1024 * 1024),
+        _ => None,
+    }
+}
+
+/// How a duration is written.
+#[must_use]
+pub fn write_duration(duration: Duration) -> String {
+    let millis = duration.as_millis();
+    if !millis.is_multiple_of(1000) || millis == 0 {
+        return format!("{millis}ms");
+    }
+    let seconds = duration.as_secs();
+    let units = [(86_400, "d"), (3600, "h"), (60, "m")];
+    // `24h`, as people say it, not `1d`.
+    let unit = units.into_iter().find(|(factor, _)| seconds.is_multiple_of(*factor) && seconds / factor >= 2);
+    let exact = units.into_iter().skip(1).find(|(factor, _)| seconds.is_multiple_of(*factor));
+    unit.or(exact).map_or_else(|| format!("{seconds}s"), |(factor, unit)| format!("{}{unit}", seconds / factor))
+}
+
+/// How a size is written.
+#[must_use]
+pub fn write_size(bytes: u64) -> String {
+    const MIB: u64 = 1024 * 1024;
+    if bytes >= MIB && bytes.is_multiple_of(MIB) {
+        format!("{}MiB", bytes / MIB)
+    } else {
+        format!("{}KiB", bytes / 1024)
+    }
+}
+
+fn split(text: &str) -> Option<(u64, &str)> {
+    let end = text.find(|c: char| !c.is_ascii_digit())?;
+    let (digits, unit) = text.split_at_checked(end)?;
+    Some((digits.parse().ok()?, unit))
+}
+
+/// Durations as text, for serde and for the file's schema.
+pub mod duration_text {
+    use super::{Duration, duration, write_duration};
+    use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+    use serde::de::{Error, Unexpected, Visitor};
+    use serde::{Deserializer, Serializer};
+
+    /// How it is described in the file's schema.
+    #[derive(Debug)]
+    pub struct Text;
+
+    impl JsonSchema for Text {
+        fn schema_name() -> std::borrow::Cow<'static, str> {
+            "Duration".into()
+        }
+
+        fn json_schema(_: &mut SchemaGenerator) -> Schema {
+            json_schema!({"type": "string", "pattern": "^[0-9]+(ms|s|m|h|d)$", "description": "`500ms`, `30s`, `10m`, `24h` or `7d`"})
+        }
+    }
+
+    struct Reader;
+
+    impl Visitor<'_> for Reader {
+        type Value = Duration;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("a duration such as `500ms`, `30s`, `10m`, `24h` or `7d`")
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<Duration, E> {
+            duration(text).ok_or_else(|| E::invalid_value(Unexpected::Other("text"), &self))
+        }
+    }
+
+    /// Reads one.
+    ///
+    /// # Errors
+    /// When it is not written as one.
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        from.deserialize_str(Reader)
+    }
+
+    /// Writes one.
+    ///
+    /// # Errors
+    /// When the writer fails.
+    pub fn serialize<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&write_duration(*duration))
+    }
+}
+
+/// Sizes as text, for serde and for the file's schema.
+pub mod size_text {
+    use super::{size, write_size};
+    use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+    use serde::de::{Error, Unexpected, Visitor};
+    use serde::{Deserializer, Serializer};
+
+    /// How it is described in the file's schema.
+    #[derive(Debug)]
+    pub struct Text;
+
+    impl JsonSchema for Text {
+        fn schema_name() -> std::borrow::Cow<'static, str> {
+            "Size".into()
+        }
+
+        fn json_schema(_: &mut SchemaGenerator) -> Schema {
+            json_schema!({"type": "string", "pattern": "^[0-9]+(KiB|MiB)$", "description": "`64KiB` or `1MiB`"})
+        }
+    }
+
+    struct Reader;
+
+    impl Visitor<'_> for Reader {
+        type Value = u64;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("a size such as `64KiB` or `1MiB`")
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<u64, E> {
+            size(text).ok_or_else(|| E::invalid_value(Unexpected::Other("text"), &self))
+        }
+    }
+
+    /// Reads one.
+    ///
+    /// # Errors
+    /// When it is not written as one.
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+        from.deserialize_str(Reader)
+    }
+
+    /// Writes one.
+    ///
+    /// # Errors
+    /// When the writer fails.
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+    pub fn serialize<S: Serializer>(bytes: &u64, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&write_size(*bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_one_number_and_one_unit() {
+        for (text, millis) in
+            [("500ms", 500), ("30s", 30_000), ("10m", 600_000), ("24h", 86_400_000), ("7d", 604_800_000), ("0s", 0)]
+        {
+            assert_eq!(duration(text), Some(Duration::from_millis(millis)), "{text}");
+        }
+        for text in [
+            "",
+            "s",
+            "30",
+            "30 s",
+            "-1s",
+            "+1s",
+            "1.5h",
+            "1h30m",
+            "1w",
+            "1S",
+            "1H",
+            "99999999999999999999s",
+            "9999999999d",
+        ] {
+            assert_eq!(duration(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_kib_or_mib() {
+        assert_eq!(size("64KiB"), Some(65_536));
+        assert_eq!(size("1MiB"), Some(1_048_576));
+        for text in
+            ["64", "64kb", "64KB", "1GiB", "1 MiB", "-1KiB", "99999999999999999999MiB", "18446744073709551615MiB"]
+        {
+            assert_eq!(size(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_reads_the_same() {
+        for text in ["500ms", "30s", "10m", "24h", "7d", "1h", "90s"] {
+            assert_eq!(write_duration(duration(text).unwrap()), text);
+        }
+        for text in ["64KiB", "1MiB", "1536KiB"] {
+            assert_eq!(write_size(size(text).unwrap()), text);
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! The accounts: key → user, tenant, groups. Keys are kept as SHA-256 (they are long and random, so a fast hash does) and
+//! looked for in constant time.
+//! What must stay true: neither a key nor its hash is ever shown.
+
+use std::fmt;
+
+use sha2::{Digest as _, Sha256};
+use subtle::{Choice, ConstantTimeEq as _};
+
+use super::May;
+
+/// One key and whose it is.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Account {
+    /// Whose it is.
+    pub user: String,
+    /// The user's tenant.
+    pub tenant: String,
+    /// The user's groups.
+    pub groups: Vec<String>,
+    /// Whether it may speak for people.
+    pub act_as: bool,
+    /// Whether it is an admin's.
+    pub admin: bool,
+    /// What it may be used for.
+    pub may: May,
+    /// SHA-256 of the key.
+    pub key_sha256: [u8; 32],
+}
+
+impl fmt::Debug for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Account({} of {})", self.user, self.tenant)
+    }
+}
+
+/// All accounts.
+#[derive(Clone, Debug, Default)]
+pub struct Directory {
+    accounts: Vec<Account>,
+}
+
+impl Directory {
+    /// One of these accounts.
+    #[must_use]
+    pub fn new(accounts: Vec<Account>) -> Self {
+        Self { accounts }
+    }
+
+    /// Whose key this is. Looks at every account, however soon one fits.
+    #[must_use]
+    pub fn by_key(&self, key: &str) -> Option<&Account> {
+        let presented = hash(key);
+        let mut found = None;
+        for account in &self.accounts {
+            let same: Choice = account.key_sha256.ct_eq(&presented);
+            if bool::from(same) {
+                found = Some(account);
+            }
+        }
+        found
+    }
+
+    /// A user's groups today; `None` when no key is the user's any more.
+    #[must_use]
+    pub fn groups(&self, tenant: &str, user: &str) -> Option<&[String]> {
+        self.accounts
+            .iter()
+            .find(|account| account.tenant == tenant && account.user == user)
+            .map(|account| account.groups.as_slice())
+    }
+
+    /// Whether a key of that user may speak for people today: the one that vouched for somebody.
+    #[must_use]
+    pub fn vouches(&self, tenant: &str, user: &str) -> bool {
+        self.accounts.iter().any(|account| account.tenant == tenant && account.user == user && account.act_as)
+    }
+}
+
+/// SHA-256 of a key.
+#[must_use]
+pub fn hash(key: &str) -> [u8; 32] {
+    Sha256::digest(key.as_bytes()).into()
+}
+
+/// Whether a text is a user's id: 1 to 128 characters, all of them visible, no blanks.
+#[must_use]
+pub fn is_user(text: &str) -> bool {
+    !text.is_empty() && text.chars().count() <= 128 && text.chars().all(visible)
+}
+
+/// Whether a character is seen: no blank, no control, no invisible mark that could make two names look the same.
+fn visible(c: char) -> bool {
+    let invisible = matches!(c,
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
+        | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}'
+        | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{ffff}' | '\u{e0000}'..='\u{e0fff}' | '\u{e000}'..='\u{f8ff}');
+    !(c.is_whitespace() || c.is_control() || invisible)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn account(user: &str, key: &str) -> Account {
+        Account {
+            user: user.to_owned(),
+            tenant: "acme".to_owned(),
+            groups: vec![format!("{user}s")],
+            act_as: user == "web",
+            admin: false,
+            may: May::ALL,
+            key_sha256: hash(key),
+        }
+    }
+
+    #[test]
+    fn a_key_finds_its_account_and_no_other_does() {
+        let directory = Directory::new(vec![account("alice", "alice-key"), account("web", "web-key")]);
+        assert_eq!(directory.by_key("alice-key").unwrap().user, "alice");
+        assert_eq!(directory.by_key("web-key").unwrap().user, "web");
+        for wrong in ["", "alice-ke", "alice-key ", "Alice-key", "web-key\0"] {
+            assert_eq!(directory.by_key(wrong), None, "{wrong:?}");
+        }
+        assert_eq!(directory.groups("acme", "alice"), Some(&["alices".to_owned()][..]));
+        assert_eq!(directory.groups("other", "alice"), None);
+        assert!(directory.vouches("acme", "web") && !directory.vouches("acme", "alice"));
+        assert!(!format!("{directory:?}").contains("key"));
+    }
+
+    #[test]
+    fn a_user_is_visible_and_short() {
+        for user in ["alice", "alice@acme.com", "José", "李雷", "a"] {
+            assert!(is_user(user), "{user}");
+        }
+        for user in ["", "a b", "a\tb", "a\u{200b}b", "a\u{202e}b", "a\u{0}", &"x".repeat(129)] {
+            assert!(!is_user(user), "{user:?}");
+        }
+    }
+}
