@@ -1,8 +1,30 @@
 //! The composition root: the only file that names concrete implementations.
 
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use axum::serve::ListenerExt as _;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::agent::Agents;
 use crate::config::Config;
-use crate::telemetry::Metrics;
-use crate::world::Mistakes;
+use crate::engine::{self, Engine, Parts};
+use crate::http::{self, Http};
+use crate::model::ModelClient;
+use crate::model::openai::OpenAi;
+use crate::model::scripted::Scripted;
+use crate::net::Net;
+use crate::policy::Policy;
+use crate::store::{OpenError, Store};
+use crate::telemetry::{Census, Metrics};
+use crate::tool::catalog::Catalog;
+use crate::world::{Clock, Ids, Mistakes, RandomIds, SystemClock};
 
 /// How to serve, beside the configuration.
 #[derive(Clone, Debug)]
@@ -15,27 +37,261 @@ pub struct ServeOptions {
     pub permit_unsafe: bool,
 }
 
+/// How long a database that does not answer is waited for at the start.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long running calls may take to end on SIGTERM.
+const DRAIN: Duration = Duration::from_secs(25);
+
 /// What the rooms find wrong with their parts of the configuration.
-pub fn check(_config: &Config, _mistakes: &mut Mistakes) {}
+pub fn check(config: &Config, mistakes: &mut Mistakes) {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    for (name, settings) in config.openai_models() {
+        settings.check(mistakes, &["models", &name]);
+    }
+    for (name, script) in config.scripts() {
+        let _ = Scripted::load(name, script, config.base(), Arc::clone(&clock), mistakes);
+    }
+    if let Ok(net) = Net::new() {
+        let catalog = Catalog::build(config.tools(), &net, &Arc::default(), mistakes);
+        let _ = policy(config, &catalog, mistakes);
+    }
+    config.store(true).check(mistakes);
+}
+
+fn policy(config: &Config, catalog: &Catalog, mistakes: &mut Mistakes) -> Policy {
+    let mut specs: Vec<_> = catalog.specs().cloned().collect();
+    specs.extend(config.other_tools());
+    Policy::new(&config.rules(), &specs, mistakes)
+}
 
 /// Serves until it is told to stop.
 ///
 /// # Errors
 /// What kept it from serving.
-pub async fn serve(_config: Config, _options: ServeOptions) -> anyhow::Result<()> {
-    anyhow::bail!("not built yet")
+pub async fn serve(config: Config, options: ServeOptions) -> anyhow::Result<()> {
+    if options.restored {
+        anyhow::bail!("--restored is not supported by this version");
+    }
+    crate::tool::shell::make_undumpable();
+    let demo = config.demo;
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    let world: (Arc<dyn Clock>, Arc<dyn Ids>) = (Arc::new(SystemClock), Arc::new(RandomIds));
+    let service = tokio::select! {
+        service = Service::start(config, world.0, world.1, options) => service?,
+        _ = terminate.recv() => return Ok(()),
+        _ = tokio::signal::ctrl_c() => return Ok(()),
+    };
+    tracing::info!(address = %service.address, "listening");
+    if demo {
+        crate::cli::print_demonstration(service.address);
+    }
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
+    tracing::info!("going down");
+    service.stop().await;
+    Ok(())
+}
+
+/// A service that runs.
+pub struct Service {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// What makes its tasks move.
+    pub engine: Arc<Engine>,
+    /// Every byte it keeps.
+    pub store: Store,
+    stop: CancellationToken,
+    handlers: TaskTracker,
+    server: JoinHandle<()>,
+    worker: JoinHandle<()>,
+}
+
+impl std::fmt::Debug for Service {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Service({})", self.address)
+    }
+}
+
+impl Service {
+    /// Opens the database, begins to listen and to work.
+    ///
+    /// # Errors
+    /// What kept it from starting.
+    pub async fn start(
+        config: Config,
+        clock: Arc<dyn Clock>,
+        ids: Arc<dyn Ids>,
+        options: ServeOptions,
+    ) -> anyhow::Result<Self> {
+        let store = open(&config, &clock, options.permit_unsafe).await?;
+        let listener = TcpListener::bind(&config.server.listen)
+            .await
+            .with_context(|| format!("cannot listen on {}", config.server.listen))?;
+        let address = listener.local_addr()?;
+        let rooms = Rooms::furnish(&config, &clock)?;
+        for agent in rooms.agents.all() {
+            let definition = config.unexpanded(&["agents", &agent.name]).to_string();
+            store.agent_version(&agent.version, &definition).await?;
+        }
+        let engine = Engine::new(Parts {
+            store: store.clone(),
+            agents: Arc::clone(&rooms.agents),
+            policy: rooms.policy,
+            catalog: Arc::clone(&rooms.catalog),
+            models: rooms.models,
+            clock,
+            ids: Arc::clone(&ids),
+            settings: engine::Settings { max_running: config.server.max_running as usize, ..Default::default() },
+        });
+        let (stop, handlers) = (CancellationToken::new(), TaskTracker::new());
+        let metrics = options.metrics;
+        let measured = store.clone();
+        let router = http::router(Http {
+            engine: Arc::clone(&engine),
+            store: store.clone(),
+            agents: offers(&rooms.agents, &rooms.catalog),
+            authenticator: Arc::from(config.authenticator()),
+            ids,
+            settings: http::Settings {
+                public_url: config.server.public_url.clone().unwrap_or_else(|| format!("http://{address}")),
+                request_url: config.server.request_url.clone(),
+                cors_origins: config.server.cors_origins.clone(),
+                wait: config.server.wait,
+                open: config.auth.is_none(),
+            },
+            shutdown: stop.clone(),
+            tracker: handlers.clone(),
+            metrics: Arc::new(move || {
+                let (metrics, store) = (metrics.clone(), measured.clone());
+                Box::pin(async move { metrics.render(&census(&store).await) })
+            }),
+        });
+        let (server, worker) = (serving(listener, router, stop.clone()), working(Arc::clone(&engine)));
+        Ok(Self { address, engine, store, stop, handlers, server, worker })
+    }
+
+    /// Goes down as on SIGTERM: not ready, no new work, those who wait are answered, running calls may end.
+    pub async fn stop(self) {
+        self.stop.cancel();
+        self.handlers.close();
+        self.engine.shut_down(DRAIN).await;
+        let _ = self.worker.await;
+        self.handlers.wait().await;
+        let _ = self.server.await;
+        self.store.close().await;
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the root of the process's own tasks; `Service::stop` waits for it")]
+fn serving(listener: TcpListener, router: axum::Router, stop: CancellationToken) -> JoinHandle<()> {
+    let listener = listener.tap_io(|stream| {
+        let _ = stream.set_nodelay(true);
+    });
+    tokio::spawn(async move {
+        let down = stop.clone().cancelled_owned();
+        let served = axum::serve(listener, router).with_graceful_shutdown(down);
+        let ended = async {
+            stop.cancelled().await;
+            SystemClock.sleep(DRAIN).await;
+        };
+        tokio::select! {
+            result = served => {
+                if let Err(error) = result {
+                    tracing::error!(%error, "the listener ended");
+                }
+            }
+            () = ended => {}
+        }
+    })
+}
+
+#[expect(clippy::disallowed_methods, reason = "the root of the process's own tasks; `Service::stop` waits for it")]
+fn working(engine: Arc<Engine>) -> JoinHandle<()> {
+    tokio::spawn(engine.work())
+}
+
+/// Opens the database; one that does not answer is waited for, and nothing listens meanwhile.
+async fn open(config: &Config, clock: &Arc<dyn Clock>, permit_unsafe: bool) -> anyhow::Result<Store> {
+    let since = clock.uptime();
+    loop {
+        match Store::open(&config.store(permit_unsafe), Arc::clone(clock)).await {
+            Ok(store) => return Ok(store),
+            Err(OpenError::Unavailable) if clock.uptime().saturating_sub(since) < PATIENCE => {
+                tracing::warn!("the database does not answer; waiting for it");
+                clock.sleep(Duration::from_secs(1)).await;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// What an engine uses, built from the configuration.
+struct Rooms {
+    models: BTreeMap<String, Arc<dyn ModelClient>>,
+    catalog: Arc<Catalog>,
+    policy: Arc<Policy>,
+    agents: Arc<Agents>,
+}
+
+impl Rooms {
+    fn furnish(config: &Config, clock: &Arc<dyn Clock>) -> anyhow::Result<Self> {
+        let net = Net::new()?;
+        let redactor = Arc::new(config.redactor());
+        let mut mistakes = Mistakes::default();
+        let mut models: BTreeMap<String, Arc<dyn ModelClient>> = BTreeMap::new();
+        for (name, settings) in config.openai_models() {
+            let client = OpenAi::new(settings, net.clone(), Arc::clone(clock), Arc::clone(&redactor))?;
+            models.insert(name, Arc::new(client));
+        }
+        for (name, script) in config.scripts() {
+            if let Some(script) = Scripted::load(name, script, config.base(), Arc::clone(clock), &mut mistakes) {
+                models.insert(name.to_owned(), Arc::new(script));
+            }
+        }
+        let catalog = Catalog::build(config.tools(), &net, &redactor, &mut mistakes);
+        let policy = policy(config, &catalog, &mut mistakes);
+        anyhow::ensure!(mistakes.is_empty(), "the configuration has mistakes: run `holdpoint check`");
+        let agents = Arc::new(config.agents());
+        Ok(Self { models, catalog: Arc::new(catalog), policy: Arc::new(policy), agents })
+    }
+}
+
+/// The agents as `GET /v1/agents` shows them.
+fn offers(agents: &Agents, catalog: &Catalog) -> Vec<http::Offer> {
+    let offers = agents.all().map(|agent| http::Offer {
+        agent: Arc::clone(agent),
+        default: agent.name == agents.default_name(),
+        tools: agent.tools.iter().filter_map(|name| catalog.get(name)).map(|entry| entry.spec.clone()).collect(),
+    });
+    offers.collect()
+}
+
+async fn census(store: &Store) -> Census {
+    match store.census().await {
+        Ok((tasks, requests)) => Census {
+            tasks: tasks.into_iter().map(|(status, count)| (status.as_str().to_owned(), count)).collect(),
+            requests,
+        },
+        Err(error) => {
+            tracing::warn!(%error, "tasks could not be counted");
+            Census::default()
+        }
+    }
 }
 
 /// Applies the migrations.
 ///
 /// # Errors
 /// What kept it from applying them.
-pub async fn migrate(_config: &Config) -> anyhow::Result<()> {
-    anyhow::bail!("not built yet")
+pub async fn migrate(config: &Config) -> anyhow::Result<()> {
+    Store::migrate(&config.store(true), Arc::new(SystemClock)).await?;
+    Ok(())
 }
 
 /// The OpenAPI document.
 #[must_use]
 pub fn openapi() -> String {
-    "{}\n".to_owned()
+    http::openapi_json()
 }

@@ -25,7 +25,7 @@ impl Engine {
         key: Option<Key>,
     ) -> Result<Accepted, Refusal> {
         let name = task.agent.as_deref();
-        let agent = self.agents.open_for(name, &caller.tenant, &caller.user_id, &caller.groups).ok_or_else(|| {
+        let agent = self.agents.find(name, &caller.tenant, &caller.user_id, &caller.groups).ok_or_else(|| {
             Refusal::Invalid(vec![FieldError {
                 pointer: "/agent".to_owned(),
                 detail: "the name of an agent that is open to you".to_owned(),

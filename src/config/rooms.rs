@@ -1,0 +1,153 @@
+//! The typed settings as each room wants them. What must stay true: a room never imports config.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::config::Config;
+use crate::config::parts::{Decide, ToolSettings};
+use crate::config::settings::Provider;
+use crate::model::openai;
+use crate::policy::{self, Expiry, Rule, RuleApprovers};
+use crate::store;
+use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
+use crate::tool::{catalog, external, http, shell};
+
+impl Config {
+    /// The Chat Completions models, by name.
+    #[must_use]
+    pub fn openai_models(&self) -> BTreeMap<String, openai::Settings> {
+        let models = self.models.iter().filter(|(_, model)| model.provider == Provider::Openai);
+        let settings = models.map(|(name, model)| {
+            let settings = openai::Settings {
+                name: name.clone(),
+                base_url: model.base_url.clone().unwrap_or_else(|| "https://api.openai.com/v1".to_owned()),
+                model: model.model.clone().unwrap_or_default(),
+                api_key: model.api_key.clone(),
+                timeout: model.timeout,
+                retries: model.retries,
+                headers: model.headers.clone(),
+                query: model.query.clone(),
+                body: model.body.clone(),
+            };
+            (name.clone(), settings)
+        });
+        settings.collect()
+    }
+
+    /// The scripted models: (name, script).
+    pub fn scripts(&self) -> impl Iterator<Item = (&str, &str)> {
+        let models = self.models.iter().filter(|(_, model)| model.provider == Provider::Scripted);
+        models.map(|(name, model)| (name.as_str(), model.script.as_deref().unwrap_or_default()))
+    }
+
+    /// The tools, by name.
+    #[must_use]
+    pub fn tools(&self) -> BTreeMap<String, catalog::Settings> {
+        self.tools.iter().filter_map(|(name, tool)| Some((name.clone(), self.tool(name, tool)?))).collect()
+    }
+
+    fn tool(&self, name: &str, tool: &ToolSettings) -> Option<catalog::Settings> {
+        let kind = if let Some(settings) = &tool.http {
+            catalog::Kind::Http(http::Settings {
+                method: settings.method.as_str().parse().ok()?,
+                url: settings.url.clone(),
+                headers: settings.headers.clone(),
+                timeout: settings.timeout,
+            })
+        } else if let Some(settings) = &tool.shell {
+            let env = &settings.env.0;
+            catalog::Kind::Shell(shell::Settings {
+                working_dir: settings.working_dir.clone(),
+                timeout: settings.timeout,
+                environment: env.iter().filter_map(|(name, value)| Some((name.clone(), value.clone()?))).collect(),
+                env: env.keys().cloned().collect(),
+                max_output: usize::try_from(settings.max_output).unwrap_or(usize::MAX),
+            })
+        } else {
+            catalog::Kind::External(external::Settings { result: tool.external.as_ref()?.result.clone() })
+        };
+        Some(catalog::Settings {
+            description: tool.description.clone(),
+            effect: tool.effect,
+            parameters: tool.parameters.clone(),
+            summary: tool.summary.clone(),
+            kind,
+            raw: self.unexpanded(&["tools", name]),
+        })
+    }
+
+    /// What the policy may name beside the tools: sub-agents, and the questions an agent may ask.
+    #[must_use]
+    pub fn other_tools(&self) -> Vec<ToolSpec> {
+        let agents = self.agents.values().flat_map(|agent| agent.sub_agents.iter());
+        let mut specs: BTreeMap<String, ToolSpec> =
+            agents.map(|sub| (sub.agent.clone(), bare(&sub.agent, ToolKind::Agent))).collect();
+        for kind in self.agents.values().flat_map(|agent| &agent.human) {
+            specs.insert(kind.tool().to_owned(), bare(kind.tool(), ToolKind::Human));
+        }
+        specs.into_values().collect()
+    }
+
+    /// The rules, in order.
+    #[must_use]
+    pub fn rules(&self) -> Vec<Rule> {
+        let rules = self.policy.iter().map(|rule| Rule {
+            name: rule.name.clone(),
+            tools: rule.tools.clone(),
+            when: rule.when.clone(),
+            decide: match rule.decide {
+                Decide::Allow => policy::Decide::Allow,
+                Decide::Hold => policy::Decide::Hold,
+                Decide::Deny => policy::Decide::Deny,
+            },
+            reason: rule.reason.clone(),
+            message: rule.message.clone(),
+            approvers: RuleApprovers {
+                owner: rule.approvers.owner,
+                users: rule.approvers.users.clone(),
+                groups: rule.approvers.groups.clone(),
+                required: rule.approvers.required,
+            },
+            expires_in: Some(rule.expires_in.0.map_or(Expiry::Never, Expiry::After)),
+            on_expiry: rule.on_expiry,
+            on_reject: rule.on_reject,
+            allow: Some(rule.allow.clone()),
+        });
+        rules.collect()
+    }
+
+    /// The database; a relative SQLite path is the file's.
+    #[must_use]
+    pub fn store(&self, permit_unsafe: bool) -> store::Settings {
+        let database = &self.database;
+        store::Settings {
+            url: database.url.reveal().clone(),
+            max_connections: database.max_connections,
+            acquire_timeout: database.acquire_timeout,
+            statement_timeout: database.statement_timeout,
+            migrate: database.migrate,
+            unsafe_ok: permit_unsafe,
+        }
+    }
+
+    /// Where relative paths of scripts begin.
+    #[must_use]
+    pub fn base(&self) -> &Path {
+        &self.directory
+    }
+}
+
+/// A tool that only rules look at.
+fn bare(name: &str, kind: ToolKind) -> ToolSpec {
+    ToolSpec {
+        name: name.to_owned(),
+        description: String::new(),
+        parameters: serde_json::json!({ "type": "object" }),
+        effect: Effect::Once,
+        kind,
+        target: String::new(),
+        summary: None,
+        timeout: std::time::Duration::ZERO,
+        definition: String::new(),
+    }
+}
