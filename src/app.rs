@@ -34,7 +34,7 @@ pub async fn migrate(_config: &Config) -> anyhow::Result<()> {
     anyhow::bail!("not built yet")
 }
 
-/// The OpenAPI document.
+/// The description of the API, as JSON text.
 #[must_use]
 pub fn openapi() -> String {
     "{}\n".to_owned()

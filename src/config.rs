@@ -121,7 +121,7 @@ pub fn load(
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let Some(mut root) = tree::parse(text, None, &mut mistakes) else {
         let nowhere = Node::new(Origin::File { line: 1, column: 1 }, Kind::Null);
-        return Err(Report::new(name, &nowhere, mistakes, &Redactor::default()));
+        return Err(Report::new(&name, &nowhere, &mistakes, &Redactor::default()));
     };
     if matches!(root.kind, Kind::Null) {
         root.kind = Kind::Map(Vec::new());
@@ -147,7 +147,7 @@ pub fn load(
     let everything = filled.iter().map(|one| (one.name.as_str(), &one.value));
     let known = config.secret_values.iter().map(|(name, value)| (name.as_str(), value));
     let sound = mistakes.is_empty();
-    let report = Report::new(name, &root, mistakes, &Redactor::new(everything.chain(known)));
+    let report = Report::new(&name, &root, &mistakes, &Redactor::new(everything.chain(known)));
     if sound { Ok((config, report)) } else { Err(report) }
 }
 
@@ -168,11 +168,13 @@ fn sections(root: &mut Node, mistakes: &mut Mistakes) -> Config {
         database: section(root, "database", mistakes),
         auth: root.get("auth").is_some().then(|| {
             let api_keys = list(root, &["auth", "api_keys"], mistakes);
-            AuthSettings { api_keys, ..section(root, "auth", mistakes) }
+            let _: AuthSettings = section(root, "auth", mistakes);
+            AuthSettings { api_keys }
         }),
         secrets: {
             let keys = list(root, &["secrets", "keys"], mistakes);
-            SecretsSettings { keys, ..section(root, "secrets", mistakes) }
+            let _: SecretsSettings = section(root, "secrets", mistakes);
+            SecretsSettings { keys }
         },
         credentials: each(root, "credentials", mistakes),
         models: each(root, "models", mistakes),
@@ -257,7 +259,7 @@ fn fill(config: &mut Config, root: &Node, environment: &Environment, directory: 
         let at = ["tools", name, "shell", "working_dir"];
         shell.working_dir = place(&at, &shell.working_dir);
         if shell.working_dir.is_empty() || shell.working_dir == "." {
-            shell.working_dir = ".".to_owned();
+            ".".clone_into(&mut shell.working_dir);
         }
         for (variable, value) in &mut shell.env.0 {
             if value.is_none() {
@@ -275,7 +277,7 @@ fn fill(config: &mut Config, root: &Node, environment: &Environment, directory: 
     }
 }
 
-/// A relative SQLite file is the configuration's.
+/// A relative database file is the configuration's.
 fn sqlite_beside(url: &str, directory: &Path) -> String {
     let Some(rest) = url.strip_prefix("sqlite:") else { return url.to_owned() };
     let rest = rest.strip_prefix("//").unwrap_or(rest);
