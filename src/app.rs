@@ -1,14 +1,15 @@
 //! The composition root: the only file that names concrete implementations.
 
 use crate::config::Config;
-use crate::telemetry::Metrics;
+use crate::telemetry;
+pub use crate::telemetry::LogFormat;
 use crate::world::Mistakes;
 
 /// How to serve, beside the configuration.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
-    /// What is measured.
-    pub metrics: Metrics,
+    /// How log lines look.
+    pub log_format: LogFormat,
     /// `--restored`: the database is a restored backup.
     pub restored: bool,
     /// `--unsafe`: a database that may lose commits is a warning instead of a refusal.
@@ -22,7 +23,8 @@ pub fn check(_config: &Config, _mistakes: &mut Mistakes) {}
 ///
 /// # Errors
 /// What kept it from serving.
-pub async fn serve(_config: Config, _options: ServeOptions) -> anyhow::Result<()> {
+pub async fn serve(config: Config, options: ServeOptions) -> anyhow::Result<()> {
+    let _metrics = telemetry::init(options.log_format, config.log.as_deref())?;
     anyhow::bail!("not built yet")
 }
 

@@ -9,11 +9,10 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::app::{self, ServeOptions};
+use crate::app::{self, LogFormat, ServeOptions};
 use crate::config::environment::Environment;
 use crate::config::layers::Flags;
 use crate::config::{self, Config, SMALLEST, Source};
-use crate::telemetry::{self, LogFormat};
 
 /// It worked.
 const OK: u8 = 0;
@@ -171,11 +170,11 @@ fn serve(options: &Serve, environment: &Environment) -> u8 {
         Ok(config) => config,
         Err(mistakes) => return complain(WRONG, mistakes),
     };
-    let metrics = match telemetry::init(options.log_format, config.log.as_deref()) {
-        Ok(metrics) => metrics,
-        Err(error) => return complain(FAILED, error),
+    let options = ServeOptions {
+        log_format: options.log_format,
+        restored: options.restored,
+        permit_unsafe: options.permit_unsafe,
     };
-    let options = ServeOptions { metrics, restored: options.restored, permit_unsafe: options.permit_unsafe };
     match runtime().map_err(anyhow::Error::from).and_then(|runtime| runtime.block_on(app::serve(config, options))) {
         Ok(()) => OK,
         Err(error) => complain(FAILED, format!("{error:#}")),
@@ -238,7 +237,8 @@ fn ask_ready(address: SocketAddr) -> std::io::Result<u16> {
     let mut stream = TcpStream::connect_timeout(&address, wait)?;
     stream.set_read_timeout(Some(wait))?;
     stream.set_write_timeout(Some(wait))?;
-    write!(stream, "GET /readyz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
+    let question = format!("GET /readyz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(question.as_bytes())?;
     let mut head = Vec::new();
     stream.take(4096).read_to_end(&mut head)?;
     let head = String::from_utf8_lossy(&head);

@@ -13,8 +13,9 @@ use crate::world::Mistakes;
 use environment::Environment;
 use interpolate::{Filled, Interpolation};
 use layers::Flags;
-use parts::{AgentSettings, RuleSettings, ToolSettings};
+use parts::{AgentSettings, ToolSettings};
 use report::Report;
+use rules::RuleSettings;
 use settings::{AuthSettings, CredentialSettings, DatabaseSettings, ModelSettings, SecretsSettings, ServerSettings};
 use tree::{Kind, Node, Origin};
 
@@ -29,6 +30,7 @@ pub mod layers;
 pub mod parts;
 pub mod report;
 pub mod required;
+pub mod rules;
 pub mod schema;
 pub mod settings;
 pub mod tree;
@@ -78,7 +80,7 @@ pub struct Config {
     pub unexpanded: Value,
     /// Every value that must be found again in what comes back from outside, with its name.
     pub secret_values: Vec<(String, Secret<String>)>,
-    /// The filter for log lines, `HOLDPOINT_LOG`.
+    /// The filter for log lines, `RUST_LOG`.
     pub log: Option<String>,
 }
 
@@ -137,7 +139,7 @@ pub fn load(
     let mut config = sections(&mut root, &mut mistakes);
     config.demo = demo;
     config.unexpanded = unexpanded;
-    config.log = environment.variable("HOLDPOINT_LOG").map(str::to_owned);
+    config.log = environment.variable("RUST_LOG").map(str::to_owned);
     config.secret_values = secret_values(&root, &filled);
     check::all(&mut config, &root, &mut mistakes);
     fill(&mut config, &root, environment, &directory, &mut mistakes);
@@ -245,14 +247,12 @@ fn fill(config: &mut Config, root: &Node, environment: &Environment, directory: 
         if let Some(script) = model.script.as_mut().filter(|script| !script.starts_with("builtin:")) {
             *script = place(&["models", name, "script"], script);
         }
-        model.base_url.get_or_insert_with(|| {
-            match model.provider {
-                settings::Provider::Openai => "https://api.openai.com/v1",
-                settings::Provider::Anthropic => "https://api.anthropic.com",
-                settings::Provider::Scripted => "",
-            }
-            .to_owned()
-        });
+        let own = match model.provider {
+            settings::Provider::Openai => Some("https://api.openai.com/v1"),
+            settings::Provider::Anthropic => Some("https://api.anthropic.com"),
+            settings::Provider::Scripted => None,
+        };
+        model.base_url = model.base_url.take().or_else(|| own.map(str::to_owned));
     }
     for (name, tool) in &mut config.tools {
         let Some(shell) = &mut tool.shell else { continue };
@@ -306,9 +306,19 @@ fn secret_values(root: &Node, filled: &[Filled]) -> Vec<(String, Secret<String>)
             values.push((name, Secret::new(text.to_owned())));
         }
     });
+    let database = root.at(&["database", "url"]).and_then(Node::text).and_then(|url| url::Url::parse(url).ok());
+    if let Some(password) = database.as_ref().and_then(url::Url::password) {
+        let plain = percent_encoding::percent_decode_str(password).decode_utf8_lossy().into_owned();
+        if !values.iter().any(|(_, value)| *value.reveal() == plain) {
+            values.push(("database.url".to_owned(), Secret::new(plain)));
+        }
+    }
     values
 }
 
 #[cfg(test)]
 #[path = "config/tests.rs"]
 mod tests;
+#[cfg(test)]
+#[path = "config/tests_bad.rs"]
+mod tests_bad;

@@ -33,8 +33,9 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
 /// The target of observations.
 pub const TARGET: &str = "holdpoint::metric";
-/// What is logged unless `HOLDPOINT_LOG` says so.
-pub const DEFAULT_FILTER: &str = "info,sqlx=warn,hyper=warn,reqwest=warn,rustls=warn,h2=warn,tower=warn";
+/// What is logged unless `RUST_LOG` says so. Whatever it says, libraries are heard from `warn` up only: below, they would
+/// tell URLs, headers and statements.
+pub const DEFAULT_FILTER: &str = "info";
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -58,7 +59,7 @@ pub fn init(format: LogFormat, filter: Option<&str>) -> prometheus::Result<Metri
     let filter = parsed.and_then(Result::ok).unwrap_or_else(|| EnvFilter::new(DEFAULT_FILTER));
     let done = tracing::subscriber::set_global_default(layers(metrics.clone(), format, filter, std::io::stderr));
     if done.is_ok() && bad {
-        tracing::warn!("HOLDPOINT_LOG cannot be read as a filter; the default is used");
+        tracing::warn!("RUST_LOG cannot be read as a filter; the default is used");
     }
     Ok(metrics)
 }
@@ -68,7 +69,10 @@ fn layers<W>(metrics: Metrics, format: LogFormat, filter: EnvFilter, writer: W) 
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    let printed = filter_fn(|about: &Metadata<'_>| about.target() != TARGET);
+    let printed = filter_fn(|about: &Metadata<'_>| {
+        let ours = about.target() == "holdpoint" || about.target().starts_with("holdpoint::");
+        about.target() != TARGET && (ours || *about.level() <= Level::WARN)
+    });
     let observed = filter_fn(|about: &Metadata<'_>| about.target() == TARGET).with_max_level_hint(LevelFilter::INFO);
     let printing = match format {
         LogFormat::Json => lines::layer().json().flatten_event(true).with_writer(writer).boxed(),
@@ -332,6 +336,7 @@ mod tests {
         tracing::info!(target: "holdpoint::metric", metric = "commit_batch", size = 3_usize);
         tracing::info!(target: "holdpoint::metric", metric = "no_such", size = 3_usize);
         tracing::info!(task_id = "t", "an ordinary line");
+        tracing::info!(target: "hyper::proto", "a library's line, with a header in it");
     }
 
     #[test]

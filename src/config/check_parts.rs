@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use super::Config;
 use super::check::{at_least_one, positive};
-use super::parts::{Decide, HumanKind, ToolSettings};
+use super::parts::{HumanKind, ToolSettings};
+use super::rules::Decide;
 use super::tree::{Kind, Node};
 use crate::task::decision::Action;
 use crate::world::Mistakes;
@@ -306,6 +307,12 @@ pub fn rules(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         let shell = matched.iter().find(|tool| config.tools.get(**tool).is_some_and(|tool| tool.shell.is_some()));
         if let (Decide::Allow, None, Some(shell)) = (rule.decide, &config.auth, shell) {
             add(&["decide"], format!("without `auth` no rule may allow a shell tool, and this one allows `{shell}`"));
+        }
+        let human = rule.tools.iter().any(|tool| HumanKind::ALL.iter().any(|kind| kind.tool() == tool));
+        if human && rule.decide == Decide::Allow {
+            let detail =
+                "a `request_…` tool is itself the question: a rule sets its terms (`hold`) or refuses it (`deny`)";
+            mistakes.warn(&["policy", &at, "decide"], detail);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use sha2::{Digest as _, Sha256};
 
 use super::Config;
-use super::parts::{ApproversSettings, Decide};
+use super::rules::{ApproversSettings, Decide};
 use super::settings::{ApiKey, Use};
 use super::tree::Node;
 use crate::people::directory::is_user;

@@ -6,7 +6,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::parts::{AgentSettings, RuleSettings, ToolSettings};
+use super::parts::{AgentSettings, ToolSettings};
+use super::rules::RuleSettings;
 use super::settings::{
     AuthSettings, CredentialSettings, DatabaseSettings, ModelSettings, SecretsSettings, ServerSettings,
 };
