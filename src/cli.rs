@@ -1,1 +1,328 @@
-//! (to be written)
+//! The commands. Exit codes: 0 ok, 1 failed, 2 wrong use or configuration. What a command prints goes to standard output,
+//! what it complains about to standard error.
+
+use std::fmt::Display;
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::app::{self, LogFormat, ServeOptions};
+use crate::config::environment::Environment;
+use crate::config::layers::Flags;
+use crate::config::{self, Config, SMALLEST, Source};
+
+/// It worked.
+const OK: u8 = 0;
+/// It failed.
+const FAILED: u8 = 1;
+/// Wrong use or configuration.
+const WRONG: u8 = 2;
+
+/// Runs AI-agent tasks and stops them at the point where a human must agree.
+#[derive(Debug, Parser)]
+#[command(name = "holdpoint", version, args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    serve: Serve,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve. With no configuration: the built-in demonstration.
+    Serve(Serve),
+    /// Print every mistake in the configuration.
+    Check(Common),
+    /// Apply the database's migrations.
+    Migrate(Common),
+    /// Write the smallest configuration, with comments. Never over another file.
+    Init {
+        /// The file to write.
+        #[arg(default_value = "holdpoint.yaml")]
+        file: PathBuf,
+    },
+    /// Print the configuration's JSON Schema.
+    Schema,
+    /// Print the description of the API, as JSON.
+    Openapi,
+    /// Ask whether the service is ready.
+    Health(Common),
+    /// Print the version.
+    Version,
+}
+
+/// Where the configuration is, and what lies over it.
+#[derive(Debug, Default, Args)]
+struct Common {
+    /// The configuration; else `HOLDPOINT_CONFIG`, else the built-in demonstration.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Address and port, over `server.listen`.
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+    /// The database, over `database.url`.
+    #[arg(long, value_name = "URL")]
+    database_url: Option<String>,
+}
+
+#[derive(Debug, Default, Args)]
+struct Serve {
+    #[command(flatten)]
+    common: Common,
+    /// How log lines look.
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    log_format: LogFormat,
+    /// The database is a restored backup: what was approved but not started is asked again.
+    #[arg(long)]
+    restored: bool,
+    /// Serve on a database that may lose commits.
+    #[arg(long = "unsafe")]
+    permit_unsafe: bool,
+}
+
+/// Runs the command that the process was started with. The exit code.
+pub fn run() -> u8 {
+    run_with(std::env::args_os(), &Environment::process())
+}
+
+/// The same, with a command line and an environment of its own.
+pub fn run_with(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment: &Environment) -> u8 {
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            return u8::try_from(error.exit_code()).unwrap_or(WRONG);
+        }
+    };
+    match cli.command.unwrap_or(Command::Serve(cli.serve)) {
+        Command::Serve(options) => serve(&options, environment),
+        Command::Check(common) => check(&common, environment),
+        Command::Migrate(common) => migrate(&common, environment),
+        Command::Init { file } => init(&file),
+        Command::Schema => match serde_json::to_string_pretty(&config::schema::schema()) {
+            Ok(text) => print(&format!("{text}\n")),
+            Err(error) => complain(FAILED, error),
+        },
+        Command::Openapi => print(&app::openapi()),
+        Command::Health(common) => health(&common, environment),
+        Command::Version => print(&format!("holdpoint {}\n", env!("CARGO_PKG_VERSION"))),
+    }
+}
+
+fn print(text: &str) -> u8 {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => OK,
+        Err(_) => FAILED,
+    }
+}
+
+fn complain(code: u8, what: impl Display) -> u8 {
+    let _ = writeln!(std::io::stderr().lock(), "{}", what.to_string().trim_end());
+    code
+}
+
+/// Where the configuration comes from: the flag, else the variable, else the demonstration.
+fn source(common: &Common, environment: &Environment) -> Result<Source, String> {
+    let named = environment.variable("HOLDPOINT_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let Some(path) = common.config.clone().or(named) else { return Ok(Source::Demo) };
+    match environment.file(&path) {
+        Ok(text) => Ok(Source::File(path, text)),
+        Err(error) => Err(format!("{}: the configuration cannot be read: {error}", path.display())),
+    }
+}
+
+/// The configuration; warnings are printed, mistakes are the error: all of them.
+fn load(common: &Common, environment: &Environment) -> Result<Config, String> {
+    let flags = Flags { listen: common.listen.clone(), database_url: common.database_url.clone() };
+    let source = source(common, environment)?;
+    match config::load(source, environment, &flags, app::check) {
+        Ok((config, report)) => {
+            let _ = write!(std::io::stderr().lock(), "{report}");
+            Ok(config)
+        }
+        Err(report) => Err(report.to_string()),
+    }
+}
+
+fn check(common: &Common, environment: &Environment) -> u8 {
+    match load(common, environment) {
+        Ok(config) => print(&format!(
+            "The configuration is right: {} agents, {} tools, {} rules.\n",
+            config.agents.len(),
+            config.tools.len(),
+            config.policy.len()
+        )),
+        Err(mistakes) => complain(WRONG, mistakes),
+    }
+}
+
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()
+}
+
+fn serve(options: &Serve, environment: &Environment) -> u8 {
+    let config = match load(&options.common, environment) {
+        Ok(config) => config,
+        Err(mistakes) => return complain(WRONG, mistakes),
+    };
+    let options = ServeOptions {
+        log_format: options.log_format,
+        restored: options.restored,
+        permit_unsafe: options.permit_unsafe,
+    };
+    match runtime().map_err(anyhow::Error::from).and_then(|runtime| runtime.block_on(app::serve(config, options))) {
+        Ok(()) => OK,
+        Err(error) => complain(FAILED, format!("{error:#}")),
+    }
+}
+
+fn migrate(common: &Common, environment: &Environment) -> u8 {
+    let config = match load(common, environment) {
+        Ok(config) => config,
+        Err(mistakes) => return complain(WRONG, mistakes),
+    };
+    match runtime().map_err(anyhow::Error::from).and_then(|runtime| runtime.block_on(app::migrate(&config))) {
+        Ok(()) => OK,
+        Err(error) => complain(FAILED, format!("{error:#}")),
+    }
+}
+
+fn init(file: &Path) -> u8 {
+    let written = std::fs::OpenOptions::new().write(true).create_new(true).open(file);
+    match written.and_then(|mut open| open.write_all(SMALLEST.as_bytes())) {
+        Ok(()) => {
+            let name = file.display();
+            print(&format!(
+                "Wrote {name}. Now:\n\n  export OPENAI_API_KEY=…\n  holdpoint check --config {name}\n  holdpoint serve --config {name}\n"
+            ))
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            complain(WRONG, format!("{}: there is such a file already, and it stays as it is", file.display()))
+        }
+        Err(error) => complain(FAILED, format!("{}: {error}", file.display())),
+    }
+}
+
+fn health(common: &Common, environment: &Environment) -> u8 {
+    let config = match load(common, environment) {
+        Ok(config) => config,
+        Err(mistakes) => return complain(WRONG, mistakes),
+    };
+    let Some(address) = config.server.address() else { return complain(WRONG, "`server.listen` is no address") };
+    match ask_ready(reachable(address)) {
+        Ok(200) => OK,
+        Ok(status) => complain(FAILED, format!("not ready: it answered {status}")),
+        Err(error) => complain(FAILED, format!("not ready: {error}")),
+    }
+}
+
+/// Where a service that listens there is reached from this machine.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip @ (IpAddr::V4(_) | IpAddr::V6(_)) => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+/// The status of `GET /readyz`.
+fn ask_ready(address: SocketAddr) -> std::io::Result<u16> {
+    let wait = Duration::from_secs(5);
+    let mut stream = TcpStream::connect_timeout(&address, wait)?;
+    stream.set_read_timeout(Some(wait))?;
+    stream.set_write_timeout(Some(wait))?;
+    let question = format!("GET /readyz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(question.as_bytes())?;
+    let mut head = Vec::new();
+    stream.take(4096).read_to_end(&mut head)?;
+    let head = String::from_utf8_lossy(&head);
+    let status = head.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)).and_then(|status| status.parse().ok());
+    status.ok_or_else(|| std::io::Error::new(std::io::ErrorKind::InvalidData, "it does not speak HTTP"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(arguments: &[&str], environment: &Environment) -> u8 {
+        run_with(std::iter::once("holdpoint").chain(arguments.iter().copied()).map(Into::into), environment)
+    }
+
+    const GOOD: &str = "models: { m: { provider: openai, model: x } }\nagents: { a: { model: m } }\n";
+
+    #[test]
+    fn check_says_0_or_2() {
+        let files = [("/good.yaml", GOOD), ("/bad.yaml", "agents: {}\n")];
+        let environment = Environment::of(&[], &files);
+        assert_eq!(code(&["check", "--config", "/good.yaml"], &environment), OK);
+        assert_eq!(code(&["check", "--config", "/bad.yaml"], &environment), WRONG);
+        assert_eq!(code(&["check", "--config", "/gone.yaml"], &environment), WRONG);
+        assert_eq!(code(&["check"], &environment), OK, "the demonstration is right");
+        assert_eq!(code(&["check", "--listen", "nowhere"], &environment), WRONG);
+        let named = Environment::of(&[("HOLDPOINT_CONFIG", "/bad.yaml")], &files);
+        assert_eq!(code(&["check"], &named), WRONG);
+        assert_eq!(code(&["check", "--config", "/good.yaml"], &named), OK, "the flag beats the variable");
+    }
+
+    #[test]
+    fn wrong_use_is_2() {
+        let environment = Environment::default();
+        for wrong in [&["frobnicate"][..], &["serve", "--nothing"], &["serve", "--log-format", "xml"], &["check", "a"]]
+        {
+            assert_eq!(code(wrong, &environment), WRONG, "{wrong:?}");
+        }
+        for right in ["version", "schema", "--version", "--help"] {
+            assert_eq!(code(&[right], &environment), OK, "{right}");
+        }
+    }
+
+    #[test]
+    fn init_writes_the_smallest_file_but_never_over_another() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("new.yaml");
+        let name = file.to_str().unwrap();
+        assert_eq!(code(&["init", name], &Environment::default()), OK);
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), SMALLEST);
+        std::fs::write(&file, "mine").unwrap();
+        assert_eq!(code(&["init", name], &Environment::default()), WRONG);
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
+    }
+
+    #[test]
+    fn no_command_is_serve() {
+        let cli = Cli::try_parse_from(["holdpoint", "--config", "x", "--log-format", "text", "--unsafe"]).unwrap();
+        assert!(cli.command.is_none() && cli.serve.permit_unsafe && cli.serve.log_format == LogFormat::Text);
+        assert_eq!(cli.serve.common.config, Some(PathBuf::from("x")));
+        assert!(Cli::try_parse_from(["holdpoint"]).unwrap().command.is_none());
+    }
+
+    #[test]
+    fn health_asks_the_configured_address() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let serve = std::thread::spawn(move || {
+            for status in ["200 OK", "503 Service Unavailable"] {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut asked = [0; 512];
+                let read = stream.read(&mut asked).unwrap();
+                assert!(asked[..read].starts_with(b"GET /readyz HTTP/1.1\r\nHost: 127.0.0.1:"));
+                write!(stream, "HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n").unwrap();
+            }
+        });
+        let listen = format!("127.0.0.1:{port}");
+        for expected in [OK, FAILED] {
+            assert_eq!(code(&["health", "--listen", &listen], &Environment::default()), expected);
+        }
+        serve.join().unwrap();
+        assert_eq!(code(&["health", "--listen", &listen], &Environment::default()), FAILED);
+        for (from, to) in [("0.0.0.0:80", "127.0.0.1:80"), ("[::]:80", "[::1]:80"), ("10.0.0.1:80", "10.0.0.1:80")] {
+            assert_eq!(reachable(from.parse().unwrap()).to_string(), to);
+        }
+    }
+}

@@ -13,8 +13,9 @@ use crate::world::Mistakes;
 use environment::Environment;
 use interpolate::{Filled, Interpolation};
 use layers::Flags;
-use parts::{AgentSettings, RuleSettings, ToolSettings};
+use parts::{AgentSettings, ToolSettings};
 use report::Report;
+use rules::RuleSettings;
 use settings::{AuthSettings, CredentialSettings, DatabaseSettings, ModelSettings, SecretsSettings, ServerSettings};
 use tree::{Kind, Node, Origin};
 
@@ -29,6 +30,7 @@ pub mod layers;
 pub mod parts;
 pub mod report;
 pub mod required;
+pub mod rules;
 pub mod schema;
 pub mod settings;
 pub mod tree;
@@ -78,7 +80,7 @@ pub struct Config {
     pub unexpanded: Value,
     /// Every value that must be found again in what comes back from outside, with its name.
     pub secret_values: Vec<(String, Secret<String>)>,
-    /// The filter for log lines, `HOLDPOINT_LOG`.
+    /// The filter for log lines, `RUST_LOG`.
     pub log: Option<String>,
 }
 
@@ -121,7 +123,7 @@ pub fn load(
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let Some(mut root) = tree::parse(text, None, &mut mistakes) else {
         let nowhere = Node::new(Origin::File { line: 1, column: 1 }, Kind::Null);
-        return Err(Report::new(name, &nowhere, mistakes, &Redactor::default()));
+        return Err(Report::new(&name, &nowhere, &mistakes, &Redactor::default()));
     };
     if matches!(root.kind, Kind::Null) {
         root.kind = Kind::Map(Vec::new());
@@ -137,7 +139,7 @@ pub fn load(
     let mut config = sections(&mut root, &mut mistakes);
     config.demo = demo;
     config.unexpanded = unexpanded;
-    config.log = environment.variable("HOLDPOINT_LOG").map(str::to_owned);
+    config.log = environment.variable("RUST_LOG").map(str::to_owned);
     config.secret_values = secret_values(&root, &filled);
     check::all(&mut config, &root, &mut mistakes);
     fill(&mut config, &root, environment, &directory, &mut mistakes);
@@ -147,7 +149,7 @@ pub fn load(
     let everything = filled.iter().map(|one| (one.name.as_str(), &one.value));
     let known = config.secret_values.iter().map(|(name, value)| (name.as_str(), value));
     let sound = mistakes.is_empty();
-    let report = Report::new(name, &root, mistakes, &Redactor::new(everything.chain(known)));
+    let report = Report::new(&name, &root, &mistakes, &Redactor::new(everything.chain(known)));
     if sound { Ok((config, report)) } else { Err(report) }
 }
 
@@ -168,11 +170,13 @@ fn sections(root: &mut Node, mistakes: &mut Mistakes) -> Config {
         database: section(root, "database", mistakes),
         auth: root.get("auth").is_some().then(|| {
             let api_keys = list(root, &["auth", "api_keys"], mistakes);
-            AuthSettings { api_keys, ..section(root, "auth", mistakes) }
+            let _: AuthSettings = section(root, "auth", mistakes);
+            AuthSettings { api_keys }
         }),
         secrets: {
             let keys = list(root, &["secrets", "keys"], mistakes);
-            SecretsSettings { keys, ..section(root, "secrets", mistakes) }
+            let _: SecretsSettings = section(root, "secrets", mistakes);
+            SecretsSettings { keys }
         },
         credentials: each(root, "credentials", mistakes),
         models: each(root, "models", mistakes),
@@ -243,21 +247,19 @@ fn fill(config: &mut Config, root: &Node, environment: &Environment, directory: 
         if let Some(script) = model.script.as_mut().filter(|script| !script.starts_with("builtin:")) {
             *script = place(&["models", name, "script"], script);
         }
-        model.base_url.get_or_insert_with(|| {
-            match model.provider {
-                settings::Provider::Openai => "https://api.openai.com/v1",
-                settings::Provider::Anthropic => "https://api.anthropic.com",
-                settings::Provider::Scripted => "",
-            }
-            .to_owned()
-        });
+        let own = match model.provider {
+            settings::Provider::Openai => Some("https://api.openai.com/v1"),
+            settings::Provider::Anthropic => Some("https://api.anthropic.com"),
+            settings::Provider::Scripted => None,
+        };
+        model.base_url = model.base_url.take().or_else(|| own.map(str::to_owned));
     }
     for (name, tool) in &mut config.tools {
         let Some(shell) = &mut tool.shell else { continue };
         let at = ["tools", name, "shell", "working_dir"];
         shell.working_dir = place(&at, &shell.working_dir);
         if shell.working_dir.is_empty() || shell.working_dir == "." {
-            shell.working_dir = ".".to_owned();
+            ".".clone_into(&mut shell.working_dir);
         }
         for (variable, value) in &mut shell.env.0 {
             if value.is_none() {
@@ -275,7 +277,7 @@ fn fill(config: &mut Config, root: &Node, environment: &Environment, directory: 
     }
 }
 
-/// A relative SQLite file is the configuration's.
+/// A relative database file is the configuration's.
 fn sqlite_beside(url: &str, directory: &Path) -> String {
     let Some(rest) = url.strip_prefix("sqlite:") else { return url.to_owned() };
     let rest = rest.strip_prefix("//").unwrap_or(rest);
@@ -304,9 +306,19 @@ fn secret_values(root: &Node, filled: &[Filled]) -> Vec<(String, Secret<String>)
             values.push((name, Secret::new(text.to_owned())));
         }
     });
+    let database = root.at(&["database", "url"]).and_then(Node::text).and_then(|url| url::Url::parse(url).ok());
+    if let Some(password) = database.as_ref().and_then(url::Url::password) {
+        let plain = percent_encoding::percent_decode_str(password).decode_utf8_lossy().into_owned();
+        if !values.iter().any(|(_, value)| *value.reveal() == plain) {
+            values.push(("database.url".to_owned(), Secret::new(plain)));
+        }
+    }
     values
 }
 
 #[cfg(test)]
 #[path = "config/tests.rs"]
 mod tests;
+#[cfg(test)]
+#[path = "config/tests_bad.rs"]
+mod tests_bad;

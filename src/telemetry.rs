@@ -1,4 +1,390 @@
-//! (being written)
-/// Metrics.
-#[derive(Clone, Debug)]
-pub struct Metrics;
+//! Logs and metrics, and the one place where both are set up. Rooms only use `tracing`: a log line is an ordinary event;
+//! an observation is an event with the target [`TARGET`], which is never printed:
+//!
+//! | `metric` | fields | what it feeds |
+//! |---|---|---|
+//! | `http_request` | `operation`, `status`, `seconds` | `holdpoint_http_request_duration_seconds` |
+//! | `model_call` | `model`, `outcome`, `seconds` | `holdpoint_model_call_duration_seconds` |
+//! | `tool_call` | `tool`, `outcome`, `seconds` | `holdpoint_tool_call_duration_seconds` |
+//! | `unknown_outcome` | `tool` | `holdpoint_unknown_outcomes_total` |
+//! | `request_closed` | `kind`, `outcome`, `seconds` (since it was asked) | `holdpoint_requests_closed_total`, `holdpoint_request_wait_seconds` |
+//! | `event_stream` | `change` (1 or -1) | `holdpoint_event_streams` |
+//! | `commit_batch` | `size` | `holdpoint_commit_batch_size` |
+//!
+//! ```
+//! tracing::info!(target: "holdpoint::metric", metric = "tool_call", tool = "refund", outcome = "succeeded", seconds = 0.2);
+//! ```
+//!
+//! What must stay true: labels are names from the configuration and words of the contract; no tenant, user, id or text of a
+//! caller is ever one.
+
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus::{
+    Encoder as _, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    TextEncoder,
+};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Metadata, Subscriber};
+use tracing_subscriber::filter::{EnvFilter, FilterExt as _, LevelFilter, filter_fn};
+use tracing_subscriber::fmt::{self as lines, MakeWriter};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
+
+/// The target of observations.
+pub const TARGET: &str = "holdpoint::metric";
+/// What is logged unless `RUST_LOG` says so. Whatever it says, libraries are heard from `warn` up only: below, they would
+/// tell URLs, headers and statements.
+pub const DEFAULT_FILTER: &str = "info";
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// One JSON object a line.
+    #[default]
+    Json,
+    /// For people.
+    Text,
+}
+
+/// Sends log lines to standard error and observations to the metrics. Once for each process: a second time the lines go
+/// where they went.
+///
+/// # Errors
+/// When the instruments cannot be built.
+pub fn init(format: LogFormat, filter: Option<&str>) -> prometheus::Result<Metrics> {
+    let metrics = Metrics::new()?;
+    let parsed = filter.map(EnvFilter::try_new);
+    let bad = matches!(parsed, Some(Err(_)));
+    let filter = parsed.and_then(Result::ok).unwrap_or_else(|| EnvFilter::new(DEFAULT_FILTER));
+    let done = tracing::subscriber::set_global_default(layers(metrics.clone(), format, filter, std::io::stderr));
+    if done.is_ok() && bad {
+        tracing::warn!("RUST_LOG cannot be read as a filter; the default is used");
+    }
+    Ok(metrics)
+}
+
+/// Who listens: one layer prints, the other one observes.
+fn layers<W>(metrics: Metrics, format: LogFormat, filter: EnvFilter, writer: W) -> impl Subscriber + Send + Sync
+where
+    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+{
+    let printed = filter_fn(|about: &Metadata<'_>| {
+        let ours = about.target() == "holdpoint" || about.target().starts_with("holdpoint::");
+        about.target() != TARGET && (ours || *about.level() <= Level::WARN)
+    });
+    let observed = filter_fn(|about: &Metadata<'_>| about.target() == TARGET).with_max_level_hint(LevelFilter::INFO);
+    let printing = match format {
+        LogFormat::Json => lines::layer().json().flatten_event(true).with_writer(writer).boxed(),
+        LogFormat::Text => lines::layer().with_ansi(false).with_writer(writer).boxed(),
+    };
+    tracing_subscriber::registry().with(metrics.with_filter(observed)).with(printing.with_filter(printed.and(filter)))
+}
+
+/// What is measured. Cheap to clone; as a layer of `tracing` it takes observations.
+#[derive(Clone)]
+pub struct Metrics(Arc<Instruments>);
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Metrics")
+    }
+}
+
+/// How many tasks stand in each status and how many requests of each kind are open: read right before it is shown.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Census {
+    /// Status and number.
+    pub tasks: Vec<(String, i64)>,
+    /// Kind and number.
+    pub requests: Vec<(String, i64)>,
+}
+
+struct Instruments {
+    registry: Registry,
+    http: HistogramVec,
+    tasks: IntGaugeVec,
+    open: IntGaugeVec,
+    closed: IntCounterVec,
+    wait: HistogramVec,
+    model: HistogramVec,
+    tool: HistogramVec,
+    unknown: IntCounterVec,
+    streams: IntGauge,
+    batch: Histogram,
+}
+
+/// Up to the longest a tool may take.
+const SECONDS: [f64; 17] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0];
+/// People take longer.
+const HUMAN: [f64; 12] =
+    [1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0, 604_800.0];
+const BATCH: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
+
+impl Metrics {
+    /// With everything at nothing.
+    ///
+    /// # Errors
+    /// Never with the names below: they are fixed, and a test builds them.
+    pub fn new() -> prometheus::Result<Self> {
+        Ok(Self(Arc::new(Instruments::new()?)))
+    }
+
+    /// Everything in Prometheus' text format.
+    #[must_use]
+    pub fn render(&self, census: &Census) -> String {
+        let all = &self.0;
+        all.tasks.reset();
+        for (status, count) in &census.tasks {
+            all.tasks.with_label_values(&[status]).set(*count);
+        }
+        all.open.reset();
+        for (kind, count) in &census.requests {
+            all.open.with_label_values(&[kind]).set(*count);
+        }
+        let mut text = Vec::new();
+        if TextEncoder::new().encode(&all.registry.gather(), &mut text).is_err() {
+            return String::new();
+        }
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    fn observe(&self, seen: &Observation) {
+        let all = &self.0;
+        let seconds = seen.seconds.unwrap_or(0.0);
+        match seen.metric.as_str() {
+            "http_request" => all.http.with_label_values(&[&seen.operation, &seen.status]).observe(seconds),
+            "model_call" => all.model.with_label_values(&[&seen.model, &seen.outcome]).observe(seconds),
+            "tool_call" => all.tool.with_label_values(&[&seen.tool, &seen.outcome]).observe(seconds),
+            "unknown_outcome" => all.unknown.with_label_values(&[&seen.tool]).inc(),
+            "request_closed" => {
+                all.closed.with_label_values(&[&seen.kind, &seen.outcome]).inc();
+                if let Some(seconds) = seen.seconds {
+                    all.wait.with_label_values(&[&seen.kind]).observe(seconds);
+                }
+            }
+            "event_stream" => all.streams.add(seen.change),
+            "commit_batch" => all.batch.observe(seen.size),
+            _ => {}
+        }
+    }
+}
+
+impl Instruments {
+    fn new() -> prometheus::Result<Self> {
+        let registry = Registry::new();
+        let counter = |name: &str, help: &str, labels: &[&str]| {
+            let counter = IntCounterVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(counter.clone())).map(|()| counter)
+        };
+        let gauge = |name: &str, help: &str, labels: &[&str]| {
+            let gauge = IntGaugeVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(gauge.clone())).map(|()| gauge)
+        };
+        let histogram = |name: &str, help: &str, labels: &[&str], buckets: &[f64]| {
+            let histogram = HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets.to_vec()), labels)?;
+            registry.register(Box::new(histogram.clone())).map(|()| histogram)
+        };
+        let streams = IntGauge::new("holdpoint_event_streams", "Event streams that are open.")?;
+        registry.register(Box::new(streams.clone()))?;
+        let size = HistogramOpts::new("holdpoint_commit_batch_size", "Changes that were committed together.");
+        let batch = Histogram::with_opts(size.buckets(BATCH.to_vec()))?;
+        registry.register(Box::new(batch.clone()))?;
+        let build = gauge("holdpoint_build_info", "Which version this is.", &["version"])?;
+        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        Ok(Self {
+            http: histogram(
+                "holdpoint_http_request_duration_seconds",
+                "How long HTTP requests took to answer.",
+                &["operation", "status"],
+                &SECONDS,
+            )?,
+            tasks: gauge("holdpoint_tasks", "Tasks, by status.", &["status"])?,
+            open: gauge("holdpoint_requests_open", "Requests that wait for a human.", &["kind"])?,
+            closed: counter("holdpoint_requests_closed_total", "Requests that were closed.", &["kind", "outcome"])?,
+            wait: histogram("holdpoint_request_wait_seconds", "How long requests waited.", &["kind"], &HUMAN)?,
+            model: histogram(
+                "holdpoint_model_call_duration_seconds",
+                "How long models took to answer.",
+                &["model", "outcome"],
+                &SECONDS,
+            )?,
+            tool: histogram(
+                "holdpoint_tool_call_duration_seconds",
+                "How long tools took to answer.",
+                &["tool", "outcome"],
+                &SECONDS,
+            )?,
+            unknown: counter("holdpoint_unknown_outcomes_total", "Calls whose outcome nobody knows.", &["tool"])?,
+            streams,
+            batch,
+            registry,
+        })
+    }
+}
+
+/// One event with the target [`TARGET`].
+#[derive(Debug, Default)]
+struct Observation {
+    metric: String,
+    operation: String,
+    status: String,
+    model: String,
+    tool: String,
+    kind: String,
+    outcome: String,
+    seconds: Option<f64>,
+    change: i64,
+    size: f64,
+}
+
+impl Observation {
+    fn text(&mut self, name: &str, value: String) {
+        let to = match name {
+            "metric" => &mut self.metric,
+            "operation" => &mut self.operation,
+            "status" => &mut self.status,
+            "model" => &mut self.model,
+            "tool" => &mut self.tool,
+            "kind" => &mut self.kind,
+            "outcome" => &mut self.outcome,
+            _ => return,
+        };
+        *to = value;
+    }
+
+    fn number(&mut self, name: &str, value: f64) {
+        match name {
+            "seconds" => self.seconds = Some(value),
+            "size" => self.size = value,
+            _ => {}
+        }
+    }
+}
+
+impl Visit for Observation {
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.number(field.name(), value);
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        if field.name() == "change" {
+            self.change = value;
+        } else {
+            self.record_u64(field, u64::try_from(value).unwrap_or(0));
+        }
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        if field.name() == "change" {
+            self.change = i64::try_from(value).unwrap_or(0);
+        }
+        self.text(field.name(), value.to_string());
+        self.number(field.name(), f64::from(u32::try_from(value).unwrap_or(u32::MAX)));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.text(field.name(), value.to_owned());
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.text(field.name(), format!("{value:?}"));
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Metrics {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let about = event.metadata();
+        if about.target() != TARGET || *about.level() > Level::INFO {
+            return;
+        }
+        let mut seen = Observation::default();
+        event.record(&mut seen);
+        self.observe(&seen);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    #[derive(Clone, Default)]
+    struct Sink(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Sink {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn events() {
+        tracing::info!(target: "holdpoint::metric", metric = "http_request", operation = "create_task", status = 201_u16, seconds = 0.2);
+        tracing::info!(target: "holdpoint::metric", metric = "model_call", model = %"main", outcome = "answered", seconds = 1.5);
+        tracing::info!(target: "holdpoint::metric", metric = "tool_call", tool = "refund", outcome = "succeeded", seconds = 0.3);
+        tracing::info!(target: "holdpoint::metric", metric = "unknown_outcome", tool = "refund");
+        tracing::info!(target: "holdpoint::metric", metric = "request_closed", kind = "approval", outcome = "approve", seconds = 70.0);
+        tracing::info!(target: "holdpoint::metric", metric = "event_stream", change = 1);
+        tracing::info!(target: "holdpoint::metric", metric = "event_stream", change = 1_i64);
+        tracing::info!(target: "holdpoint::metric", metric = "event_stream", change = -1);
+        tracing::info!(target: "holdpoint::metric", metric = "commit_batch", size = 3_usize);
+        tracing::info!(target: "holdpoint::metric", metric = "no_such", size = 3_usize);
+        tracing::info!(task_id = "t", "an ordinary line");
+        tracing::info!(target: "hyper::proto", "a library's line, with a header in it");
+    }
+
+    #[test]
+    fn observations_become_metrics_and_are_not_printed() {
+        let metrics = Metrics::new().unwrap();
+        let sink = Sink::default();
+        let writer = sink.clone();
+        let subscriber =
+            layers(metrics.clone(), LogFormat::Json, EnvFilter::new(DEFAULT_FILTER), move || writer.clone());
+        tracing::subscriber::with_default(subscriber, events);
+        let lines = String::from_utf8(sink.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(lines.lines().count(), 1, "{lines}");
+        let line: serde_json::Value = serde_json::from_str(lines.trim()).unwrap();
+        assert_eq!(
+            (&line["message"], &line["task_id"], &line["level"]),
+            (&"an ordinary line".into(), &"t".into(), &"INFO".into())
+        );
+        let census = Census { tasks: vec![("Paused".into(), 4)], requests: vec![("approval".into(), 3)] };
+        let text = metrics.render(&census);
+        for line in [
+            "holdpoint_http_request_duration_seconds_count{operation=\"create_task\",status=\"201\"} 1",
+            "holdpoint_tasks{status=\"Paused\"} 4",
+            "holdpoint_requests_open{kind=\"approval\"} 3",
+            "holdpoint_requests_closed_total{kind=\"approval\",outcome=\"approve\"} 1",
+            "holdpoint_request_wait_seconds_sum{kind=\"approval\"} 70",
+            "holdpoint_model_call_duration_seconds_sum{model=\"main\",outcome=\"answered\"} 1.5",
+            "holdpoint_tool_call_duration_seconds_count{outcome=\"succeeded\",tool=\"refund\"} 1",
+            "holdpoint_unknown_outcomes_total{tool=\"refund\"} 1",
+            "holdpoint_event_streams 1",
+            "holdpoint_commit_batch_size_sum 3",
+            concat!("holdpoint_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+        assert!(!metrics.render(&Census::default()).contains("holdpoint_tasks{"), "what is gone is not shown");
+    }
+
+    #[test]
+    fn lines_for_people_are_text() {
+        let sink = Sink::default();
+        let writer = sink.clone();
+        let subscriber =
+            layers(Metrics::new().unwrap(), LogFormat::Text, EnvFilter::new("warn"), move || writer.clone());
+        tracing::subscriber::with_default(subscriber, || {
+            events();
+            tracing::warn!("look here");
+        });
+        let lines = String::from_utf8(sink.0.lock().unwrap().clone()).unwrap();
+        assert!(lines.contains("look here") && !lines.contains("ordinary"), "{lines}");
+    }
+}

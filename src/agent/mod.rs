@@ -167,7 +167,7 @@ pub fn version<'a>(
                 .map(|(key, value)| (key.clone(), value.clone()))
                 .collect(),
         ),
-        other => other.clone(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => definition.clone(),
     };
     let tools: Map<String, Value> = tools.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     let offered = |value: Value| value.get("description").cloned().unwrap_or(Value::Null);

@@ -81,7 +81,7 @@ fn server(config: &mut Config, mistakes: &mut Mistakes) {
     for origin in &mut server.cors_origins {
         origin.make_ascii_lowercase();
     }
-    if server.wait > Duration::from_secs(300) {
+    if server.wait > Duration::from_mins(5) {
         mistakes.add(&["server", "wait"], "a POST waits `300s` at most");
     }
     let counts = [
@@ -153,9 +153,9 @@ fn secrets(config: &Config, mistakes: &mut Mistakes) {
 
 fn credentials(config: &Config, mistakes: &mut Mistakes) {
     for (name, credential) in &config.credentials {
-        check_parts::name(&["credentials", name], "credential", name, mistakes);
+        check_parts::name(&["credentials", name], "a credential", name, mistakes);
         for field in credential.fields.keys() {
-            check_parts::name(&["credentials", name, "fields", field], "field", field, mistakes);
+            check_parts::name(&["credentials", name, "fields", field], "a field", field, mistakes);
         }
         if let Some(expires_in) = credential.expires_in {
             positive(&["credentials", name, "expires_in"], expires_in, mistakes);
@@ -168,7 +168,7 @@ const OURS: [&str; 4] = ["messages", "tools", "model", "stream"];
 
 fn models(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     for (name, model) in &config.models {
-        check_parts::name(&["models", name], "model", name, mistakes);
+        check_parts::name(&["models", name], "a model", name, mistakes);
         let Some(node) = root.at(&["models", name]).filter(|node| !node.broken) else { continue };
         for key in OURS {
             if model.body.contains_key(key) {
@@ -224,7 +224,7 @@ fn default_agent(config: &mut Config, root: &Node, mistakes: &mut Mistakes) {
         match (names.next(), names.next()) {
             (Some(only), None) => config.default_agent.clone_from(only),
             (Some(_), Some(_)) => {
-                mistakes.add(&[], "`default_agent` is missing: it is needed when there are several agents")
+                mistakes.add(&[], "`default_agent` is missing: it is needed when there are several agents");
             }
             (None, _) => {}
         }

@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use super::Config;
 use super::check::{at_least_one, positive};
-use super::parts::{Decide, HumanKind, ToolSettings};
+use super::parts::{HumanKind, ToolSettings};
+use super::rules::Decide;
 use super::tree::{Kind, Node};
 use crate::task::decision::Action;
 use crate::world::Mistakes;
@@ -17,7 +18,7 @@ use crate::world::Mistakes;
 pub fn name(place: &[&str], noun: &str, name: &str, mistakes: &mut Mistakes) {
     let letters = name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
     if !letters || name.is_empty() || name.len() > 64 {
-        let detail = format!("`{name}` cannot be the name of a {noun}: a name is 1 to 64 of `A-Z a-z 0-9 _ -`");
+        let detail = format!("`{name}` cannot be the name of {noun}: a name is 1 to 64 of `A-Z a-z 0-9 _ -`");
         mistakes.add(place, detail);
     }
 }
@@ -35,7 +36,7 @@ pub fn header(place: &[&str], name: &str, value: &str, mistakes: &mut Mistakes) 
 /// The tools.
 pub fn tools(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     for (tool_name, tool) in &config.tools {
-        name(&["tools", tool_name], "tool", tool_name, mistakes);
+        name(&["tools", tool_name], "a tool", tool_name, mistakes);
         let Some(node) = root.at(&["tools", tool_name]).filter(|node| !node.broken) else { continue };
         kind(tool_name, node, mistakes);
         if let Some(parameters) = &tool.parameters {
@@ -175,7 +176,7 @@ fn credential_references(config: &Config, tool_name: &str, tool: &ToolSettings, 
 /// The agents.
 pub fn agents(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     for (agent_name, agent) in &config.agents {
-        name(&["agents", agent_name], "agent", agent_name, mistakes);
+        name(&["agents", agent_name], "an agent", agent_name, mistakes);
         if root.at(&["agents", agent_name]).is_none_or(|node| node.broken) {
             continue;
         }
@@ -306,6 +307,12 @@ pub fn rules(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         let shell = matched.iter().find(|tool| config.tools.get(**tool).is_some_and(|tool| tool.shell.is_some()));
         if let (Decide::Allow, None, Some(shell)) = (rule.decide, &config.auth, shell) {
             add(&["decide"], format!("without `auth` no rule may allow a shell tool, and this one allows `{shell}`"));
+        }
+        let human = rule.tools.iter().any(|tool| HumanKind::ALL.iter().any(|kind| kind.tool() == tool));
+        if human && rule.decide == Decide::Allow {
+            let detail =
+                "a `request_…` tool is itself the question: a rule sets its terms (`hold`) or refuses it (`deny`)";
+            mistakes.warn(&["policy", &at, "decide"], detail);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use sha2::{Digest as _, Sha256};
 
 use super::Config;
-use super::parts::{ApproversSettings, Decide};
+use super::rules::{ApproversSettings, Decide};
 use super::settings::{ApiKey, Use};
 use super::tree::Node;
 use crate::people::directory::is_user;
@@ -20,17 +20,16 @@ pub fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
         mistakes
             .add(&["auth"], "`api_keys` names nobody, so nobody could come in; without accounts there is no `auth`");
     }
-    let mut seen: BTreeMap<[u8; 32], usize> = BTreeMap::new();
+    let mut seen: BTreeSet<[u8; 32]> = BTreeSet::new();
     let mut groups: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
     for (index, key) in auth.api_keys.iter().enumerate() {
         let at = index.to_string();
         let place = ["auth", "api_keys", &at];
         let Some(node) = root.at(&place).filter(|node| !node.broken) else { continue };
         person(key, &place, mistakes);
-        if let Some(hash) = secret(key, node, &place, mistakes) {
-            if seen.insert(hash, index).is_some() {
-                mistakes.add(&place, "this key is here for the second time; each has its own");
-            }
+        let hash = secret(key, node, &place, mistakes);
+        if hash.is_some_and(|hash| !seen.insert(hash)) {
+            mistakes.add(&place, "this key is here for the second time; each has its own");
         }
         if key.user.is_empty() {
             continue;

@@ -2,7 +2,8 @@
 
 use super::Config;
 use super::check_people::parse_hex;
-use super::parts::{AgentSettings, LimitsSettings, RuleSettings};
+use super::parts::{AgentSettings, LimitsSettings};
+use super::rules::RuleSettings;
 use super::settings::{ApiKey, Use};
 use crate::agent::{Agent, Agents, HumanKind, OpenTo, SubAgent, version};
 use crate::people::May;

@@ -176,9 +176,24 @@ impl<'de> de::Deserializer<'de> for Reader<'de> {
         }
     }
 
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        match &self.0.kind {
+            Kind::Map(_) => self.deserialize_any(visitor),
+            // A list would be read as its fields in order.
+            Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Text(_) | Kind::List(_) => {
+                Err(de::Error::custom(format_args!("expected a map, found {}", self.0.noun())))
+            }
+        }
+    }
+
     forward_to_deserialize_any! {
         bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct seq tuple
-        tuple_struct map struct identifier ignored_any
+        tuple_struct map identifier ignored_any
     }
 }
 

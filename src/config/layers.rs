@@ -70,11 +70,17 @@ fn put(root: &mut Node, path: &[String], node: Node, known: &[String]) -> Result
     let mut rest = path;
     while let [step, tail @ ..] = rest {
         if matches!(at.kind, Kind::Null) {
-            at.kind = Kind::Map(Vec::new());
+            let list = step.parse::<usize>().is_ok();
+            at.kind = if list { Kind::List(Vec::new()) } else { Kind::Map(Vec::new()) };
         }
         let origin = node.origin.clone();
         let next = match &mut at.kind {
-            Kind::List(elements) => element(elements, step)?,
+            Kind::List(elements) => {
+                if step.parse() == Ok(elements.len()) {
+                    elements.push(Node::new(origin, Kind::Null));
+                }
+                element(elements, step)?
+            }
             Kind::Map(entries) => entry(entries, step, known, origin)?,
             Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Text(_) => {
                 return Err(format!("there is nothing below which `{step}` could stand"));
@@ -184,6 +190,8 @@ mod tests {
                 ("HOLDPOINT_POLICY__SMALL_REFUND__DECIDE", "deny"),
                 ("HOLDPOINT_POLICY__0__DECIDE", "hold"),
                 ("HOLDPOINT_AUTH__API_KEYS__BOB__KEY", "\"123\""),
+                ("HOLDPOINT_AUTH__API_KEYS__1__USER", "eve"),
+                ("HOLDPOINT_SERVER__CORS_ORIGINS__0", "https://a"),
                 ("HOLDPOINT_DATABASE__URL", "postgres://h/d"),
             ],
         );
@@ -192,7 +200,8 @@ mod tests {
             json,
             json!({
                 "policy": [{"name": "reads", "decide": "hold"}, {"name": "small-refund", "decide": "deny"}],
-                "auth": {"api_keys": [{"user": "bob", "key": "123"}]},
+                "auth": {"api_keys": [{"user": "bob", "key": "123"}, {"user": "eve"}]},
+                "server": {"cors_origins": ["https://a"]},
                 "database": {"url": "postgres://h/d"}
             })
         );

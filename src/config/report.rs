@@ -52,10 +52,10 @@ impl fmt::Display for Report {
 impl Report {
     /// Finds the places in the tree. In the file's order; what came from elsewhere last.
     #[must_use]
-    pub fn new(file: String, root: &Node, mistakes: Mistakes, secrets: &Redactor) -> Self {
+    pub fn new(file: &str, root: &Node, mistakes: &Mistakes, secrets: &Redactor) -> Self {
         let mut report = Self::default();
-        for (from, to) in [(mistakes.found, &mut report.mistakes), (mistakes.warnings, &mut report.warnings)] {
-            let mut placed: Vec<_> = from.into_iter().map(|mistake| place(&file, root, mistake, secrets)).collect();
+        for (from, to) in [(&mistakes.found, &mut report.mistakes), (&mistakes.warnings, &mut report.warnings)] {
+            let mut placed: Vec<_> = from.iter().map(|mistake| place(file, root, mistake, secrets)).collect();
             placed.sort_by_key(|(order, _)| *order);
             *to = placed.into_iter().map(|(_, line)| line).collect();
             to.dedup();
@@ -74,7 +74,7 @@ pub fn merge(mistakes: &mut Mistakes, rooms: Mistakes) {
     mistakes.warnings.extend(rooms.warnings.into_iter().filter(&sound));
 }
 
-fn place(file: &str, root: &Node, mistake: Mistake, secrets: &Redactor) -> ((usize, usize), Line) {
+fn place(file: &str, root: &Node, mistake: &Mistake, secrets: &Redactor) -> ((usize, usize), Line) {
     let (explicit, path) = match mistake.place.split_first() {
         Some((first, rest)) if first.starts_with('@') => (first.strip_prefix('@'), rest),
         _ => (None, mistake.place.as_slice()),
@@ -101,7 +101,7 @@ fn dotted(root: &Node, path: &[String]) -> String {
     let mut at = Some(root);
     for step in path {
         if at.is_some_and(|node| matches!(node.kind, super::tree::Kind::List(_))) {
-            text.push_str(&format!("[{step}]"));
+            text.extend(["[", step, "]"]);
         } else {
             if !text.is_empty() {
                 text.push('.');

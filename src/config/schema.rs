@@ -6,7 +6,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::parts::{AgentSettings, RuleSettings, ToolSettings};
+use super::parts::{AgentSettings, ToolSettings};
+use super::rules::RuleSettings;
 use super::settings::{
     AuthSettings, CredentialSettings, DatabaseSettings, ModelSettings, SecretsSettings, ServerSettings,
 };
@@ -70,6 +71,12 @@ fn collect(schema: &Value, keys: &mut BTreeSet<String>) {
 mod tests {
     use super::*;
 
+    fn described(name: &str, schema: &Value) {
+        for (key, property) in schema["properties"].as_object().into_iter().flatten() {
+            assert!(property["description"].is_string(), "{name}.{key}: {property}");
+        }
+    }
+
     #[test]
     fn the_schema_describes_every_key_and_has_the_defaults() {
         let schema = schema();
@@ -80,11 +87,6 @@ mod tests {
         assert_eq!(schema["$defs"]["LimitsSettings"]["properties"]["max_duration"]["default"], "1h");
         assert_eq!(schema["$defs"]["RuleSettings"]["properties"]["expires_in"]["default"], "24h");
         assert_eq!(schema["$defs"]["ShellToolSettings"]["properties"]["max_output"]["default"], "64KiB");
-        fn described(name: &str, schema: &Value) {
-            for (key, property) in schema["properties"].as_object().into_iter().flatten() {
-                assert!(property["description"].is_string(), "{name}.{key}: {property}");
-            }
-        }
         described("", &schema);
         for (name, part) in schema["$defs"].as_object().unwrap() {
             described(name, part);

@@ -276,7 +276,6 @@ pub mod optional_duration {
     ///
     /// # Errors
     /// When the writer fails.
-    #[expect(clippy::ref_option, reason = "serde asks for a reference")]
     pub fn serialize<S: Serializer>(duration: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
         match duration {
             Some(duration) => duration_text::serialize(duration, to),

@@ -1,5 +1,6 @@
 //! Whole files: what loads, and what is said of what does not.
 
+use super::tests_bad::{BASE, TOOL};
 use super::*;
 
 /// The file of the configuration page, whole.
@@ -106,7 +107,7 @@ fn with(text: &str, more: &[(&str, &str)], flags: &Flags) -> Result<(Config, Rep
     load(source, &Environment::of(&variables, &[("/run/key", "key-from-a-file-012345\n")]), flags, |_, _| {})
 }
 
-fn read(text: &str) -> Result<Config, Vec<String>> {
+pub fn read(text: &str) -> Result<Config, Vec<String>> {
     with(text, &[], &Flags::default()).map(|(config, _)| config).map_err(|report| lines(&report))
 }
 
@@ -159,4 +160,129 @@ models: { main: { provider: openai, model: gpt-4.1-mini, api_key: \"${OPENAI_API
 tools:  { orders: { effect: read_only, http: { method: GET, url: \"http://127.0.0.1:9000/orders/{id}\" }, parameters: { type: object, properties: { id: { type: string } }, required: [id] } } }
 agents: { helper: { model: main, tools: [orders] } }";
     read(contract).unwrap();
+}
+
+#[test]
+fn no_message_ever_shows_a_value() {
+    let hidden = "sk-hidden-0123456789";
+    let text = WHOLE
+        .replace("listen: 127.0.0.1:8080", "listen: \"${HIDDEN}\"")
+        .replace("timeout: 60s", "timeout: \"${HIDDEN}\"")
+        .replace("retries: 4", "retries: \"${HIDDEN}\"")
+        .replace("effect: read_only", "effect: \"${HIDDEN}\"")
+        .replace("model: main\n", "model: \"${HIDDEN}\"\n")
+        .replace("{ X-Key: \"${ORDERS_KEY}\" }", "{ X-Key: \"${HIDDEN}\\n\" }")
+        .replace("url: sqlite://holdpoint.db", "url: \"${HIDDEN}\"")
+        .replace("{ id: k1, key: \"${SEALING_KEY}\" }", "{ id: k1, key: \"${HIDDEN}\" }")
+        .replace(
+            "user: bob,   tenant: acme, groups: [finance], key: \"${BOB_KEY}\"",
+            "user: bob, groups: \"${HIDDEN}\", key: \"${HIDDEN} \"",
+        )
+        .replace("tools: [lookup_order], decide: allow", "tools: [\"${HIDDEN}\"], decide: \"${HIDDEN}\"");
+    let variables = [
+        ("HIDDEN", hidden),
+        ("HOLDPOINT_AUTH__API_KEYS__OPS__KEY", "sk-hidden-over 12345678"),
+        ("HOLDPOINT_MODELS__MAIN__API_KEY", "[sk-hidden-over"),
+    ];
+    let report = with(&text, &variables, &Flags::default()).unwrap_err();
+    assert!(report.mistakes.len() >= 11, "{report}");
+    assert!(!report.to_string().contains("sk-hidden"), "{report}");
+    assert!(!format!("{report:?}").contains("sk-hidden"));
+}
+
+#[test]
+fn secrets_are_found_wherever_they_stand_and_not_in_names_and_texts() {
+    let text = WHOLE
+        .replace("description: Pay an order back.", "description: \"Shown ${SHOWN}\"")
+        .replace("http://payments.internal/refunds", "http://${SHOWN}/refunds")
+        .replace("key: \"${BOB_KEY}\"", "key: literal-key-0123456789")
+        .replace("body: { temperature: 0 }", "body: { user: \"${file:/run/key}\" }");
+    let variables =
+        [("SHOWN", "shown-value-1234"), ("HOLDPOINT_TOOLS__REFUND_PAYMENT__HTTP__HEADERS", "{ X: header-secret-1 }")];
+    let (config, _) = with(&text, &variables, &Flags::default()).unwrap();
+    let names: Vec<_> = config.secret_values.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "ALICE_KEY",
+            "WEB_KEY",
+            "OPS_KEY",
+            "SEALING_KEY",
+            "OPENAI_API_KEY",
+            "key",
+            "ORDERS_KEY",
+            "auth.api_keys.1.key",
+            "HOLDPOINT_TOOLS__REFUND_PAYMENT__HTTP__HEADERS",
+        ]
+    );
+    let cleaned = config
+        .redactor()
+        .clean("shown-value-1234 orders-secret-value header-secret-1 key-from-a-file-012345")
+        .into_owned();
+    assert_eq!(
+        cleaned,
+        "shown-value-1234 [secret ORDERS_KEY] [secret HOLDPOINT_TOOLS__REFUND_PAYMENT__HTTP__HEADERS] [secret key]"
+    );
+    let unexpanded = config.unexpanded.to_string();
+    for (name, value) in VARIABLES.iter().chain(&variables).filter(|(name, _)| !["PATH", "SHOWN"].contains(name)) {
+        assert!(!unexpanded.contains(value), "{name}");
+    }
+    assert!(!unexpanded.contains("header-secret"));
+    assert_eq!(config.unexpanded(&["tools", "lookup_order", "http", "headers", "X-Key"]), "${ORDERS_KEY}");
+    assert!(!format!("{config:?}").contains("secret-value"));
+}
+
+#[test]
+fn a_flag_beats_the_environment_which_beats_the_file() {
+    let variables = [("HOLDPOINT_SERVER__LISTEN", "127.0.0.1:1"), ("HOLDPOINT_DATABASE__URL", "sqlite://there.db")];
+    let (config, _) = with(WHOLE, &variables, &Flags::default()).unwrap();
+    assert_eq!(config.server.listen, "127.0.0.1:1");
+    assert_eq!(config.database.url.reveal(), "sqlite://there.db", "relative to where the variable was set");
+    let flags = Flags { listen: Some("127.0.0.1:2".into()), database_url: Some("postgres://h/d".into()) };
+    let (config, _) = with(WHOLE, &variables, &flags).unwrap();
+    assert_eq!(
+        (config.server.listen.as_str(), config.database.url.reveal().as_str()),
+        ("127.0.0.1:2", "postgres://h/d")
+    );
+    let flags = Flags { listen: Some("nowhere".into()), database_url: None };
+    let report = with(WHOLE, &[("HOLDPOINT_SERVER__WAIT", "soon")], &flags).unwrap_err();
+    assert_eq!(
+        lines(&report),
+        [
+            "HOLDPOINT_SERVER__WAIT: server.wait: expected a duration such as `500ms`, `30s`, `10m`, `24h` or `7d`",
+            "--listen: server.listen: expected an address and a port such as `127.0.0.1:8080`",
+        ]
+    );
+}
+
+#[test]
+fn what_the_rooms_find_is_reported_beside_the_rest_but_not_twice() {
+    let text = format!("{BASE}{TOOL}policy: [{{ name: x, tools: [gone], decide: hold, when: '1' }}]\n");
+    let source = Source::File("f.yaml".into(), text);
+    let rooms = |config: &Config, mistakes: &mut Mistakes| {
+        assert_eq!(config.policy[0].when.as_deref(), Some("1"));
+        mistakes.add(&["policy", "0", "tools"], "this follows from the other one");
+        mistakes.add(&["policy", "0", "when"], "not a condition");
+        mistakes.warn(&["agents", "a"], "a warning");
+    };
+    let report = load(source, &Environment::default(), &Flags::default(), rooms).unwrap_err();
+    assert_eq!(
+        report.to_string(),
+        "f.yaml:4:29: policy[0].tools[0]: `gone` names no tool\nf.yaml:4:50: policy[0].when: not a condition\nwarning: f.yaml:2:11: agents.a: a warning\n"
+    );
+}
+
+#[test]
+fn a_tool_of_every_kind_has_its_parameters() {
+    let config = read(WHOLE).unwrap();
+    assert_eq!(config.tools["ShellCommand"].filled_parameters()["required"], serde_json::json!(["command"]));
+    assert_eq!(config.tools["ask_customer_system"].filled_parameters(), serde_json::json!({"type": "object"}));
+    let agents = config.agents();
+    assert_eq!(agents.default_name(), "billing");
+    assert!(agents.find(None, "acme", "alice", &[]).is_none());
+    let found = agents.find(None, "acme", "alice", &["support".to_owned()]).unwrap();
+    assert!(found.version.starts_with("sha256:"));
+    let other = read(&WHOLE.replace("You handle refunds.", "You handle returns.")).unwrap().agents();
+    assert_ne!(other.get("billing").unwrap().version, found.version);
+    assert_eq!(other.get("analyst").unwrap().version, agents.get("analyst").unwrap().version);
 }

@@ -59,22 +59,15 @@ pub fn walk<'n>(node: &'n Node, place: &mut Vec<String>, visit: &mut dyn FnMut(&
 pub fn is_shown(place: &[String]) -> bool {
     let place: Vec<&str> = place.iter().map(String::as_str).collect();
     match place.as_slice() {
-        ["server" | "default_agent", ..]
-        | ["credentials", _, "description"]
-        | ["credentials", _, "fields", _, "description" | "format"]
-        | ["secrets", "keys", _, "id"]
-        | ["auth", "api_keys", _, "user" | "tenant" | "groups" | "may", ..]
-        | ["models", _, "model" | "provider"]
-        | ["tools", _, "description" | "summary" | "effect"]
-        | ["tools", _, "http", "url" | "method" | "timeout"]
-        | ["agents", ..]
-        | [
-            "policy",
-            _,
-            "name" | "tools" | "decide" | "reason" | "message" | "approvers" | "allow" | "expires_in",
-            ..,
-        ]
-        | ["policy", _, "on_expiry" | "on_reject"] => true,
+        ["server" | "default_agent" | "agents", ..] => true,
+        ["credentials", _, key] => *key == "description",
+        ["credentials", _, "fields", _, key] => matches!(*key, "description" | "format"),
+        ["secrets", "keys", _, key] => *key == "id",
+        ["auth", "api_keys", _, key, ..] => matches!(*key, "user" | "tenant" | "groups" | "may"),
+        ["models", _, key] => matches!(*key, "model" | "provider"),
+        ["tools", _, key] => matches!(*key, "description" | "summary" | "effect"),
+        ["tools", _, "http", key] => matches!(*key, "url" | "method" | "timeout"),
+        ["policy", _, key, ..] => *key != "when",
         ["tools", _, "parameters", .., last] => matches!(*last, "description" | "title"),
         _ => false,
     }

@@ -37,11 +37,11 @@ pub fn write_duration(duration: Duration) -> String {
         return format!("{millis}ms");
     }
     let seconds = duration.as_secs();
-    let units = [(86_400, "d"), (3600, "h"), (60, "m")];
-    // `24h`, as people say it, not `1d`.
-    let unit = units.into_iter().find(|(factor, _)| seconds.is_multiple_of(*factor) && seconds / factor >= 2);
-    let exact = units.into_iter().skip(1).find(|(factor, _)| seconds.is_multiple_of(*factor));
-    unit.or(exact).map_or_else(|| format!("{seconds}s"), |(factor, unit)| format!("{}{unit}", seconds / factor))
+    // `24h` and `60s`, as people say it.
+    let units = [(86_400, 2, "d"), (3600, 1, "h"), (60, 2, "m")];
+    let unit =
+        units.into_iter().find(|(factor, least, _)| seconds.is_multiple_of(*factor) && seconds / factor >= *least);
+    unit.map_or_else(|| format!("{seconds}s"), |(factor, _, unit)| format!("{}{unit}", seconds / factor))
 }
 
 /// How a size is written.
@@ -160,7 +160,6 @@ pub mod size_text {
     ///
     /// # Errors
     /// When the writer fails.
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
     pub fn serialize<S: Serializer>(bytes: &u64, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&write_size(*bytes))
     }
@@ -209,7 +208,7 @@ mod tests {
 
     #[test]
     fn what_is_written_reads_the_same() {
-        for text in ["500ms", "30s", "10m", "24h", "7d", "1h", "90s"] {
+        for text in ["500ms", "30s", "10m", "24h", "7d", "1h", "90s", "60s", "0ms"] {
             assert_eq!(write_duration(duration(text).unwrap()), text);
         }
         for text in ["64KiB", "1MiB", "1536KiB"] {

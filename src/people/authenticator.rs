@@ -17,7 +17,9 @@ pub trait Authenticator: Send + Sync {
     fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, AuthError>;
 
     /// Whether there are accounts. Without, the door looks at `Host` and proxies' headers too.
-    fn accounts(&self) -> bool;
+    fn accounts(&self) -> bool {
+        true
+    }
 }
 
 /// Why nobody comes in.
@@ -31,10 +33,10 @@ pub enum AuthError {
     Wrong,
     /// The key may not do that: `forbidden`.
     #[error("{0}")]
-    Forbidden(&'static str),
+    Forbidden(String),
     /// A header cannot be read: `bad_request`.
     #[error("{0}")]
-    BadHeader(&'static str),
+    BadHeader(String),
 }
 
 /// Whom a key speaks for.
@@ -70,21 +72,17 @@ impl Authenticator for Keys {
             return Ok(caller(account, account.user.clone(), account.groups.clone(), None));
         }
         if !account.act_as {
-            return Err(AuthError::Forbidden(
-                "this key speaks for nobody else: `Holdpoint-User` and `Holdpoint-Groups` need a key with `act_as`",
-            ));
+            let detail =
+                "This key speaks for nobody else: `Holdpoint-User` and `Holdpoint-Groups` need a key with `act_as`.";
+            return Err(AuthError::Forbidden(detail.to_owned()));
         }
         let user = single(headers, USER)?
-            .ok_or(AuthError::BadHeader("`Holdpoint-Groups` needs `Holdpoint-User`: whose groups they are"))?;
+            .ok_or_else(|| bad("`Holdpoint-Groups` needs `Holdpoint-User`: whose groups they are."))?;
         if !is_user(user) {
-            return Err(AuthError::BadHeader("`Holdpoint-User` is 1 to 128 visible characters without blanks"));
+            return Err(bad("`Holdpoint-User` is 1 to 128 visible characters without blanks."));
         }
         let groups = groups(single(headers, GROUPS)?.unwrap_or(""))?;
         Ok(caller(account, user.to_owned(), groups, Some(account.user.clone())))
-    }
-
-    fn accounts(&self) -> bool {
-        true
     }
 }
 
@@ -116,20 +114,21 @@ fn single<'h>(headers: &'h HeaderMap, name: &str) -> Result<Option<&'h str>, Aut
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {
-        return Err(AuthError::BadHeader("`Holdpoint-User` and `Holdpoint-Groups` may come once each"));
+        return Err(bad("`Holdpoint-User` and `Holdpoint-Groups` may come once each."));
     }
-    let text =
-        std::str::from_utf8(value.as_bytes()).map_err(|_| AuthError::BadHeader("a `Holdpoint-…` header is UTF-8"))?;
+    let text = std::str::from_utf8(value.as_bytes()).map_err(|_| bad("A `Holdpoint-…` header is UTF-8."))?;
     Ok(Some(text.trim()))
+}
+
+fn bad(detail: &str) -> AuthError {
+    AuthError::BadHeader(detail.to_owned())
 }
 
 fn groups(text: &str) -> Result<Vec<String>, AuthError> {
     let mut groups: Vec<String> = Vec::new();
     for group in text.split(',').map(str::trim).filter(|group| !group.is_empty()) {
         if !is_user(&group.replace(' ', "_")) {
-            return Err(AuthError::BadHeader(
-                "`Holdpoint-Groups` is names of 1 to 128 visible characters between commas",
-            ));
+            return Err(bad("`Holdpoint-Groups` is names of 1 to 128 visible characters between commas."));
         }
         if !groups.iter().any(|other| other == group) {
             groups.push(group.to_owned());
@@ -145,9 +144,8 @@ pub struct Open;
 impl Authenticator for Open {
     fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, AuthError> {
         if headers.keys().any(|name| name.as_str().starts_with("holdpoint-")) {
-            return Err(AuthError::Forbidden(
-                "there are no accounts here: nobody speaks for anybody, so no `Holdpoint-…` header may come",
-            ));
+            let detail = "There are no accounts here: nobody speaks for anybody, so no `Holdpoint-…` header may come.";
+            return Err(AuthError::Forbidden(detail.to_owned()));
         }
         Ok(Caller {
             user_id: "local".to_owned(),

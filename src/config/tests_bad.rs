@@ -1,0 +1,355 @@
+//! Tables of files that are wrong, and everything that is said of each.
+
+use super::tests::read;
+
+/// Two lines that are right, for files that are about something else. (The first line of a case is line 3.)
+pub const BASE: &str = "models: { m: { provider: openai, model: x } }\nagents: { a: { model: m, tools: [t] } }\n";
+pub const TOOL: &str = "tools: { t: { http: { url: 'http://h/' } }, s: { shell: {} } }\n";
+const AUTH: &str = "auth: { api_keys: [ { user: bob, groups: [g], key: '0123456789abcdef' }, { user: eve, key: '0123456789abcdeF' } ] }\n";
+
+/// What follows [`BASE`], and all that is said of it.
+const BAD: &[(&str, &[&str])] = &[
+    // unknown keys, at every level
+    (
+        "serverr: {}\n",
+        &[
+            "3:1: serverr: unknown key `serverr`; known are `server`, `database`, `auth`, `secrets`, `credentials`, `models`, `tools`, `agents`, `default_agent`, `policy`",
+        ],
+    ),
+    (
+        "database: { urls: 1 }\n",
+        &[
+            "3:13: database.urls: unknown key `urls`; known are `url`, `max_connections`, `acquire_timeout`, `statement_timeout`, `migrate`",
+        ],
+    ),
+    (
+        "policy: [{ name: x, tools: [t], decide: hold, approvers: { group: [g] } }]\n",
+        &["3:60: policy[0].approvers.group: unknown key `group`; known are `owner`, `users`, `groups`, `required`"],
+    ),
+    // wrong types
+    (
+        "server: { max_running: many, cors_origins: x, wait: 10 }\n",
+        &[
+            "3:11: server.max_running: expected a whole number, 0 or more, found text",
+            "3:30: server.cors_origins: expected a list, found text",
+            "3:47: server.wait: expected a duration such as `500ms`, `30s`, `10m`, `24h` or `7d`, found a number",
+        ],
+    ),
+    ("server: []\n", &["3:1: server: expected a map, found a list"]),
+    ("database: { migrate: yes }\n", &["3:13: database.migrate: expected true or false, found text"]),
+    ("policy: {}\n", &["3:1: policy: expected a list, found a map"]),
+    (
+        "policy: [5, { name: x, tools: [t], decide: perhaps }]\n",
+        &[
+            "3:10: policy[0]: expected a map, found a number",
+            "3:36: policy[1].decide: expected one of `allow`, `hold`, `deny`",
+        ],
+    ),
+    ("auth:\n", &["3:1: auth: expected a map, found nothing"]),
+    // repeated keys
+    ("server: { wait: 1s, wait: 2s }\n", &["3:21: server.wait: the key `wait` is here for the second time"]),
+    ("database: {}\ndatabase: {}\n", &["4:1: database: the key `database` is here for the second time"]),
+    // durations and sizes
+    (
+        "server: { wait: 5 minutes }\n",
+        &["3:11: server.wait: expected a duration such as `500ms`, `30s`, `10m`, `24h` or `7d`"],
+    ),
+    ("server: { wait: 301s }\n", &["3:11: server.wait: a POST waits `300s` at most"]),
+    (
+        "policy: [{ name: x, tools: [t], decide: hold, expires_in: soon }]\n",
+        &["3:47: policy[0].expires_in: expected a duration such as `30s`, `24h` or `7d`, or `never`"],
+    ),
+    // the service
+    (
+        "server: { listen: nowhere }\n",
+        &["3:11: server.listen: expected an address and a port such as `127.0.0.1:8080`"],
+    ),
+    (
+        "server: { listen: '0.0.0.0:80' }\n",
+        &[
+            "3:11: server.listen: without `auth` the service listens on loopback only: name the people under `auth`, or listen on `127.0.0.1`",
+            "3:11: server.listen: `server.public_url` is needed when `listen` is not on loopback: links begin with it",
+        ],
+    ),
+    (
+        "server: { public_url: 'ftp://x', request_url: 'https://x/', cors_origins: ['*', 'https://a.b/', 'null', 'https://ok.com'] }\n",
+        &[
+            "3:11: server.public_url: expected an address such as `https://host/path`, without user, query or fragment",
+            "3:34: server.request_url: expected an address with `{request_id}` in it, such as `https://host/approvals/{request_id}`",
+            "3:76: server.cors_origins[0]: expected an origin such as `https://app.acme.com`: scheme, host and port, nothing after it",
+            "3:81: server.cors_origins[1]: expected an origin such as `https://app.acme.com`: scheme, host and port, nothing after it",
+            "3:97: server.cors_origins[2]: expected an origin such as `https://app.acme.com`: scheme, host and port, nothing after it",
+        ],
+    ),
+    (
+        "server: { max_running: 0, max_streams: -1 }\n",
+        &[
+            "3:11: server.max_running: expected 1 or more",
+            "3:27: server.max_streams: expected a whole number, 0 or more",
+        ],
+    ),
+    (
+        "database: { url: 'mysql://x' }\n",
+        &["3:13: database.url: expected `sqlite://<file>` or `postgres://user@host/db`"],
+    ),
+    // people
+    (
+        "auth: { api_keys: [] }\n",
+        &["3:1: auth: `api_keys` names nobody, so nobody could come in; without accounts there is no `auth`"],
+    ),
+    (
+        "auth: { api_keys: [ { user: bob, key: short-key }, { user: eve }, { key: '0123456789abcdef' } ] }\n",
+        &[
+            "3:34: auth.api_keys[0].key: a key has at least 16 characters",
+            "3:52: auth.api_keys[1]: `key` or `key_sha256` is missing",
+            "3:67: auth.api_keys[2]: `user` is missing",
+        ],
+    ),
+    (
+        "auth: { api_keys: [ { user: a b, key: '0123456789abcdef' }, { user: eve, key: '0123456789abcdef', groups: ['x,y'], may: [write] } ] }\n",
+        &[
+            "3:23: auth.api_keys[0].user: a user is 1 to 128 visible characters without blanks",
+            "3:61: auth.api_keys[1]: this key is here for the second time; each has its own",
+            "3:108: auth.api_keys[1].groups[0]: a group is 1 to 128 visible characters without commas",
+            "3:122: auth.api_keys[1].may[0]: expected one of `create`, `read`, `decide`",
+        ],
+    ),
+    (
+        "auth: { api_keys: [ { user: bob, key_sha256: abc }, { user: bob, groups: [g], key: '0123456789abcdef', key_sha256: abc } ] }\n",
+        &[
+            "3:34: auth.api_keys[0].key_sha256: expected a SHA-256: 64 hex digits",
+            "3:53: auth.api_keys[1]: `key` or `key_sha256` is said, not both",
+            "3:66: auth.api_keys[1].groups: the user `bob` is here with other groups; the same user has the same groups",
+        ],
+    ),
+    (
+        "secrets: { keys: [ { id: a, key: 'c2hvcnQ=' }, { id: a, key: 'MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=' }, {} ] }\n",
+        &[
+            "3:29: secrets.keys[0].key: expected 32 bytes in base64 (`openssl rand -base64 32`)",
+            "3:50: secrets.keys[1].id: the id `a` is here for the second time",
+            "3:112: secrets.keys[2]: `id` is missing",
+            "3:112: secrets.keys[2]: `key` is missing",
+        ],
+    ),
+    (
+        "credentials: { 'a b': { fields: { x: { kind: y } } }, c: {} }\n",
+        &[
+            "3:16: credentials.a b: `a b` cannot be the name of a credential: a name is 1 to 64 of `A-Z a-z 0-9 _ -`",
+            "3:40: credentials.a b.fields.x.kind: unknown key `kind`; known are `format`, `description`",
+            "3:55: credentials.c: `fields` is missing",
+        ],
+    ),
+    // rules
+    (
+        "policy: [{ name: x, tools: [gone, 'g*', t, '[a'], decide: hold }, { name: x, tools: [t], decide: hold }]\n",
+        &[
+            "3:29: policy[0].tools[0]: `gone` names no tool",
+            "3:35: policy[0].tools[1]: `g*` names no tool",
+            "3:44: policy[0].tools[3]: `[a` is neither a name nor a glob",
+            "3:69: policy[1].name: a rule before this one is called `x` too",
+        ],
+    ),
+    (
+        "policy: [{}]\n",
+        &[
+            "3:10: policy[0]: `name` is missing",
+            "3:10: policy[0]: `tools` is missing",
+            "3:10: policy[0]: `decide` is missing",
+        ],
+    ),
+    (
+        "policy: [{ name: x, tools: ['*'], decide: allow }]\n",
+        &["3:35: policy[0].decide: without `auth` no rule may allow a shell tool, and this one allows `s`"],
+    ),
+    (
+        "policy: [{ name: x, tools: ['request_*'], decide: hold }, { name: y, tools: [request_confirmation, a], decide: hold }]\n",
+        &["3:29: policy[0].tools[0]: `request_*` names no tool", "3:100: policy[1].tools[1]: `a` names no tool"],
+    ),
+    (
+        "policy: [{ name: x, tools: [t], decide: hold, approvers: { required: 0 }, allow: [approve, retry], on_expiry: wait, on_reject: stop, expires_in: 0s }, { name: y, tools: [t], decide: deny, allow: [] }]\n",
+        &[
+            "3:60: policy[0].approvers.required: expected 1 or more",
+            "3:92: policy[0].allow[1]: `retry` is no answer to an approval: known are `approve`, `reject`, `edit`, `respond`",
+            "3:100: policy[0].on_expiry: expected one of `continue`, `cancel`",
+            "3:117: policy[0].on_reject: expected one of `continue`, `cancel`, `cancel_root`",
+            "3:134: policy[0].expires_in: expected more than nothing; without a deadline it is `never`",
+            "3:189: policy[1].allow: an approval that allows no answer could not be answered",
+        ],
+    ),
+    // the default agent
+    ("default_agent: b\n", &["3:1: default_agent: no agent is called `b`"]),
+    ("default_agent: [a]\n", &["3:1: default_agent: expected text, found a list"]),
+    // interpolation
+    (
+        "server: { public_url: '${GONE}', cors_origins: ['${file:/gone}', '${'] }\n",
+        &[
+            "3:11: server.public_url: the variable `GONE` is not set",
+            "3:49: server.cors_origins[0]: the file `/gone` cannot be read: entity not found",
+            "3:66: server.cors_origins[1]: a `${` has no `}`; a literal one is written `$${`",
+        ],
+    ),
+    (
+        "server: { max_running: '${SHORT}' }\n",
+        &["3:11: server.max_running: expected a whole number, 0 or more, found text"],
+    ),
+    // no YAML
+    ("server: { listen: [\n", &["3:19: this is no YAML: a value, a quote or an indentation is wrong here"]),
+    ("---\nserver: {}\n---\n{}\n", &["3:1: a second document begins here; one is read"]),
+];
+
+#[test]
+fn every_mistake_is_found_at_its_place() {
+    for (text, expected) in BAD {
+        let found = read(&format!("{BASE}{text}{TOOL}")).err().unwrap_or_default();
+        assert_eq!(found, *expected, "{text}");
+    }
+}
+
+/// Whole files about models, tools and agents, and all that is said of them.
+const BAD_PARTS: &[(&str, &[&str])] = &[
+    ("", &["1:1: `models` is missing", "1:1: `agents` is missing"]),
+    ("[]", &["1:1: expected a map, found a list"]),
+    ("models: {}\nagents: {}\n", &["1:1: models: `models` is empty", "2:1: agents: `agents` is empty"]),
+    (
+        "models: 5\nagents: { a: { model: m } }\n",
+        &["1:1: models: expected a map, found a number", "2:16: agents.a.model: no model is called `m`"],
+    ),
+    (
+        "models: { m: { provider: openai, modle: x } }\nagents: { a: { model: m } }\n",
+        &[
+            "1:11: models.m: `model` is missing: the model's name at its provider",
+            "1:34: models.m.modle: unknown key `modle`; known are `provider`, `base_url`, `model`, `api_key`, `timeout`, `retries`, `headers`, `query`, `body`, `script`",
+        ],
+    ),
+    (
+        "models: { m: { provider: google }, n: { model: x }, o: { provider: scripted }, p: { provider: openai, model: x, script: f, timeout: 0s } }\nagents: { a: { model: m } }\n",
+        &[
+            "1:16: models.m.provider: expected one of `openai`, `anthropic`, `scripted`",
+            "1:36: models.n: `provider` is missing",
+            "1:53: models.o: `script` is missing: a scripted model has a file, or `builtin:refunds`",
+            "1:113: models.p.script: `script` is of a `scripted` model only",
+            "1:124: models.p.timeout: expected more than nothing",
+        ],
+    ),
+    (
+        "models: { m: { provider: openai, model: x, base_url: nowhere, headers: { 'a b': '1', C: 1 }, body: { stream: true, messages: [], n: 1 } } }\nagents: { a: { model: m } }\n",
+        &[
+            "1:44: models.m.base_url: expected an address such as `https://api.openai.com/v1`",
+            "1:74: models.m.headers.a b: `a b` cannot be the name of a header",
+            "1:86: models.m.headers.C: expected text, found a number",
+            "1:102: models.m.body.stream: a model's `body` may not name `stream`: the service writes it",
+            "1:116: models.m.body.messages: a model's `body` may not name `messages`: the service writes it",
+        ],
+    ),
+    (
+        "models: { m: { provider: scripted, script: builtin:other } }\nagents: { 'a.b': { model: m } }\n",
+        &[
+            "1:36: models.m.script: there is one built-in script, `builtin:refunds`",
+            "2:11: agents.a.b: `a.b` cannot be the name of an agent: a name is 1 to 64 of `A-Z a-z 0-9 _ -`",
+        ],
+    ),
+    (
+        "models: { m: { provider: openai, model: x } }\nagents: { a: { model: n }, b: {}, c: 7 }\n",
+        &[
+            "1:1: `default_agent` is missing: it is needed when there are several agents",
+            "2:16: agents.a.model: no model is called `n`",
+            "2:28: agents.b: `model` is missing",
+            "2:35: agents.c: expected a map, found a number",
+        ],
+    ),
+    (
+        "models: { m: { provider: openai, model: x } }\nagents: { a: { model: m, tools: [gone, t, t, request_credentials], sub_agents: [b, t, { agent: a, sesion: true }, {}], human: [guidance, guidance, coffee] }, t: { model: m } }\ntools: { t: { http: { url: 'http://h/' } } }\ndefault_agent: a\n",
+        &[
+            "2:34: agents.a.tools[0]: no tool is called `gone`",
+            "2:43: agents.a.tools[2]: `t` is here for the second time",
+            "2:46: agents.a.tools[3]: no tool is called `request_credentials`",
+            "2:46: agents.a.tools[3]: the name `request_credentials` is kept for `human`",
+            "2:81: agents.a.sub_agents[0]: no agent is called `b`",
+            "2:84: agents.a.sub_agents[1]: `t` is in `tools` too: an agent's tools, sub-agents and `human` share one name space",
+            "2:99: agents.a.sub_agents[2].sesion: unknown key `sesion`; known are `agent`, `session`",
+            "2:115: agents.a.sub_agents[3]: `agent` is missing",
+            "2:138: agents.a.human[1]: `request_human_guidance` is here for the second time",
+            "2:148: agents.a.human[2]: expected one of `guidance`, `credentials`, `confirmation`",
+        ],
+    ),
+    (
+        "models: { m: { provider: openai, model: x } }\nagents: { a: { model: m, human: [credentials], limits: { max_calls: 0, max_duration: 0s, max_cost: 1 } } }\n",
+        &[
+            "2:26: agents.a.human: `credentials` is offered, but nothing is named under `credentials` that it could ask for",
+            "2:26: agents.a.human: `credentials` needs a key under `secrets.keys`, which seals what is given",
+            "2:58: agents.a.limits.max_calls: expected 1 or more",
+            "2:72: agents.a.limits.max_duration: expected more than nothing",
+            "2:90: agents.a.limits.max_cost: unknown key `max_cost`; known are `max_model_calls`, `max_duration`, `max_depth`, `max_rejections`, `max_children`, `max_tasks`, `max_calls`",
+        ],
+    ),
+    (
+        "models: { m: { provider: openai, model: x } }\nagents: { a: { model: m } }\ntools:\n  t: {}\n  u: { http: { url: 'http://h/' }, shell: {} }\n  v: { http: { method: FETCH, timeout: 11m } }\n  w: { effect: twice, http: }\n  x: { shell: { timeout: 11m, max_output: 1GB }, parameters: {} }\n  'y y': { external: {} }\n",
+        &[
+            "4:3: tools.t: one of `http`, `shell` and `external` is missing: who performs it",
+            "5:3: tools.u: one of `http`, `shell` and `external` is said, not several",
+            "6:8: tools.v.http: `url` is missing",
+            "6:16: tools.v.http.method: expected one of `GET`, `POST`, `PUT`, `PATCH`, `DELETE`",
+            "6:31: tools.v.http.timeout: a tool's timeout is `10m` at most",
+            "7:8: tools.w.effect: expected one of `read_only`, `idempotent`, `once`",
+            "7:23: tools.w.http: expected a map, found nothing",
+            "8:17: tools.x.shell.timeout: a tool's timeout is `10m` at most",
+            "8:31: tools.x.shell.max_output: expected a size such as `64KiB` or `1MiB`",
+            "8:50: tools.x.parameters: a shell tool's argument is `command`; it has no `parameters`",
+            "9:3: tools.y y: `y y` cannot be the name of a tool: a name is 1 to 64 of `A-Z a-z 0-9 _ -`",
+        ],
+    ),
+    (
+        "models: { m: { provider: openai, model: x } }\nagents: { a: { model: m } }\ntools:\n  t:\n    parameters: { properties: { amount: {}, Amount: {}, in: { type: object, properties: { a: {}, A: {} } } } }\n    http: { url: 'builtin:other', headers: { Authorization: 'Bearer {{credential:jira.token}}', X: '{{credential:crm.key}}', Y: '{{credential:crm' } }\ncredentials: { crm: { fields: { token: {} } } }\n",
+        &[
+            "5:33: tools.t.parameters.properties.amount: the parameters `Amount` and `amount` differ only in case",
+            "5:91: tools.t.parameters.properties.in.properties.a: the parameters `A` and `a` differ only in case",
+            "6:13: tools.t.http.url: the built-in tools are `builtin:refunds/…`",
+            "6:46: tools.t.http.headers.Authorization: no credential is called `jira`",
+            "6:97: tools.t.http.headers.X: the credential `crm` has no field `key`",
+            "6:126: tools.t.http.headers.Y: a `{{credential:` has no `}}`",
+        ],
+    ),
+];
+
+#[test]
+fn every_mistake_in_models_tools_and_agents_is_found_at_its_place() {
+    for (text, expected) in BAD_PARTS {
+        let found = read(text).err().unwrap_or_default();
+        assert_eq!(found, *expected, "{text}");
+    }
+}
+
+#[test]
+fn a_rule_that_nobody_could_satisfy_is_refused() {
+    let web = AUTH.replace("eve,", "web, act_as: true,");
+    let reader = AUTH.replace("bob, groups: [g],", "bob, groups: [g], may: [read],");
+    let two_tenants = AUTH.replace("eve,", "eve, tenant: other, groups: [g],");
+    for (auth, approvers, required, satisfied) in [
+        (AUTH, "", 1, true),
+        (AUTH, "", 2, false),
+        (AUTH, "users: [bob]", 1, true),
+        (AUTH, "users: [bob]", 2, false),
+        (AUTH, "users: [bob], owner: true", 2, true),
+        (AUTH, "users: [bob, eve], groups: [g]", 2, true),
+        (AUTH, "users: [bob, eve], groups: [g]", 3, false),
+        (AUTH, "users: [zoe]", 1, false),
+        (AUTH, "groups: [none]", 1, false),
+        (AUTH, "groups: [g], owner: false", 1, true),
+        (AUTH, "owner: false", 1, false),
+        (&web, "users: [zoe]", 1, true),
+        (&web, "users: [zoe]", 2, false),
+        (&web, "groups: [none]", 9, true),
+        (&web, "", 2, false),
+        (&reader, "users: [bob]", 1, false),
+        (&two_tenants, "groups: [g]", 1, true),
+        (&two_tenants, "groups: [g]", 2, false),
+        ("", "groups: [none]", 3, true),
+    ] {
+        let comma = if approvers.is_empty() { "" } else { "," };
+        let text = format!(
+            "{BASE}{TOOL}{auth}policy: [{{ name: x, tools: [t], decide: hold, approvers: {{ {approvers}{comma} required: {required} }} }}]\n"
+        );
+        let found = read(&text).map(|_| ());
+        assert_eq!(found.is_ok(), satisfied, "{auth} {approvers} {required}: {found:?}");
+    }
+}
