@@ -1,9 +1,38 @@
 //! Every byte we keep. A struct, not a trait: SQLite on a temporary file is the test double.
+//!
+//! What must stay true: there is one kind of write of tasks (`commit`), all of it or nothing; `claim` and `renew` touch
+//! leases only; everything else reads.
 
-use crate::task::change::{Change, Committed, IdempotencyRow, Journal, TaskRow};
+mod batch;
+mod claim;
+mod commit;
+mod commit_postgres;
+mod commit_sqlite;
+mod db;
+mod feed;
+mod idempotency;
+mod journal;
+mod open;
+mod requests;
+mod settings;
+mod tasks;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+pub use self::db::Sql;
+pub use self::settings::{OpenError, Settings};
+
+use self::commit::Committer;
+use self::db::{Db, Engine, Failure, Value, sql};
+use self::feed::Feed;
+use crate::task::change::{Change, Committed};
 use crate::task::decision::Decision;
 use crate::task::id::{RequestId, TaskId};
-use crate::task::item::Item;
 use crate::task::request::Asked;
 use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::time::Time;
@@ -123,108 +152,142 @@ pub enum ReadError {
 
 /// The store. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Store {}
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    db: Arc<Db>,
+    feed: Arc<Feed>,
+    committer: Arc<Committer>,
+    writers: TaskTracker,
+    stop: CancellationToken,
+    /// With the last handle the writers end, too.
+    _last: DropGuard,
+}
+
+/// How many changes are written at once on Postgres.
+const WRITERS: u32 = 8;
+
+/// A definition is kept once per digest.
+const KEEP_VERSION: Sql = sql!(
+    "insert into agent_version (digest, definition, created_at) values ($2, $3, " (now 1) ")
+     on conflict (digest) do nothing returning created_at as at"
+);
+
+const NOW: Sql = sql!("select " (now 1) " as at");
+
+/// A read of a table of ours: a database without them is not ready.
+const READY: Sql = sql!("select count(*) as at from agent_version where digest = ''");
+
+#[derive(sqlx::FromRow)]
+struct At {
+    at: i64,
+}
 
 impl Store {
-    /// Writes one change, all of it or nothing.
-    pub async fn commit(&self, _change: Change) -> Result<Committed, CommitError> {
-        Err(CommitError::Unavailable)
+    /// Opens the database: takes the lock on a SQLite file, refuses a Postgres that may lose what it confirmed, and
+    /// brings the schema up to date (`migrate: true`) or refuses one that is not what this binary knows.
+    pub async fn open(settings: &Settings, clock: Arc<dyn crate::world::Clock>) -> Result<Self, OpenError> {
+        let schema = if settings.migrate { open::Schema::Migrate } else { open::Schema::Check };
+        let db = Arc::new(open::open(settings, schema, clock).await?);
+        let writers = match db.engine {
+            Engine::Postgres(_) => WRITERS.min(settings.max_connections.div_ceil(2)),
+            Engine::Sqlite { .. } => {
+                db.write::<claim::Claimed>(open::LEASES_OVER, Vec::new())
+                    .await
+                    .map_err(|failure| OpenError::Migration(failure.error.to_string()))?;
+                1
+            }
+        };
+        let (feed, tasks, stop) = (Arc::new(Feed::default()), TaskTracker::new(), CancellationToken::new());
+        let writers = usize::try_from(writers).unwrap_or(1);
+        let committer = Committer::start(Arc::clone(&db), Arc::clone(&feed), writers, stop.clone(), &tasks);
+        tasks.close();
+        let last = stop.clone().drop_guard();
+        Ok(Self { inner: Arc::new(Inner { db, feed, committer, writers: tasks, stop, _last: last }) })
+    }
+
+    /// Only brings the schema up to date, for the command.
+    pub async fn migrate(settings: &Settings, clock: Arc<dyn crate::world::Clock>) -> Result<(), OpenError> {
+        open::open(settings, open::Schema::Migrate, clock).await?.close().await;
+        Ok(())
+    }
+
+    /// Writes what was handed over, then lets go of the database. Changes that come later are `Unavailable`.
+    pub async fn close(&self) {
+        self.inner.committer.close();
+        self.inner.stop.cancel();
+        self.inner.writers.wait().await;
+        self.inner.db.close().await;
+    }
+
+    /// Writes one change, all of it or nothing. Dropping the future does not take it back.
+    pub async fn commit(&self, change: Change) -> Result<Committed, CommitError> {
+        self.inner.committer.commit(change).await
+    }
+
+    /// Has the size of every batch of changes told to `observer` (a metric). The first one stays.
+    pub fn observe_batches(&self, observer: impl Fn(usize) + Send + Sync + 'static) {
+        self.inner.committer.observe(Box::new(observer));
+    }
+
+    /// Keeps an agent's definition under its digest; called at every start.
+    pub async fn agent_version(&self, digest: &str, definition: &str) -> Result<(), CommitError> {
+        let values = vec![Value::Now, Value::Text(digest.to_owned()), Value::Text(definition.to_owned())];
+        self.inner.db.write::<At>(KEEP_VERSION, values).await.map(|_| ()).map_err(|failure| {
+            tracing::warn!(error = %failure.error, "an agent's definition could not be kept");
+            // Written or not: it may be called again.
+            if !failure.sent || failure.lost() { CommitError::Unavailable } else { CommitError::Refused }
+        })
     }
 
     /// The database's clock.
     pub async fn now(&self) -> Result<Time, ReadError> {
-        Err(ReadError::Unavailable)
+        let row = self.db().one::<At>(NOW, vec![Value::Now]).await?;
+        row.map(|row| Time(row.at)).ok_or_else(|| ReadError::Corrupt("no moment".to_owned()))
     }
 
-    /// A task's row.
-    pub async fn task(&self, _id: TaskId) -> Result<Option<TaskRow>, ReadError> {
-        Err(ReadError::Unavailable)
-    }
-
-    /// A task's row and its whole journal, in one snapshot.
-    pub async fn journal(&self, _id: TaskId) -> Result<Option<Journal>, ReadError> {
-        Err(ReadError::Unavailable)
-    }
-
-    /// A task's items after a `seq`, with each one's event number in its root's stream.
-    pub async fn items(&self, _id: TaskId, _after: i64, _limit: i64) -> Result<Vec<(Item, i64)>, ReadError> {
-        Err(ReadError::Unavailable)
-    }
-
-    /// Tasks, newest first.
-    pub async fn tasks(&self, _filter: &TaskFilter) -> Result<Vec<TaskRow>, ReadError> {
-        Err(ReadError::Unavailable)
-    }
-
-    /// A request, by its id through the primary key.
-    pub async fn request(&self, _id: RequestId) -> Result<Option<RequestRow>, ReadError> {
-        Err(ReadError::Unavailable)
-    }
-
-    /// Requests, oldest first.
-    pub async fn requests(&self, _filter: &RequestFilter) -> Result<Vec<RequestRow>, ReadError> {
-        Err(ReadError::Unavailable)
-    }
-
-    /// The open requests of a task and of its sub-agents, in the order they were asked.
-    pub async fn pending(&self, _root: TaskId, _task: TaskId) -> Result<Vec<RequestRow>, ReadError> {
-        Err(ReadError::Unavailable)
-    }
-
-    /// Whether somebody may decide (by approver rows) or has decided one of a tree's requests.
-    pub async fn involved(&self, _root: TaskId, _person: &Person) -> Result<bool, ReadError> {
-        Err(ReadError::Unavailable)
-    }
-
-    /// The row of an idempotency key.
-    pub async fn idempotency(
-        &self,
-        _tenant: &str,
-        _user: &str,
-        _path: &str,
-        _key: &str,
-    ) -> Result<Option<IdempotencyRow>, ReadError> {
-        Err(ReadError::Unavailable)
-    }
-
-    /// Takes over up to `limit` tasks that nobody drives: queued ones, those whose lease ran out, and parked ones whose
-    /// time has come. Bumps each one's version (the old driver's fence) and, where a lease ran out, its `takeovers`.
-    pub async fn claim(
-        &self,
-        _owner: &str,
-        _lease: std::time::Duration,
-        _limit: i64,
-    ) -> Result<Vec<TaskId>, ReadError> {
-        Err(ReadError::Unavailable)
-    }
-
-    /// Renews the leases this process holds. Returns the tasks whose lease is still its own.
-    pub async fn renew(
-        &self,
-        _owner: &str,
-        _lease: std::time::Duration,
-        _tasks: &[TaskId],
-    ) -> Result<Vec<TaskId>, ReadError> {
-        Err(ReadError::Unavailable)
-    }
-
-    /// Open requests whose deadline has passed, by the database's clock, oldest first.
-    pub async fn overdue(&self, _limit: i64) -> Result<Vec<RequestRow>, ReadError> {
-        Err(ReadError::Unavailable)
-    }
-
-    /// How many tasks stand in each status, and how many open requests there are of each kind (wire words).
-    pub async fn census(&self) -> Result<(Vec<(TaskStatus, i64)>, Vec<(String, i64)>), ReadError> {
-        Err(ReadError::Unavailable)
-    }
-
-    /// Whether the database answers.
+    /// Whether the database answers and has our tables.
     pub async fn ready(&self) -> bool {
-        false
+        self.db().one::<At>(READY, Vec::new()).await.is_ok()
     }
 
     /// A receiver that is told after each commit of this process to that tree.
-    pub fn watch(&self, _root: TaskId) -> tokio::sync::watch::Receiver<u64> {
-        tokio::sync::watch::channel(0).1
+    pub fn watch(&self, root: TaskId) -> tokio::sync::watch::Receiver<u64> {
+        self.inner.feed.watch(root)
+    }
+
+    /// For tests: sets the database's clock forward on Postgres (on SQLite it is the injected one).
+    #[doc(hidden)]
+    pub fn set_clock_forward(&self, by: Duration) {
+        self.db().offset.fetch_add(batch::micros(by), Ordering::Relaxed);
+    }
+
+    /// For the test that prepares every statement on both engines; an empty text is not used on that engine.
+    #[doc(hidden)]
+    pub fn statements() -> Vec<Sql> {
+        let lite = commit_sqlite::STATEMENTS.iter().map(|sqlite| Sql { postgres: "", sqlite });
+        [KEEP_VERSION, NOW, READY, commit::FIND, open::LEASES_OVER, Sql { postgres: commit_postgres::WRITE, sqlite: "" }]
+            .into_iter()
+            .chain(lite)
+            .chain(claim::STATEMENTS.iter().copied())
+            .chain(idempotency::STATEMENTS.iter().copied())
+            .chain(journal::STATEMENTS.iter().copied())
+            .chain(requests::STATEMENTS.iter().copied())
+            .chain(tasks::STATEMENTS.iter().copied())
+            .collect()
+    }
+
+    fn db(&self) -> &Db {
+        &self.inner.db
+    }
+}
+
+impl From<Failure> for ReadError {
+    fn from(failure: Failure) -> Self {
+        tracing::warn!(error = %failure.error, sent = failure.sent, "the database could not be read");
+        if failure.corrupt() { Self::Corrupt(failure.error.to_string()) } else { Self::Unavailable }
     }
 }

@@ -1,0 +1,433 @@
+//! A change as rows. The rows of requests, approvers and decisions follow from the facts here and nowhere else, so the
+//! journal and the tables cannot say different things.
+
+use std::collections::BTreeMap;
+
+use uuid::Uuid;
+
+use crate::task::change::{Change, Guard, IdempotencyRow, LeaseChange, TaskChange};
+use crate::task::decision::{Action, Decision};
+use crate::task::id::{RequestId, TaskId};
+use crate::task::item::Fact;
+use crate::task::request::{Asked, RequestKind};
+use crate::task::status::{RequestStatus, TaskStatus};
+
+/// A change that is ready to be written.
+#[derive(Debug)]
+pub(super) struct Rows {
+    /// Its root.
+    pub(super) root: TaskId,
+    /// Its own id.
+    pub(super) change: Uuid,
+    /// The tasks it names; the root is always among them when it carries items.
+    pub(super) tasks: Vec<TaskLine>,
+    /// Its items.
+    pub(super) items: Vec<ItemLine>,
+    /// Requests it opens.
+    pub(super) asked: Vec<AskedLine>,
+    /// Who may decide them.
+    pub(super) approvers: Vec<ApproverLine>,
+    /// Requests it answers or closes.
+    pub(super) touched: Vec<TouchedLine>,
+    /// Answers.
+    pub(super) decisions: Vec<DecisionLine>,
+    /// The idempotency row.
+    pub(super) idempotency: Option<IdempotencyRow>,
+}
+
+/// At which version a row must be found, as a number for SQL.
+pub(super) const NEW: i64 = 0;
+pub(super) const VERSION: i64 = 1;
+pub(super) const ANY: i64 = 2;
+
+/// What happens to a lease, as a number for SQL.
+pub(super) const KEEP: i64 = 0;
+pub(super) const TAKE: i64 = 1;
+pub(super) const QUEUE: i64 = 2;
+pub(super) const PARK: i64 = 3;
+
+/// What happens to one task's row.
+#[derive(Debug)]
+pub(super) struct TaskLine {
+    pub(super) task_id: Uuid,
+    pub(super) guard: i64,
+    pub(super) version: i64,
+    pub(super) last_seq: i64,
+    /// How many items it gets.
+    pub(super) facts: i64,
+    /// How many events its stream gets: those of the whole change, on the root's row.
+    pub(super) events: i64,
+    pub(super) busy: i64,
+    pub(super) open_requests: i64,
+    pub(super) prompt_tokens: i64,
+    pub(super) completion_tokens: i64,
+    pub(super) total_tokens: i64,
+    pub(super) model_calls: i64,
+    pub(super) status: Option<&'static str>,
+    pub(super) status_seq: i64,
+    pub(super) lease: i64,
+    pub(super) lease_owner: Option<String>,
+    /// How long the lease lasts, or until when it sleeps, in microseconds from now.
+    pub(super) lease_time: Option<i64>,
+    pub(super) fixed: Option<FixedLine>,
+}
+
+/// The fixed members of a new task.
+#[derive(Debug)]
+pub(super) struct FixedLine {
+    pub(super) parent_task_id: Option<Uuid>,
+    pub(super) parent_call_id: Option<Uuid>,
+    pub(super) tenant: String,
+    pub(super) user_id: String,
+    pub(super) session_id: String,
+    pub(super) agent: String,
+    pub(super) agent_version: String,
+    pub(super) agent_path: String,
+    pub(super) metadata: String,
+}
+
+/// One item.
+#[derive(Debug)]
+pub(super) struct ItemLine {
+    pub(super) task_id: Uuid,
+    pub(super) seq: i64,
+    /// 1, 2, 3 … within the change.
+    pub(super) ordinal: i64,
+    pub(super) kind: &'static str,
+    pub(super) role: &'static str,
+    pub(super) request_id: Option<Uuid>,
+    pub(super) body: String,
+}
+
+/// A request that is opened.
+#[derive(Debug)]
+pub(super) struct AskedLine {
+    pub(super) request_id: Uuid,
+    pub(super) task_id: Uuid,
+    pub(super) seq: i64,
+    pub(super) kind: &'static str,
+    pub(super) status: RequestStatus,
+    pub(super) required: i64,
+    pub(super) call_id: Option<Uuid>,
+    /// In microseconds from now.
+    pub(super) expires_in: Option<i64>,
+}
+
+/// Somebody who may decide.
+#[derive(Debug)]
+pub(super) struct ApproverLine {
+    pub(super) request_id: Uuid,
+    pub(super) task_id: Uuid,
+    pub(super) kind: &'static str,
+    /// `None` is the owner.
+    pub(super) name: Option<String>,
+}
+
+/// A request that is answered, closed or resumed.
+#[derive(Debug, Default)]
+pub(super) struct TouchedLine {
+    pub(super) request_id: Uuid,
+    /// It must still be pending.
+    pub(super) open: bool,
+    /// It must not be past its deadline.
+    pub(super) in_time: bool,
+    /// It must be past its deadline.
+    pub(super) overdue: bool,
+    /// What it becomes, unless it is only resumed.
+    pub(super) status: Option<RequestStatus>,
+    /// Whether it becomes `resumed` where it is `responded`.
+    pub(super) resumed: bool,
+}
+
+/// One person's answer to one call.
+#[derive(Debug)]
+pub(super) struct DecisionLine {
+    pub(super) request_id: Uuid,
+    /// `None` is the call that asks.
+    pub(super) call_id: Option<Uuid>,
+    pub(super) user_id: String,
+    pub(super) action: &'static str,
+    /// Whether it settles its call however many have to approve.
+    pub(super) settles: bool,
+    pub(super) task_id: Uuid,
+    pub(super) seq: i64,
+}
+
+/// Turns a change into rows. `None`: it cannot be stored (a NUL in a name, a task twice, items for an ancestor).
+pub(super) fn rows(change: Change) -> Option<Rows> {
+    let mut rows = Rows {
+        root: change.root,
+        change: change.id.0,
+        tasks: Vec::with_capacity(change.tasks.len() + 1),
+        items: Vec::new(),
+        asked: Vec::new(),
+        approvers: Vec::new(),
+        touched: Vec::new(),
+        decisions: Vec::new(),
+        idempotency: change.idempotency,
+    };
+    let mut touched = BTreeMap::new();
+    for task in change.tasks {
+        rows.add_task(task, &mut touched)?;
+    }
+    for RequestId(request_id) in change.resumed {
+        touched.entry(request_id).or_insert_with(|| TouchedLine { request_id, ..TouchedLine::default() }).resumed = true;
+    }
+    // What is opened and closed in one change is written once, as it ends.
+    for asked in &mut rows.asked {
+        if let Some(line) = touched.remove(&asked.request_id) {
+            asked.status = line.end().unwrap_or(asked.status);
+        }
+    }
+    rows.touched = touched.into_values().collect();
+    rows.number_events();
+    rows.storable().then_some(rows)
+}
+
+impl TouchedLine {
+    /// The status it ends in, where this change alone says so.
+    pub(super) fn end(&self) -> Option<RequestStatus> {
+        if self.resumed && self.status == Some(RequestStatus::Responded) {
+            return Some(RequestStatus::Resumed);
+        }
+        self.status
+    }
+}
+
+impl Rows {
+    fn add_task(&mut self, task: TaskChange, touched: &mut BTreeMap<Uuid, TouchedLine>) -> Option<()> {
+        let (guard, version, fixed) = match task.guard {
+            Guard::New(new) => (NEW, 0, Some(fixed(*new)?)),
+            Guard::Version(version) => (VERSION, version, None),
+            Guard::Any => (ANY, 0, None),
+        };
+        if self.tasks.iter().any(|line| line.task_id == task.task_id.0) || (guard == ANY && !task.facts.is_empty()) {
+            return None;
+        }
+        let (lease, lease_owner, lease_time) = lease(task.lease, guard);
+        let mut line = TaskLine {
+            task_id: task.task_id.0,
+            guard,
+            version,
+            last_seq: task.last_seq,
+            facts: i64::try_from(task.facts.len()).ok()?,
+            events: 0,
+            busy: task.counters.busy.into(),
+            open_requests: task.counters.open_requests.into(),
+            prompt_tokens: task.counters.usage.prompt_tokens,
+            completion_tokens: task.counters.usage.completion_tokens,
+            total_tokens: task.counters.usage.total_tokens,
+            model_calls: task.counters.model_calls.into(),
+            status: None,
+            status_seq: 0,
+            lease,
+            lease_owner,
+            lease_time,
+            fixed,
+        };
+        let mut seq = task.last_seq;
+        for fact in task.facts {
+            seq += 1;
+            if let Fact::TaskStatus { status, .. } = &fact {
+                line.status = Some(status.as_str());
+                line.status_seq = seq;
+            }
+            self.follow(&fact, task.task_id, seq, touched);
+            self.items.push(ItemLine {
+                task_id: task.task_id.0,
+                seq,
+                ordinal: i64::try_from(self.items.len()).ok()? + 1,
+                kind: fact.type_name(),
+                role: fact.role(),
+                request_id: fact.request_id().map(|id| id.0),
+                body: serde_json::to_string(&fact).ok()?,
+            });
+        }
+        if guard == NEW && line.status.is_none() {
+            line.status = Some(TaskStatus::Running.as_str());
+        }
+        self.tasks.push(line);
+        Some(())
+    }
+
+    /// The rows that follow from a fact.
+    fn follow(&mut self, fact: &Fact, task: TaskId, seq: i64, touched: &mut BTreeMap<Uuid, TouchedLine>) {
+        if let Fact::InterventionRequested(asked) = fact {
+            self.ask(asked, task, seq);
+        }
+        if let Fact::Decision { request_id: RequestId(request_id), decision } = fact {
+            let line = touched.entry(*request_id).or_default();
+            line.request_id = *request_id;
+            line.open = true;
+            line.in_time = true;
+            if decision.closes {
+                line.status = Some(RequestStatus::Responded);
+            }
+            self.decide(decision, *request_id, task, seq);
+        }
+        if let Fact::RequestClosed { request_id: RequestId(request_id), status, .. } = fact {
+            let line = touched.entry(*request_id).or_default();
+            line.request_id = *request_id;
+            line.open = true;
+            line.overdue = line.overdue || *status == RequestStatus::Expired;
+            line.status = Some(*status);
+        }
+    }
+
+    fn ask(&mut self, asked: &Asked, task: TaskId, seq: i64) {
+        let request_id = asked.request_id.0;
+        let call = asked.own_calls().next().or_else(|| asked.pending_tool_calls.first());
+        let approvers = &asked.terms.approvers;
+        self.asked.push(AskedLine {
+            request_id,
+            task_id: task.0,
+            seq,
+            kind: asked.kind.as_str(),
+            status: RequestStatus::Pending,
+            required: required(asked),
+            call_id: call.map(|call| call.tool_call_id.0),
+            expires_in: asked.terms.expires_in.map(micros),
+        });
+        let mut add = |kind: &'static str, name: Option<&String>| {
+            let name = name.cloned();
+            let known = |line: &ApproverLine| line.request_id == request_id && line.kind == kind && line.name == name;
+            if !self.approvers.iter().any(known) {
+                self.approvers.push(ApproverLine { request_id, task_id: task.0, kind, name });
+            }
+        };
+        if approvers.owner {
+            add("owner", None);
+        }
+        approvers.users.iter().for_each(|user| add("user", Some(user)));
+        approvers.groups.iter().for_each(|group| add("group", Some(group)));
+    }
+
+    fn decide(&mut self, decision: &Decision, request_id: Uuid, task: TaskId, seq: i64) {
+        let mut add = |call_id, action: Action| {
+            self.decisions.push(DecisionLine {
+                request_id,
+                call_id,
+                user_id: decision.by.clone(),
+                action: action.as_str(),
+                settles: decision.closes || !matches!(action, Action::Approve | Action::Retry),
+                task_id: task.0,
+                seq,
+            });
+        };
+        if decision.decisions.is_empty() {
+            add(None, decision.action);
+        }
+        for (call, answer) in &decision.decisions {
+            add(Some(call.0), answer.action);
+        }
+    }
+
+    /// Puts the number of events on the root's row, which is named when it is not yet.
+    fn number_events(&mut self) {
+        let events = i64::try_from(self.items.len()).unwrap_or(0);
+        if events == 0 {
+            return;
+        }
+        let root = self.root.0;
+        if let Some(line) = self.tasks.iter_mut().find(|line| line.task_id == root) {
+            line.events = events;
+            return;
+        }
+        self.tasks.push(TaskLine {
+            task_id: root,
+            guard: ANY,
+            version: 0,
+            last_seq: 0,
+            facts: 0,
+            events,
+            busy: 0,
+            open_requests: 0,
+            prompt_tokens: 0,
+            completion_tokens: 0,
+            total_tokens: 0,
+            model_calls: 0,
+            status: None,
+            status_seq: 0,
+            lease: KEEP,
+            lease_owner: None,
+            lease_time: None,
+            fixed: None,
+        });
+    }
+
+    /// Whether no text holds a NUL, which one engine refuses and the other does not. (In JSON it is escaped.)
+    fn storable(&self) -> bool {
+        let tasks = self.tasks.iter().flat_map(|line| {
+            let fixed = line.fixed.iter().flat_map(|fixed| {
+                [
+                    &fixed.tenant,
+                    &fixed.user_id,
+                    &fixed.session_id,
+                    &fixed.agent,
+                    &fixed.agent_version,
+                    &fixed.agent_path,
+                    &fixed.metadata,
+                ]
+            });
+            fixed.chain(line.lease_owner.iter())
+        });
+        let people = self.decisions.iter().map(|line| &line.user_id);
+        let approvers = self.approvers.iter().filter_map(|line| line.name.as_ref());
+        let key = self.idempotency.iter().flat_map(|row| {
+            [&row.tenant, &row.user_id, &row.path, &row.key, &row.body_digest]
+        });
+        let bodies = self.items.iter().map(|line| &line.body);
+        !tasks.chain(people).chain(approvers).chain(key).chain(bodies).any(|text| text.contains('\0'))
+    }
+
+    /// The first item, by which a change whose answer was lost is looked up.
+    pub(super) fn first_item(&self) -> Option<(Uuid, i64)> {
+        self.items.first().map(|item| (item.task_id, item.seq))
+    }
+
+    /// Whether sending it twice cannot write it twice: some row of it is fenced.
+    pub(super) fn fenced(&self) -> bool {
+        self.tasks.iter().any(|line| line.guard != ANY)
+    }
+}
+
+/// How many have to agree: only an approval and a reconcile's retry count, any other answer is one person's.
+fn required(asked: &Asked) -> i64 {
+    match asked.kind {
+        RequestKind::Approval | RequestKind::Reconcile => asked.terms.approvers.required.into(),
+        RequestKind::Guidance
+        | RequestKind::Credentials
+        | RequestKind::Confirmation
+        | RequestKind::ExternalResult => 1,
+    }
+}
+
+fn fixed(new: crate::task::change::NewTask) -> Option<FixedLine> {
+    Some(FixedLine {
+        parent_task_id: new.parent.map(|(task, _)| task.0),
+        parent_call_id: new.parent.map(|(_, call)| call.0),
+        tenant: new.tenant,
+        user_id: new.user_id,
+        session_id: new.session_id,
+        agent: new.agent,
+        agent_version: new.agent_version,
+        agent_path: serde_json::to_string(&new.agent_path).ok()?,
+        metadata: new.metadata,
+    })
+}
+
+fn lease(change: LeaseChange, guard: i64) -> (i64, Option<String>, Option<i64>) {
+    match change {
+        // Somebody has to look at a new task.
+        LeaseChange::Keep if guard == NEW => (QUEUE, None, None),
+        LeaseChange::Keep => (KEEP, None, None),
+        LeaseChange::Take { owner, time } => (TAKE, Some(owner), Some(micros(time))),
+        LeaseChange::Queue => (QUEUE, None, None),
+        LeaseChange::Park { wake_in } => (PARK, None, wake_in.map(micros)),
+    }
+}
+
+/// A duration that can be added to now without overflow.
+pub(super) fn micros(time: std::time::Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX).min(i64::MAX / 4)
+}

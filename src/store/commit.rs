@@ -1,0 +1,310 @@
+//! The committer: a few writers that take whatever is queued and write it as one statement, with no timer, so that a
+//! lone change waits for nobody. Two changes of one root are never on their way at once: the later one waits.
+//!
+//! What must stay true: a change is answered with `Committed` only when it is durable, with `Stale` or `Refused` only
+//! when it was not written, and one change's failure is never another's.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Notify, oneshot};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+
+use super::batch::{Rows, rows};
+use super::db::{Db, Engine, Failure, Sql, Value, sql};
+use super::feed::Feed;
+use super::{CommitError, commit_postgres, commit_sqlite};
+use crate::task::change::{Change, Committed};
+use crate::task::id::TaskId;
+use crate::task::time::Time;
+
+/// How many changes, and how many bytes of items, share a statement at most.
+const MOST_CHANGES: usize = 128;
+const MOST_BYTES: usize = 4 << 20;
+
+/// How often a change whose answer was lost is looked for and sent again before nobody knows.
+const MOST_ATTEMPTS: usize = 48;
+
+pub(super) const FIND: Sql =
+    sql!("select at from agent_task_item where task_id = $1 and seq = $2 and change_id = $3");
+
+type Answer = Result<Committed, CommitError>;
+
+struct Waiting {
+    rows: Rows,
+    reply: oneshot::Sender<Answer>,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Waiting>,
+    /// The roots of the changes that are on their way.
+    busy: HashSet<TaskId>,
+    closed: bool,
+}
+
+/// The committer's shared part: what the writers hold.
+pub(super) struct Committer {
+    db: Arc<Db>,
+    feed: Arc<Feed>,
+    queue: Mutex<Queue>,
+    news: Notify,
+    stop: CancellationToken,
+    /// Told how many changes shared each statement.
+    observe: std::sync::OnceLock<Box<dyn Fn(usize) + Send + Sync>>,
+}
+
+impl std::fmt::Debug for Committer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Committer")
+    }
+}
+
+impl Committer {
+    /// Starts the writers. They end when `stop` is cancelled and the queue is empty.
+    pub(super) fn start(
+        db: Arc<Db>,
+        feed: Arc<Feed>,
+        writers: usize,
+        stop: CancellationToken,
+        tasks: &TaskTracker,
+    ) -> Arc<Self> {
+        let committer = Arc::new(Self {
+            db,
+            feed,
+            queue: Mutex::default(),
+            news: Notify::new(),
+            stop,
+            observe: std::sync::OnceLock::new(),
+        });
+        for _ in 0..writers {
+            tasks.spawn(Arc::clone(&committer).work());
+        }
+        committer
+    }
+
+    /// Writes one change. Dropping the future stops nothing: what was handed over is written.
+    pub(super) async fn commit(&self, change: Change) -> Answer {
+        let Some(rows) = rows(change) else { return Err(CommitError::Refused) };
+        let (reply, answer) = oneshot::channel();
+        {
+            let mut queue = self.queue();
+            if queue.closed {
+                return Err(CommitError::Unavailable);
+            }
+            queue.waiting.push_back(Waiting { rows, reply });
+        }
+        self.news.notify_one();
+        answer.await.unwrap_or(Err(CommitError::Unknown))
+    }
+
+    /// Has the size of every batch told to somebody, once for the life of the store.
+    pub(super) fn observe(&self, observer: Box<dyn Fn(usize) + Send + Sync>) {
+        let _ = self.observe.set(observer);
+    }
+
+    /// Takes nothing new.
+    pub(super) fn close(&self) {
+        self.queue().closed = true;
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn work(self: Arc<Self>) {
+        loop {
+            let batch = self.take();
+            if !batch.is_empty() {
+                let roots = Roots { committer: &self, roots: batch.iter().map(|waiting| waiting.rows.root).collect() };
+                self.write(batch).await;
+                drop(roots);
+                continue;
+            }
+            if self.stop.is_cancelled() {
+                return;
+            }
+            tokio::select! {
+                () = self.news.notified() => {}
+                () = self.stop.cancelled() => {}
+            }
+        }
+    }
+
+    /// Everything that waits and whose root is free, in its order, up to a size.
+    fn take(&self) -> Vec<Waiting> {
+        let mut queue = self.queue();
+        let mut batch = Vec::new();
+        let mut later = VecDeque::new();
+        // A root whose earlier change stays behind keeps its later ones behind, too.
+        let mut behind: HashSet<TaskId> = HashSet::new();
+        let mut bytes = 0;
+        while let Some(waiting) = queue.waiting.pop_front() {
+            let root = waiting.rows.root;
+            let size: usize = waiting.rows.items.iter().map(|item| item.body.len()).sum();
+            let full = batch.len() >= MOST_CHANGES || (!batch.is_empty() && bytes + size > MOST_BYTES);
+            if full || behind.contains(&root) || queue.busy.contains(&root) {
+                behind.insert(root);
+                later.push_back(waiting);
+                if full {
+                    break;
+                }
+                continue;
+            }
+            queue.busy.insert(root);
+            bytes += size;
+            batch.push(waiting);
+        }
+        later.append(&mut queue.waiting);
+        queue.waiting = later;
+        batch
+    }
+
+    async fn write(&self, batch: Vec<Waiting>) {
+        if let Some(observe) = self.observe.get() {
+            observe(batch.len());
+        }
+        let (rows, replies): (Vec<Rows>, Vec<_>) =
+            batch.into_iter().map(|waiting| (waiting.rows, waiting.reply)).unzip();
+        let all: Vec<&Rows> = rows.iter().collect();
+        let answers = match self.send(&all).await {
+            Ok(answers) => answers.into_iter().map(answer).collect(),
+            // Each for itself: one that cannot be stored must not take its neighbours down.
+            Err(failure) if failure.sent && !failure.lost() && all.len() > 1 => {
+                tracing::info!(changes = all.len(), code = failure.code(), "a batch is repeated change by change");
+                let mut answers = Vec::with_capacity(all.len());
+                for rows in &all {
+                    answers.push(self.alone(rows).await);
+                }
+                answers
+            }
+            Err(failure) => {
+                let mut answers = Vec::with_capacity(all.len());
+                for rows in &all {
+                    answers.push(self.failed(rows, &failure).await);
+                }
+                answers
+            }
+        };
+        for ((answer, rows), reply) in answers.into_iter().zip(&rows).zip(replies) {
+            if answer.is_ok() {
+                self.feed.tell(rows.root);
+            }
+            // Whoever asked may be gone; it is written all the same.
+            let _ = reply.send(answer);
+        }
+    }
+
+    async fn send(&self, batch: &[&Rows]) -> Result<Vec<Option<i64>>, Failure> {
+        match &self.db.engine {
+            Engine::Postgres(_) => commit_postgres::write(&self.db, batch).await,
+            Engine::Sqlite { .. } => commit_sqlite::write(&self.db, batch).await,
+        }
+    }
+
+    async fn alone(&self, rows: &Rows) -> Answer {
+        match self.send(&[rows]).await {
+            Ok(answers) => answers.into_iter().next().map_or(Err(CommitError::Unknown), answer),
+            Err(failure) => self.failed(rows, &failure).await,
+        }
+    }
+
+    /// What becomes of a change whose statement failed.
+    async fn failed(&self, rows: &Rows, failure: &Failure) -> Answer {
+        if !failure.sent {
+            return Err(CommitError::Unavailable);
+        }
+        if failure.lost() {
+            return self.find_or_repeat(rows).await;
+        }
+        tracing::warn!(root_task_id = %rows.root, change_id = %rows.change, error = %failure.error,
+            "a change could not be written");
+        Err(refusal(failure))
+    }
+
+    /// The answer was lost. The change is looked for by its own first item; one that is not there is sent again, which
+    /// cannot write it twice: the old statement may still be running, then the new one waits for it and finds it done.
+    async fn find_or_repeat(&self, rows: &Rows) -> Answer {
+        tracing::warn!(root_task_id = %rows.root, change_id = %rows.change, "the answer to a commit was lost");
+        if !rows.fenced() {
+            return Err(CommitError::Unknown);
+        }
+        let mut last = None;
+        for _ in 0..MOST_ATTEMPTS {
+            match self.find(rows).await {
+                Ok(Some(at)) => return Ok(Committed { at: Time(at) }),
+                Ok(None) => {}
+                Err(failure) if failure.sent => continue,
+                Err(_) => return Err(CommitError::Unknown),
+            }
+            // Sent again since, refused, and not there: it is not written.
+            if let Some(error) = last {
+                return Err(error);
+            }
+            match self.send(&[rows]).await {
+                Ok(answers) => match answers.into_iter().next().flatten() {
+                    Some(at) => return Ok(Committed { at: Time(at) }),
+                    None if rows.first_item().is_none() => return Err(CommitError::Unknown),
+                    None => last = Some(CommitError::Stale),
+                },
+                Err(failure) if !failure.sent => return Err(CommitError::Unknown),
+                Err(failure) if failure.lost() => {}
+                Err(failure) => last = Some(refusal(&failure)),
+            }
+        }
+        Err(CommitError::Unknown)
+    }
+
+    async fn find(&self, rows: &Rows) -> Result<Option<i64>, Failure> {
+        #[derive(sqlx::FromRow)]
+        struct Found {
+            at: i64,
+        }
+        let Some((task, seq)) = rows.first_item() else { return Ok(None) };
+        let values: [Uuid; 2] = [task, rows.change];
+        let [task, change] = values;
+        let found = self.db.one::<Found>(FIND, vec![Value::Id(task), Value::Int(seq), Value::Id(change)]).await?;
+        Ok(found.map(|found| found.at))
+    }
+}
+
+/// Frees the roots of a batch, also when its writer is dropped.
+struct Roots<'c> {
+    committer: &'c Committer,
+    roots: Vec<TaskId>,
+}
+
+impl Drop for Roots<'_> {
+    fn drop(&mut self) {
+        let mut queue = self.committer.queue();
+        for root in &self.roots {
+            queue.busy.remove(root);
+        }
+        let more = !queue.waiting.is_empty();
+        drop(queue);
+        if more {
+            self.committer.news.notify_one();
+        }
+    }
+}
+
+fn answer(at: Option<i64>) -> Answer {
+    at.map(|at| Committed { at: Time(at) }).ok_or(CommitError::Stale)
+}
+
+/// Nothing was written. A deadlock or a lock that was not had in time says: read again. A full disk or a statement
+/// that took too long says: not now. Anything else will not go better the next time.
+fn refusal(failure: &Failure) -> CommitError {
+    let code = failure.code();
+    if code == "40P01" || code == "40001" || code == "55P03" {
+        return CommitError::Stale;
+    }
+    // SQLite: busy, full, I/O error (the primary code is the low byte).
+    let sqlite = code.parse::<i64>().ok().filter(|_| code.len() < 5).map(|code| code & 0xff);
+    if code == "57014" || code.starts_with("53") || matches!(sqlite, Some(5 | 10 | 13)) {
+        return CommitError::Unavailable;
+    }
+    CommitError::Refused
+}

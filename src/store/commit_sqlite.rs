@@ -1,0 +1,344 @@
+//! A batch of changes as one `BEGIN IMMEDIATE` transaction: nobody else writes meanwhile, so what is read in it stays
+//! true until it commits. The meaning is that of `commit_postgres.rs`, statement by statement.
+
+use std::collections::HashMap;
+
+use serde_json::{Value as Json, json};
+use uuid::Uuid;
+
+use super::batch::{ANY, NEW, Rows, TaskLine, VERSION};
+use super::db::{Db, Failure, LiteTx, Value, hex, list};
+
+pub(super) const READ_TASKS: &str = "select task_id, root_task_id, version, last_seq, next_event from agent_task
+    where task_id in (select unhex(value) from json_each($1))";
+
+pub(super) const READ_REQUESTS: &str = "select request_id, status, expires_at from intervention_request
+    where request_id in (select unhex(value) from json_each($1))";
+
+pub(super) const INSERT_TASKS: &str = "
+insert into agent_task (task_id, root_task_id, parent_task_id, parent_call_id, tenant, user_id, session_id, agent,
+    agent_version, agent_path, metadata, status, status_seq, version, last_seq, next_event, busy, open_requests,
+    prompt_tokens, completion_tokens, total_tokens, model_calls, phase, lease_owner, lease_until, wake_at, takeovers,
+    created_at, updated_at)
+select unhex(value ->> 0), unhex(value ->> 1), unhex(value ->> 2), unhex(value ->> 3), value ->> 4, value ->> 5,
+    value ->> 6, value ->> 7, value ->> 8, value ->> 9, value ->> 10, value ->> 11, value ->> 12, 1, value ->> 13,
+    value ->> 14, value ->> 15, value ->> 16, value ->> 17, value ->> 18, value ->> 19, value ->> 20,
+    case value ->> 21 when 1 then 'leased' when 3 then 'parked' else 'queued' end,
+    case value ->> 21 when 1 then value ->> 22 end, case value ->> 21 when 1 then $2 + (value ->> 23) end,
+    case value ->> 21 when 3 then $2 + (value ->> 23) end, 0, $2, $2
+  from json_each($1)";
+
+pub(super) const UPDATE_TASKS: &str = "
+update agent_task as t set
+    version = t.version + case n.value ->> 1 when 1 then 1 else 0 end,
+    last_seq = t.last_seq + (n.value ->> 2),
+    next_event = t.next_event + (n.value ->> 3),
+    busy = t.busy + (n.value ->> 4),
+    open_requests = t.open_requests + (n.value ->> 5),
+    prompt_tokens = t.prompt_tokens + (n.value ->> 6),
+    completion_tokens = t.completion_tokens + (n.value ->> 7),
+    total_tokens = t.total_tokens + (n.value ->> 8),
+    model_calls = t.model_calls + (n.value ->> 9),
+    status = coalesce(n.value ->> 10, t.status),
+    status_seq = case when n.value ->> 10 is null then t.status_seq else n.value ->> 11 end,
+    phase = case n.value ->> 12 when 1 then 'leased' when 2 then 'queued' when 3 then 'parked' else t.phase end,
+    lease_owner = case n.value ->> 12 when 0 then t.lease_owner when 1 then n.value ->> 13 end,
+    lease_until = case n.value ->> 12 when 0 then t.lease_until when 1 then $2 + (n.value ->> 14) end,
+    wake_at = case n.value ->> 12 when 0 then t.wake_at when 3 then $2 + (n.value ->> 14) end,
+    takeovers = case when n.value ->> 2 > 0 then 0 else t.takeovers end,
+    updated_at = case when n.value ->> 2 > 0 then $2 else t.updated_at end
+  from json_each($1) as n where t.task_id = unhex(n.value ->> 0)";
+
+pub(super) const INSERT_ITEMS: &str = "
+insert into agent_task_item (task_id, seq, root_task_id, event_number, change_id, type, role, at, request_id, body)
+select unhex(value ->> 0), value ->> 1, unhex(value ->> 2), value ->> 3, unhex(value ->> 4), value ->> 5, value ->> 6,
+    $2, unhex(value ->> 7), value ->> 8
+  from json_each($1)";
+
+pub(super) const INSERT_REQUESTS: &str = "
+insert into intervention_request (request_id, task_id, seq, root_task_id, tenant, kind, status, required, call_id,
+    created_at, expires_at)
+select unhex(a.value ->> 0), t.task_id, a.value ->> 2, t.root_task_id, t.tenant, a.value ->> 3, a.value ->> 4,
+    a.value ->> 5, unhex(a.value ->> 6), $2, $2 + (a.value ->> 7)
+  from json_each($1) as a join agent_task t on t.task_id = unhex(a.value ->> 1)";
+
+pub(super) const INSERT_APPROVERS: &str = "
+insert into request_approver (tenant, kind, name, request_id)
+select t.tenant, p.value ->> 2, coalesce(p.value ->> 3, t.user_id), unhex(p.value ->> 0)
+  from json_each($1) as p join agent_task t on t.task_id = unhex(p.value ->> 1)";
+
+/// Before the requests change: it reads how many have to approve.
+pub(super) const INSERT_DECISIONS: &str = "
+insert into decision (tenant, user_id, request_id, tool_call_id, action, final, task_id, seq, at)
+select r.tenant, d.value ->> 2, r.request_id, coalesce(unhex(d.value ->> 1), r.call_id, r.request_id), d.value ->> 3,
+    (d.value ->> 4) or r.required <= 1, unhex(d.value ->> 5), d.value ->> 6, $2
+  from json_each($1) as d join intervention_request r on r.request_id = unhex(d.value ->> 0)";
+
+pub(super) const UPDATE_REQUESTS: &str = "
+update intervention_request as r
+   set status = case when (u.value ->> 2) and coalesce(u.value ->> 1, r.status) = 'responded' then 'resumed'
+        else coalesce(u.value ->> 1, r.status) end
+  from json_each($1) as u
+ where r.request_id = unhex(u.value ->> 0)
+   and (u.value ->> 1 is not null or ((u.value ->> 2) and r.status = 'responded'))";
+
+pub(super) const INSERT_KEYS: &str = "
+insert into idempotency (tenant, user_id, path, key, body_digest, task_id, request_id, created_at)
+select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, unhex(value ->> 5), unhex(value ->> 6), $2
+  from json_each($1)";
+
+/// For the test that prepares every statement.
+pub(super) const STATEMENTS: &[&str] = &[
+    READ_TASKS,
+    READ_REQUESTS,
+    INSERT_TASKS,
+    UPDATE_TASKS,
+    INSERT_ITEMS,
+    INSERT_REQUESTS,
+    INSERT_APPROVERS,
+    INSERT_DECISIONS,
+    UPDATE_REQUESTS,
+    INSERT_KEYS,
+];
+
+#[derive(sqlx::FromRow)]
+struct TaskState {
+    task_id: Uuid,
+    root_task_id: Uuid,
+    version: i64,
+    last_seq: i64,
+    next_event: i64,
+}
+
+#[derive(sqlx::FromRow)]
+struct RequestState {
+    request_id: Uuid,
+    status: String,
+    expires_at: Option<i64>,
+}
+
+/// What the batch names, as it stands.
+struct State {
+    at: i64,
+    tasks: HashMap<Uuid, TaskState>,
+    requests: HashMap<Uuid, RequestState>,
+}
+
+/// Writes a batch. The answers are in its order; `None` is stale.
+pub(super) async fn write(db: &Db, batch: &[&Rows]) -> Result<Vec<Option<i64>>, Failure> {
+    let mut tx = db.begin().await?;
+    let written = in_transaction(&mut tx, db, batch).await.map_err(Failure::sent)?;
+    tx.commit().await.map_err(Failure::sent)?;
+    Ok(written)
+}
+
+async fn in_transaction(tx: &mut LiteTx, db: &Db, batch: &[&Rows]) -> Result<Vec<Option<i64>>, sqlx::Error> {
+    let state = read(tx, db.local_now().0, batch).await?;
+    let taken: Vec<bool> = batch.iter().map(|rows| state.takes(rows)).collect();
+    let rows: Vec<&Rows> = batch.iter().zip(&taken).filter(|(_, taken)| **taken).map(|(rows, _)| *rows).collect();
+    for (sql, lines) in [
+        (INSERT_TASKS, new_tasks(&rows)),
+        (UPDATE_TASKS, old_tasks(&rows)),
+        (INSERT_ITEMS, items(&rows, &state)),
+        (INSERT_REQUESTS, asked(&rows)),
+        (INSERT_APPROVERS, approvers(&rows)),
+        (INSERT_DECISIONS, decisions(&rows)),
+        (UPDATE_REQUESTS, touched(&rows)),
+        (INSERT_KEYS, keys(&rows)),
+    ] {
+        if lines.is_empty() {
+            continue;
+        }
+        let mut values = vec![Value::Text(list(lines.into_iter()))];
+        if sql != UPDATE_REQUESTS && sql != INSERT_APPROVERS {
+            values.push(Value::Int(state.at));
+        }
+        tx.rows(sql, values).await?;
+    }
+    Ok(taken.into_iter().map(|taken| taken.then_some(state.at)).collect())
+}
+
+async fn read(tx: &mut LiteTx, at: i64, batch: &[&Rows]) -> Result<State, sqlx::Error> {
+    let ids = |ids: &mut dyn Iterator<Item = Uuid>| vec![Value::Text(list(ids.map(|id| hex(Some(id)))))];
+    let tasks = ids(&mut batch.iter().flat_map(|rows| rows.tasks.iter().map(|line| line.task_id)));
+    let tasks: Vec<TaskState> = tx.all(READ_TASKS, tasks).await?;
+    let mut requests: Vec<RequestState> = Vec::new();
+    if batch.iter().any(|rows| !rows.touched.is_empty()) {
+        let touched = ids(&mut batch.iter().flat_map(|rows| rows.touched.iter().map(|line| line.request_id)));
+        requests = tx.all(READ_REQUESTS, touched).await?;
+    }
+    Ok(State {
+        at,
+        tasks: tasks.into_iter().map(|task| (task.task_id, task)).collect(),
+        requests: requests.into_iter().map(|request| (request.request_id, request)).collect(),
+    })
+}
+
+impl State {
+    fn takes(&self, rows: &Rows) -> bool {
+        rows.tasks.iter().all(|line| self.matches(line, rows.root.0))
+            && rows.touched.iter().all(|line| {
+                let request = self.requests.get(&line.request_id);
+                let expires_at = request.and_then(|request| request.expires_at);
+                (!line.open || request.is_some_and(|request| request.status == "pending"))
+                    && (!line.in_time || expires_at.is_none_or(|end| end > self.at))
+                    && (!line.overdue || expires_at.is_some_and(|end| end <= self.at))
+            })
+    }
+
+    fn matches(&self, line: &TaskLine, root: Uuid) -> bool {
+        let found = self.tasks.get(&line.task_id);
+        match line.guard {
+            NEW => found.is_none(),
+            VERSION => found.is_some_and(|task| {
+                task.root_task_id == root && task.version == line.version && task.last_seq == line.last_seq
+            }),
+            _ => line.guard == ANY && found.is_some_and(|task| task.root_task_id == root),
+        }
+    }
+}
+
+fn new_tasks(batch: &[&Rows]) -> Vec<Json> {
+    let lines = batch.iter().flat_map(|rows| rows.tasks.iter().map(|line| (rows.root.0, line)));
+    lines
+        .filter_map(|(root, line)| line.fixed.as_ref().map(|fixed| (root, line, fixed)))
+        .map(|(root, line, fixed)| {
+            json!([
+                hex(Some(line.task_id)),
+                hex(Some(root)),
+                hex(fixed.parent_task_id),
+                hex(fixed.parent_call_id),
+                fixed.tenant,
+                fixed.user_id,
+                fixed.session_id,
+                fixed.agent,
+                fixed.agent_version,
+                fixed.agent_path,
+                fixed.metadata,
+                line.status,
+                line.status_seq,
+                line.last_seq + line.facts,
+                line.events,
+                line.busy,
+                line.open_requests,
+                line.prompt_tokens,
+                line.completion_tokens,
+                line.total_tokens,
+                line.model_calls,
+                line.lease,
+                line.lease_owner,
+                line.lease_time
+            ])
+        })
+        .collect()
+}
+
+fn old_tasks(batch: &[&Rows]) -> Vec<Json> {
+    let lines = batch.iter().flat_map(|rows| &rows.tasks).filter(|line| line.guard != NEW);
+    lines
+        .map(|line| {
+            json!([
+                hex(Some(line.task_id)),
+                line.guard,
+                line.facts,
+                line.events,
+                line.busy,
+                line.open_requests,
+                line.prompt_tokens,
+                line.completion_tokens,
+                line.total_tokens,
+                line.model_calls,
+                line.status,
+                line.status_seq,
+                line.lease,
+                line.lease_owner,
+                line.lease_time
+            ])
+        })
+        .collect()
+}
+
+fn items(batch: &[&Rows], state: &State) -> Vec<Json> {
+    let mut lines = Vec::new();
+    for rows in batch {
+        let base = state.tasks.get(&rows.root.0).map_or(0, |root| root.next_event);
+        lines.extend(rows.items.iter().map(|line| {
+            json!([
+                hex(Some(line.task_id)),
+                line.seq,
+                hex(Some(rows.root.0)),
+                base + line.ordinal,
+                hex(Some(rows.change)),
+                line.kind,
+                line.role,
+                hex(line.request_id),
+                line.body
+            ])
+        }));
+    }
+    lines
+}
+
+fn asked(batch: &[&Rows]) -> Vec<Json> {
+    let lines = batch.iter().flat_map(|rows| &rows.asked);
+    lines
+        .map(|line| {
+            json!([
+                hex(Some(line.request_id)),
+                hex(Some(line.task_id)),
+                line.seq,
+                line.kind,
+                line.status.as_str(),
+                line.required,
+                hex(line.call_id),
+                line.expires_in
+            ])
+        })
+        .collect()
+}
+
+fn approvers(batch: &[&Rows]) -> Vec<Json> {
+    let lines = batch.iter().flat_map(|rows| &rows.approvers);
+    lines.map(|line| json!([hex(Some(line.request_id)), hex(Some(line.task_id)), line.kind, line.name])).collect()
+}
+
+fn decisions(batch: &[&Rows]) -> Vec<Json> {
+    let lines = batch.iter().flat_map(|rows| &rows.decisions);
+    lines
+        .map(|line| {
+            json!([
+                hex(Some(line.request_id)),
+                hex(line.call_id),
+                line.user_id,
+                line.action,
+                line.settles,
+                hex(Some(line.task_id)),
+                line.seq
+            ])
+        })
+        .collect()
+}
+
+fn touched(batch: &[&Rows]) -> Vec<Json> {
+    let lines = batch.iter().flat_map(|rows| &rows.touched);
+    lines
+        .map(|line| json!([hex(Some(line.request_id)), line.status.map(super::RequestStatus::as_str), line.resumed]))
+        .collect()
+}
+
+fn keys(batch: &[&Rows]) -> Vec<Json> {
+    let lines = batch.iter().filter_map(|rows| rows.idempotency.as_ref());
+    lines
+        .map(|row| {
+            json!([
+                row.tenant,
+                row.user_id,
+                row.path,
+                row.key,
+                row.body_digest,
+                hex(Some(row.task_id.0)),
+                hex(row.request_id.map(|id| id.0))
+            ])
+        })
+        .collect()
+}

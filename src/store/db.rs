@@ -1,0 +1,408 @@
+//! The only file that knows that there are two engines, and the only door for SQL. A statement is written once with
+//! the `sql!` macro, which spells the few expressions that differ, or as an explicit [`Sql`] with a comment that
+//! begins *Differs because*.
+
+use std::fs::File;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde_json::Value as Json;
+use sqlx::postgres::{PgArguments, PgPool, PgRow, Postgres};
+use sqlx::query::Query;
+use sqlx::sqlite::{Sqlite, SqliteArguments, SqlitePool, SqliteRow};
+use sqlx::{FromRow, Transaction};
+use uuid::Uuid;
+
+use crate::task::time::Time;
+use crate::world::Clock;
+
+/// One statement, as each engine is told it.
+#[derive(Clone, Copy, Debug)]
+pub struct Sql {
+    /// For Postgres.
+    pub postgres: &'static str,
+    /// For SQLite.
+    pub sqlite: &'static str,
+}
+
+/// Writes a statement for both engines. A literal is the same on both; in parentheses stand what differs:
+/// `(now $n)` the moment, `(any $n type)` membership in a list, `(none $n)` whether that list is empty; `(task)` and
+/// `(request)` are the columns that several statements read.
+macro_rules! sql {
+    (@pg [$($out:tt)*]) => { concat!($($out)*) };
+    (@pg [$($out:tt)*] (now $n:literal) $($rest:tt)*) => {
+        sql!(@pg [$($out)* "((extract(epoch from clock_timestamp()) * 1000000)::bigint + $", $n, "::bigint)",] $($rest)*)
+    };
+    (@pg [$($out:tt)*] (any $n:literal $kind:ident) $($rest:tt)*) => {
+        sql!(@pg [$($out)* "= any($", $n, "::", stringify!($kind), "[])",] $($rest)*)
+    };
+    (@pg [$($out:tt)*] (none $n:literal) $($rest:tt)*) => {
+        sql!(@pg [$($out)* "cardinality($", $n, ") = 0",] $($rest)*)
+    };
+    (@$engine:ident [$($out:tt)*] (task) $($rest:tt)*) => {
+        sql!(@$engine [$($out)* "t.task_id, t.root_task_id, t.parent_task_id, t.parent_call_id, t.tenant, t.user_id,
+            t.session_id, t.agent, t.agent_version, t.agent_path, t.metadata, t.status, t.version, t.last_seq, t.busy,
+            t.open_requests, t.prompt_tokens, t.completion_tokens, t.total_tokens, t.model_calls, t.lease_owner,
+            t.lease_until, t.takeovers, t.created_at, t.updated_at, s.body as status_body",] $($rest)*)
+    };
+    (@$engine:ident [$($out:tt)*] (request) $($rest:tt)*) => {
+        sql!(@$engine [$($out)* "r.request_id, r.task_id, r.root_task_id, r.tenant, t.user_id as owner, t.session_id,
+            t.agent_path, r.status, r.created_at, r.expires_at, r.seq as asked_seq, i.seq, i.at, i.body",] $($rest)*)
+    };
+    (@pg [$($out:tt)*] $part:literal $($rest:tt)*) => { sql!(@pg [$($out)* $part,] $($rest)*) };
+    (@lite [$($out:tt)*]) => { concat!($($out)*) };
+    (@lite [$($out:tt)*] (now $n:literal) $($rest:tt)*) => { sql!(@lite [$($out)* "$", $n,] $($rest)*) };
+    (@lite [$($out:tt)*] (any $n:literal uuid) $($rest:tt)*) => {
+        sql!(@lite [$($out)* "in (select unhex(value) from json_each($", $n, "))",] $($rest)*)
+    };
+    (@lite [$($out:tt)*] (any $n:literal text) $($rest:tt)*) => {
+        sql!(@lite [$($out)* "in (select value from json_each($", $n, "))",] $($rest)*)
+    };
+    (@lite [$($out:tt)*] (none $n:literal) $($rest:tt)*) => {
+        sql!(@lite [$($out)* "json_array_length($", $n, ") = 0",] $($rest)*)
+    };
+    (@lite [$($out:tt)*] $part:literal $($rest:tt)*) => { sql!(@lite [$($out)* $part,] $($rest)*) };
+    ($($part:tt)*) => {
+        $crate::store::db::Sql { postgres: sql!(@pg [] $($part)*), sqlite: sql!(@lite [] $($part)*) }
+    };
+}
+pub(super) use sql;
+
+/// A parameter. Lists are arrays on Postgres and JSON text on SQLite.
+#[derive(Clone, Debug)]
+pub(super) enum Value {
+    /// The moment: the database's clock on Postgres (the parameter is what tests add), the injected one on SQLite.
+    Now,
+    /// A number.
+    Int(i64),
+    /// Yes or no.
+    Bool(bool),
+    /// Text.
+    Text(String),
+    /// An id.
+    Id(Uuid),
+    /// An id or null.
+    MaybeId(Option<Uuid>),
+    /// Text or null.
+    MaybeText(Option<String>),
+    /// A list of ids.
+    Ids(Vec<Uuid>),
+    /// A list of ids or nulls.
+    MaybeIds(Vec<Option<Uuid>>),
+    /// A list of numbers.
+    Ints(Vec<i64>),
+    /// A list of numbers or nulls.
+    MaybeInts(Vec<Option<i64>>),
+    /// A list of texts.
+    Texts(Vec<String>),
+    /// A list of texts or nulls.
+    MaybeTexts(Vec<Option<String>>),
+    /// A list of yes or no.
+    Bools(Vec<bool>),
+}
+
+/// What can be read from a row of either engine.
+pub(super) trait Record:
+    for<'r> FromRow<'r, PgRow> + for<'r> FromRow<'r, SqliteRow> + Send + Unpin
+{
+}
+
+impl<R> Record for R where R: for<'r> FromRow<'r, PgRow> + for<'r> FromRow<'r, SqliteRow> + Send + Unpin {}
+
+/// The connections.
+#[derive(Debug)]
+pub(super) enum Engine {
+    /// A pool; each statement commits by itself.
+    Postgres(PgPool),
+    /// One connection that writes, a few that only read.
+    Sqlite {
+        /// The one writer.
+        writer: SqlitePool,
+        /// Read-only.
+        readers: SqlitePool,
+    },
+}
+
+/// The database.
+pub(super) struct Db {
+    /// The connections.
+    pub(super) engine: Engine,
+    /// The clock of SQLite.
+    pub(super) clock: Arc<dyn Clock>,
+    /// What tests add to the clock of Postgres, in microseconds.
+    pub(super) offset: AtomicI64,
+    /// How long any one statement may take, its way there and back included.
+    pub(super) patience: Duration,
+    /// Keeps a second process off the same SQLite file.
+    pub(super) lock: Mutex<Option<File>>,
+}
+
+impl std::fmt::Debug for Db {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if matches!(self.engine, Engine::Postgres(_)) { "Db(Postgres)" } else { "Db(Sqlite)" })
+    }
+}
+
+impl Db {
+    /// Reads all rows.
+    pub(super) async fn all<R: Record>(&self, sql: Sql, values: Vec<Value>) -> Result<Vec<R>, Failure> {
+        match &self.engine {
+            Engine::Postgres(pool) => decoded(&self.ask_postgres(pool, sql.postgres, values).await?),
+            Engine::Sqlite { readers, .. } => decoded(&self.ask_sqlite(readers, sql.sqlite, values).await?),
+        }
+    }
+
+    /// Reads all rows, and of the first one also its head, which the others repeat.
+    pub(super) async fn headed<H: Record, R: Record>(
+        &self,
+        sql: Sql,
+        values: Vec<Value>,
+    ) -> Result<Option<(H, Vec<R>)>, Failure> {
+        match &self.engine {
+            Engine::Postgres(pool) => {
+                let rows = self.ask_postgres(pool, sql.postgres, values).await?;
+                let Some(first) = rows.first() else { return Ok(None) };
+                Ok(Some((H::from_row(first).map_err(Failure::sent)?, decoded(&rows)?)))
+            }
+            Engine::Sqlite { readers, .. } => {
+                let rows = self.ask_sqlite(readers, sql.sqlite, values).await?;
+                let Some(first) = rows.first() else { return Ok(None) };
+                Ok(Some((H::from_row(first).map_err(Failure::sent)?, decoded(&rows)?)))
+            }
+        }
+    }
+
+    /// Reads one row.
+    pub(super) async fn one<R: Record>(&self, sql: Sql, values: Vec<Value>) -> Result<Option<R>, Failure> {
+        Ok(self.all(sql, values).await?.into_iter().next())
+    }
+
+    /// Writes with one statement, which is a transaction of its own, and reads what it returns.
+    pub(super) async fn write<R: Record>(&self, sql: Sql, values: Vec<Value>) -> Result<Vec<R>, Failure> {
+        match &self.engine {
+            Engine::Postgres(_) => self.all(sql, values).await,
+            Engine::Sqlite { .. } => {
+                let values = self.sqlite_values(values).map_err(Failure::sent)?;
+                let mut tx = self.begin().await?;
+                let rows = tx.all(sql.sqlite, values).await.map_err(Failure::sent)?;
+                tx.commit().await.map_err(Failure::sent)?;
+                Ok(rows)
+            }
+        }
+    }
+
+    /// Begins a write transaction of SQLite. `BEGIN IMMEDIATE` always: a transaction that reads first and wants to
+    /// write later fails with "database is locked" as soon as somebody else wrote.
+    pub(super) async fn begin(&self) -> Result<LiteTx, Failure> {
+        match &self.engine {
+            Engine::Sqlite { writer, .. } => {
+                writer.begin_with("BEGIN IMMEDIATE").await.map(LiteTx).map_err(Failure::unsent)
+            }
+            Engine::Postgres(_) => {
+                Err(Failure::unsent(sqlx::Error::Protocol("one statement is one transaction here".to_owned())))
+            }
+        }
+    }
+
+    /// One statement on Postgres. A connection that failed it is thrown away. Nothing waits for ever, even when the
+    /// network swallows the answer.
+    async fn ask_postgres(
+        &self,
+        pool: &PgPool,
+        sql: &'static str,
+        values: Vec<Value>,
+    ) -> Result<Vec<PgRow>, Failure> {
+        let mut connection = pool.acquire().await.map_err(Failure::unsent)?;
+        let query = self.postgres(sql, values);
+        let answer = match tokio::time::timeout(self.patience, query.fetch_all(&mut *connection)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
+        };
+        answer.map_err(|error| {
+            let failure = Failure::sent(error);
+            if failure.lost() {
+                drop(connection.detach());
+            }
+            failure
+        })
+    }
+
+    async fn ask_sqlite(
+        &self,
+        pool: &SqlitePool,
+        sql: &'static str,
+        values: Vec<Value>,
+    ) -> Result<Vec<SqliteRow>, Failure> {
+        let values = self.sqlite_values(values).map_err(Failure::unsent)?;
+        let mut connection = pool.acquire().await.map_err(Failure::unsent)?;
+        lite(sql, values).fetch_all(&mut *connection).await.map_err(Failure::sent)
+    }
+
+    /// The injected clock's moment.
+    pub(super) fn local_now(&self) -> Time {
+        self.clock.now()
+    }
+
+    /// Lets go of everything.
+    pub(super) async fn close(&self) {
+        match &self.engine {
+            Engine::Postgres(pool) => pool.close().await,
+            Engine::Sqlite { writer, readers } => {
+                readers.close().await;
+                writer.close().await;
+            }
+        }
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "this is the door for SQL")]
+    fn postgres(&self, sql: &'static str, values: Vec<Value>) -> Query<'static, Postgres, PgArguments> {
+        values.into_iter().fold(sqlx::query(sql), |query, value| match value {
+            Value::Now => query.bind(self.offset.load(Ordering::Relaxed)),
+            Value::Int(it) => query.bind(it),
+            Value::Bool(it) => query.bind(it),
+            Value::Text(it) => query.bind(it),
+            Value::Id(it) => query.bind(it),
+            Value::MaybeId(it) => query.bind(it),
+            Value::MaybeText(it) => query.bind(it),
+            Value::Ids(it) => query.bind(it),
+            Value::MaybeIds(it) => query.bind(it),
+            Value::Ints(it) => query.bind(it),
+            Value::MaybeInts(it) => query.bind(it),
+            Value::Texts(it) => query.bind(it),
+            Value::MaybeTexts(it) => query.bind(it),
+            Value::Bools(it) => query.bind(it),
+        })
+    }
+
+    /// What SQLite is given: lists become JSON, ids in them hex.
+    fn sqlite_values(&self, values: Vec<Value>) -> Result<Vec<Value>, sqlx::Error> {
+        values
+            .into_iter()
+            .map(|value| match value {
+                Value::Now => Ok(Value::Int(self.clock.now().0)),
+                Value::Ids(it) => Ok(Value::Text(list(it.iter().map(|id| hex(Some(*id)))))),
+                Value::Texts(it) => Ok(Value::Text(list(it.into_iter().map(Json::from)))),
+                Value::MaybeIds(_)
+                | Value::Ints(_)
+                | Value::MaybeInts(_)
+                | Value::MaybeTexts(_)
+                | Value::Bools(_) => Err(sqlx::Error::Protocol("SQLite gets rows, not columns".to_owned())),
+                Value::Int(_)
+                | Value::Bool(_)
+                | Value::Text(_)
+                | Value::Id(_)
+                | Value::MaybeId(_)
+                | Value::MaybeText(_) => Ok(value),
+            })
+            .collect()
+    }
+}
+
+/// A write transaction of SQLite; dropped, it is rolled back.
+pub(super) struct LiteTx(Transaction<'static, Sqlite>);
+
+impl LiteTx {
+    /// Runs a statement and reads what it returns.
+    pub(super) async fn all<R: Record>(
+        &mut self,
+        sql: &'static str,
+        values: Vec<Value>,
+    ) -> Result<Vec<R>, sqlx::Error> {
+        let rows = lite(sql, values).fetch_all(&mut *self.0).await?;
+        rows.iter().map(R::from_row).collect()
+    }
+
+    /// Runs a statement over rows that come as one JSON text.
+    pub(super) async fn rows(&mut self, sql: &'static str, values: Vec<Value>) -> Result<(), sqlx::Error> {
+        lite(sql, values).execute(&mut *self.0).await.map(|_| ())
+    }
+
+    /// Makes it durable.
+    pub(super) async fn commit(self) -> Result<(), sqlx::Error> {
+        self.0.commit().await
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the door for SQL")]
+fn lite(sql: &'static str, values: Vec<Value>) -> Query<'static, Sqlite, SqliteArguments> {
+    values.into_iter().fold(sqlx::query(sql), |query, value| match value {
+        Value::Int(it) => query.bind(it),
+        Value::Bool(it) => query.bind(it),
+        Value::Text(it) => query.bind(it),
+        Value::Id(it) => query.bind(it),
+        Value::MaybeId(it) => query.bind(it),
+        Value::MaybeText(it) => query.bind(it),
+        Value::Now
+        | Value::Ids(_)
+        | Value::MaybeIds(_)
+        | Value::Ints(_)
+        | Value::MaybeInts(_)
+        | Value::Texts(_)
+        | Value::MaybeTexts(_)
+        | Value::Bools(_) => query.bind(None::<i64>),
+    })
+}
+
+/// A JSON list.
+pub(super) fn list(values: impl Iterator<Item = Json>) -> String {
+    Json::Array(values.collect()).to_string()
+}
+
+/// An id for `unhex`, null for none.
+pub(super) fn hex(id: Option<Uuid>) -> Json {
+    id.map_or(Json::Null, |id| Json::from(id.simple().to_string()))
+}
+
+/// What went wrong, and whether the statement may have reached the database.
+#[derive(Debug)]
+pub(super) struct Failure {
+    /// Whether it was sent.
+    pub(super) sent: bool,
+    /// What the driver says. Never shown to a client.
+    pub(super) error: sqlx::Error,
+}
+
+impl Failure {
+    pub(super) fn sent(error: sqlx::Error) -> Self {
+        Self { sent: true, error }
+    }
+
+    pub(super) fn unsent(error: sqlx::Error) -> Self {
+        Self { sent: false, error }
+    }
+
+    /// Whether the connection was lost under the statement, so that nobody knows what became of it.
+    pub(super) fn lost(&self) -> bool {
+        if let sqlx::Error::Database(inner) = &self.error {
+            return inner.code().is_some_and(|code| code.starts_with("08") || code.starts_with("57P"));
+        }
+        matches!(
+            self.error,
+            sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed
+        )
+    }
+
+    /// The database's own code of the error.
+    pub(super) fn code(&self) -> String {
+        let sqlx::Error::Database(inner) = &self.error else { return String::new() };
+        inner.code().unwrap_or_default().into_owned()
+    }
+
+    /// Whether what is stored does not read as what we expect.
+    pub(super) fn corrupt(&self) -> bool {
+        matches!(
+            self.error,
+            sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::ColumnNotFound(_)
+        )
+    }
+}
+
+fn decoded<'r, R, W>(rows: &'r [W]) -> Result<Vec<R>, Failure>
+where
+    R: FromRow<'r, W>,
+    W: sqlx::Row,
+{
+    rows.iter().map(R::from_row).collect::<Result<_, _>>().map_err(Failure::sent)
+}

@@ -1,0 +1,71 @@
+//! Tells readers of this process, after a commit, that a tree has news. What is told is only a count: the rows are
+//! the truth, and a reader that missed a word loses nothing but time.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use tokio::sync::watch;
+
+use crate::task::id::TaskId;
+
+/// Who waits for news of which tree.
+#[derive(Debug, Default)]
+pub(super) struct Feed {
+    trees: Mutex<Trees>,
+}
+
+#[derive(Debug, Default)]
+struct Trees {
+    senders: HashMap<TaskId, watch::Sender<u64>>,
+    /// How many there were after the last look for those that nobody listens to any more.
+    swept: usize,
+}
+
+impl Feed {
+    /// A receiver for one tree.
+    pub(super) fn watch(&self, root: TaskId) -> watch::Receiver<u64> {
+        let mut trees = self.trees.lock().unwrap_or_else(PoisonError::into_inner);
+        if trees.senders.len() > 2 * trees.swept + 64 {
+            trees.senders.retain(|_, sender| sender.receiver_count() > 0);
+            trees.swept = trees.senders.len();
+        }
+        trees.senders.entry(root).or_insert_with(|| watch::channel(0).0).subscribe()
+    }
+
+    /// Something was committed to that tree.
+    pub(super) fn tell(&self, root: TaskId) {
+        let mut trees = self.trees.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(sender) = trees.senders.get(&root) else { return };
+        if sender.receiver_count() == 0 {
+            trees.senders.remove(&root);
+        } else {
+            sender.send_modify(|count| *count += 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uuid::Uuid;
+
+    #[test]
+    fn only_the_tree_that_changed_is_told() {
+        let feed = Feed::default();
+        let (one, other) = (TaskId(Uuid::from_u128(1)), TaskId(Uuid::from_u128(2)));
+        let (mut first, second) = (feed.watch(one), feed.watch(other));
+        feed.tell(one);
+        assert!(first.has_changed().unwrap());
+        assert_eq!(*first.borrow_and_update(), 1);
+        assert!(!second.has_changed().unwrap());
+    }
+
+    #[test]
+    fn nothing_is_kept_for_trees_that_nobody_watches() {
+        let feed = Feed::default();
+        for tree in 0..10_000_u128 {
+            drop(feed.watch(TaskId(Uuid::from_u128(tree))));
+        }
+        assert!(feed.trees.lock().unwrap().senders.len() < 200);
+    }
+}

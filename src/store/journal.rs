@@ -1,0 +1,64 @@
+//! Reading a task's items.
+
+use sqlx::FromRow;
+
+use super::db::{Sql, Value, sql};
+use super::tasks::{TaskRecord, fact};
+use super::{ReadError, Store};
+use crate::task::change::Journal;
+use crate::task::id::TaskId;
+use crate::task::item::Item;
+use crate::task::time::Time;
+
+/// The row stands beside each item, so that one statement, and so one snapshot, reads both. A task has at least one
+/// item, that of its creation.
+const JOURNAL: Sql = sql!(
+    "select " (task) ", i.seq, i.at, i.body, i.event_number, " (now 2) " as moment
+       from agent_task t join agent_task_item i on i.task_id = t.task_id
+       left join agent_task_item s on s.task_id = t.task_id and s.seq = t.status_seq and i.seq = 1
+      where t.task_id = $1 order by i.seq"
+);
+
+const ITEMS: Sql = sql!(
+    "select seq, at, body, event_number from agent_task_item where task_id = $1 and seq > $2 order by seq limit $3"
+);
+
+pub(super) const STATEMENTS: &[Sql] = &[JOURNAL, ITEMS];
+
+#[derive(FromRow)]
+struct Head {
+    #[sqlx(flatten)]
+    task: TaskRecord,
+    moment: i64,
+}
+
+#[derive(FromRow)]
+struct ItemRecord {
+    seq: i64,
+    at: i64,
+    body: String,
+    event_number: i64,
+}
+
+impl ItemRecord {
+    fn item(&self) -> Result<Item, ReadError> {
+        Ok(Item { seq: self.seq, at: Time(self.at), fact: fact(&self.body)? })
+    }
+}
+
+impl Store {
+    /// A task's row and its whole journal, in one snapshot.
+    pub async fn journal(&self, id: TaskId) -> Result<Option<Journal>, ReadError> {
+        let read = self.db().headed::<Head, ItemRecord>(JOURNAL, vec![Value::Id(id.0), Value::Now]).await?;
+        let Some((head, items)) = read else { return Ok(None) };
+        let items = items.iter().map(ItemRecord::item).collect::<Result<_, _>>()?;
+        Ok(Some(Journal { row: head.task.row()?, items, now: Time(head.moment) }))
+    }
+
+    /// A task's items after a `seq`, with each one's event number in its root's stream.
+    pub async fn items(&self, id: TaskId, after: i64, limit: i64) -> Result<Vec<(Item, i64)>, ReadError> {
+        let values = vec![Value::Id(id.0), Value::Int(after), Value::Int(limit)];
+        let records: Vec<ItemRecord> = self.db().all(ITEMS, values).await?;
+        records.iter().map(|record| Ok((record.item()?, record.event_number))).collect()
+    }
+}

@@ -1,0 +1,207 @@
+//! Opening: the lock on a SQLite file, the connections, the checks, the schema. After it the database is ours to use,
+//! at exactly the schema this binary knows.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::AtomicI64;
+use std::time::Duration;
+
+use sqlx::migrate::{Migrate, Migrator};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::{ConnectOptions as _, Connection as _};
+
+use super::db::{Db, Engine, Sql, sql};
+use super::settings::{Address, OpenError, Settings};
+
+static POSTGRES: Migrator = sqlx::migrate!("migrations/postgres");
+static SQLITE: Migrator = sqlx::migrate!("migrations/sqlite");
+
+/// What may be done to the schema.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Schema {
+    /// Bring it up to date.
+    Migrate,
+    /// It must be as this binary knows it.
+    Check,
+}
+
+/// Opens the database.
+pub(super) async fn open(
+    settings: &Settings,
+    schema: Schema,
+    clock: std::sync::Arc<dyn crate::world::Clock>,
+) -> Result<Db, OpenError> {
+    let (engine, lock) = match settings.address() {
+        Some(Address::Postgres(url)) => (postgres(url, settings, schema).await?, None),
+        Some(Address::Sqlite(file)) => {
+            let (engine, lock) = sqlite(Path::new(file), settings, schema).await?;
+            (engine, Some(lock))
+        }
+        None => return Err(OpenError::Url),
+    };
+    Ok(Db {
+        engine,
+        clock,
+        offset: AtomicI64::new(0),
+        patience: settings.statement_timeout + Duration::from_secs(5),
+        lock: Mutex::new(lock),
+    })
+}
+
+async fn postgres(url: &str, settings: &Settings, schema: Schema) -> Result<Engine, OpenError> {
+    let options: PgConnectOptions = url.parse().map_err(|_| OpenError::Url)?;
+    let options = options.application_name("holdpoint").disable_statement_logging();
+    let mut first = match tokio::time::timeout(settings.acquire_timeout, options.connect()).await {
+        Ok(connection) => connection.map_err(|error| refused(&error))?,
+        Err(_) => return Err(OpenError::Unavailable),
+    };
+    durable(&mut first, settings.unsafe_ok).await?;
+    bring_up(&POSTGRES, &mut first, schema).await?;
+    let _ = first.close().await;
+    let options = options.options([
+        ("plan_cache_mode", "force_custom_plan".to_owned()),
+        ("jit", "off".to_owned()),
+        ("statement_timeout", settings.statement_timeout.as_millis().to_string()),
+    ]);
+    let pool = PgPoolOptions::new()
+        .max_connections(settings.max_connections)
+        .acquire_timeout(settings.acquire_timeout)
+        .test_before_acquire(false)
+        .connect_lazy_with(options);
+    Ok(Engine::Postgres(pool))
+}
+
+/// Refuses a server that may lose what it confirmed: an approval that ran would be open again after a crash.
+async fn durable(connection: &mut sqlx::PgConnection, unsafe_ok: bool) -> Result<(), OpenError> {
+    for (name, sql) in [("fsync", SHOW_FSYNC), ("synchronous_commit", SHOW_COMMIT)] {
+        let value: String = show(connection, sql).await?;
+        if value != "off" {
+            continue;
+        }
+        if !unsafe_ok {
+            return Err(OpenError::Unsafe(name));
+        }
+        tracing::warn!(setting = name, "Postgres may lose what it confirmed; work may be repeated after a crash");
+    }
+    Ok(())
+}
+
+const SHOW_FSYNC: &str = "select current_setting('fsync')";
+const SHOW_COMMIT: &str = "select current_setting('synchronous_commit')";
+
+#[expect(clippy::disallowed_methods, reason = "before there is a door, on the one connection that checks")]
+async fn show(connection: &mut sqlx::PgConnection, sql: &'static str) -> Result<String, OpenError> {
+    sqlx::query_scalar(sql).fetch_one(connection).await.map_err(|error| refused(&error))
+}
+
+async fn sqlite(file: &Path, settings: &Settings, schema: Schema) -> Result<(Engine, File), OpenError> {
+    let shown = file.display().to_string();
+    let failed = |why: String| OpenError::File { file: shown.clone(), why };
+    let lock = lock(file)?;
+    private(file).map_err(|error| failed(error.to_string()))?;
+    let options = SqliteConnectOptions::new()
+        .filename(file)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full)
+        .foreign_keys(true)
+        .pragma("trusted_schema", "OFF")
+        .busy_timeout(settings.acquire_timeout)
+        .disable_statement_logging();
+    let pool = SqlitePoolOptions::new().acquire_timeout(settings.acquire_timeout).idle_timeout(None).max_lifetime(None);
+    let writer = pool
+        .clone()
+        .max_connections(1)
+        .connect_with(options.clone())
+        .await
+        .map_err(|error| failed(error.to_string()))?;
+    {
+        let mut connection = writer.acquire().await.map_err(|error| failed(error.to_string()))?;
+        bring_up(&SQLITE, &mut *connection, schema).await?;
+    }
+    let readers = pool.max_connections(8).connect_lazy_with(options.read_only(true));
+    Ok((Engine::Sqlite { writer, readers }, lock))
+}
+
+/// Takes the lock file beside the database. The system lets go of it when the process ends, however it ends.
+fn lock(file: &Path) -> Result<File, OpenError> {
+    let path = beside(file, ".lock");
+    let failed = |why: String| OpenError::File { file: path.display().to_string(), why };
+    let lock = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(&path)
+        .map_err(|error| failed(error.to_string()))?;
+    match rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(lock),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(OpenError::Held(file.display().to_string())),
+        Err(error) => Err(failed(error.to_string())),
+    }
+}
+
+/// Nobody else reads the file; SQLite gives `-wal` and `-shm` the same mode.
+fn private(file: &Path) -> std::io::Result<()> {
+    OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(file)?;
+    for path in [file.to_owned(), beside(file, "-wal"), beside(file, "-shm")] {
+        match std::fs::set_permissions(&path, Permissions::from_mode(0o600)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+fn beside(file: &Path, ending: &str) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(ending);
+    PathBuf::from(name)
+}
+
+/// Brings the schema up to date, or refuses one that is not what this binary knows. Postgres holds an advisory lock
+/// meanwhile, SQLite is under the lock file.
+async fn bring_up<C: Migrate>(migrator: &Migrator, connection: &mut C, schema: Schema) -> Result<(), OpenError> {
+    let known = migrator.iter().map(|migration| migration.version).max().unwrap_or(0);
+    let failed = |error: sqlx::migrate::MigrateError| OpenError::Migration(error.to_string());
+    let applied = match connection.list_applied_migrations(&migrator.table_name).await {
+        Ok(applied) => applied,
+        // No table yet: nothing was ever applied.
+        Err(sqlx::migrate::MigrateError::Execute(sqlx::Error::Database(error)))
+            if matches!(error.code().as_deref(), Some("42P01" | "1")) =>
+        {
+            Vec::new()
+        }
+        Err(error) => return Err(failed(error)),
+    };
+    let found = applied.iter().map(|migration| migration.version).max().unwrap_or(0);
+    if found > known {
+        return Err(OpenError::Newer { found, known });
+    }
+    match schema {
+        Schema::Check if found < known => Err(OpenError::Older { found, known }),
+        Schema::Check | Schema::Migrate => {
+            if found < known {
+                migrator.run_direct(None, connection, false).await.map_err(failed)?;
+            }
+            Ok(())
+        }
+    }
+}
+
+fn refused(error: &sqlx::Error) -> OpenError {
+    if let sqlx::Error::Database(inner) = error
+        && inner.code().is_none_or(|code| !code.starts_with("57P") && !code.starts_with("53"))
+    {
+        return OpenError::Refused(inner.message().to_owned());
+    }
+    OpenError::Unavailable
+}
+
+/// After a start the leases of the former process are over: one process at a time has the file.
+pub(super) const LEASES_OVER: Sql = sql!(
+    "update agent_task set phase = 'queued', lease_owner = null, lease_until = null, takeovers = takeovers + 1
+      where phase = 'leased' returning task_id"
+);

@@ -1,0 +1,226 @@
+//! Reading requests: the row, the question as it was asked and the answers so far, all in one statement.
+
+use sqlx::FromRow;
+use uuid::Uuid;
+
+use super::db::{Sql, Value, sql};
+use super::tasks::{corrupt, fact, names};
+use super::{Person, ReadError, RequestFilter, RequestRow, Store};
+use crate::task::id::{RequestId, TaskId};
+use crate::task::item::Fact;
+use crate::task::status::RequestStatus;
+use crate::task::time::Time;
+
+const REQUEST: Sql = sql!(
+    "select " (request) ", " (now 2) " as moment
+       from intervention_request r join agent_task t on t.task_id = r.task_id
+       join agent_task_item i on i.request_id = r.request_id
+      where r.request_id = $1 order by i.seq"
+);
+
+const REQUESTS: Sql = sql!(
+    "with page as (
+        select r.request_id from intervention_request r join agent_task t on t.task_id = r.task_id
+         where r.tenant = $2 and ($3 or r.request_id > $4)
+           and (" (none 5) " or case when r.status = 'pending' and r.expires_at <= " (now 1) " then 'expired'
+                else r.status end " (any 5 text) ")
+           and (" (none 6) " or r.kind " (any 6 text) ")
+           and (" (none 7) " or t.agent " (any 7 text) ")
+           and (" (none 8) " or t.session_id " (any 8 text) ")
+           and (" (none 9) " or r.root_task_id " (any 9 uuid) ")
+           and ($10
+             or exists (select 1 from request_approver a where a.tenant = r.tenant and a.request_id = r.request_id
+                   and ((a.kind in ('owner', 'user') and a.name = $11) or (a.kind = 'group' and a.name " (any 12 text) ")))
+             or exists (select 1 from decision d
+                 where d.tenant = r.tenant and d.user_id = $11 and d.request_id = r.request_id))
+         order by r.request_id limit $13
+     )
+     select " (request) ", " (now 1) " as moment
+       from page p join intervention_request r on r.request_id = p.request_id
+       join agent_task t on t.task_id = r.task_id join agent_task_item i on i.request_id = r.request_id
+      order by r.request_id, i.seq"
+);
+
+/// The same for pending ones only (one past its deadline is not): the partial index on open requests serves it, however many were closed.
+const PENDING_REQUESTS: Sql = sql!(
+    "with page as (
+        select r.request_id from intervention_request r join agent_task t on t.task_id = r.task_id
+         where r.tenant = $2 and ($3 or r.request_id > $4) and r.status = 'pending'
+           and (r.expires_at is null or r.expires_at > " (now 1) ")
+           and (" (none 5) " or r.kind " (any 5 text) ")
+           and (" (none 6) " or t.agent " (any 6 text) ")
+           and (" (none 7) " or t.session_id " (any 7 text) ")
+           and (" (none 8) " or r.root_task_id " (any 8 uuid) ")
+           and ($9
+             or exists (select 1 from request_approver a where a.tenant = r.tenant and a.request_id = r.request_id
+                   and ((a.kind in ('owner', 'user') and a.name = $10) or (a.kind = 'group' and a.name " (any 11 text) "))))
+         order by r.request_id limit $12
+     )
+     select " (request) ", " (now 1) " as moment
+       from page p join intervention_request r on r.request_id = p.request_id
+       join agent_task t on t.task_id = r.task_id join agent_task_item i on i.request_id = r.request_id
+      order by r.request_id, i.seq"
+);
+
+const PENDING: Sql = sql!(
+    "with recursive below (task_id) as (
+        select task_id from agent_task where task_id = $2
+        union all
+        select c.task_id from below b join agent_task c on c.parent_task_id = b.task_id
+         where c.root_task_id = $1 and c.parent_task_id is not null
+     )
+     select " (request) ", " (now 3) " as moment
+       from intervention_request r join below b on b.task_id = r.task_id
+       join agent_task t on t.task_id = r.task_id join agent_task_item i on i.request_id = r.request_id
+       join agent_task_item q on q.task_id = r.task_id and q.seq = r.seq
+      where r.root_task_id = $1 and r.status = 'pending' order by q.event_number, i.seq"
+);
+
+const OVERDUE: Sql = sql!(
+    "with page as (
+        select r.request_id from intervention_request r
+         where r.status = 'pending' and r.expires_at is not null and r.expires_at <= " (now 1) "
+         order by r.expires_at limit $2
+     )
+     select " (request) ", " (now 1) " as moment
+       from page p join intervention_request r on r.request_id = p.request_id
+       join agent_task t on t.task_id = r.task_id join agent_task_item i on i.request_id = r.request_id
+      order by r.expires_at, r.request_id, i.seq"
+);
+
+const INVOLVED: Sql = sql!(
+    "select r.request_id from intervention_request r
+      where r.root_task_id = $1 and ($2
+        or exists (select 1 from request_approver a where a.tenant = r.tenant and a.request_id = r.request_id
+             and ((a.kind in ('owner', 'user') and a.name = $3) or (a.kind = 'group' and a.name " (any 4 text) ")))
+        or exists (select 1 from decision d
+             where d.tenant = r.tenant and d.user_id = $3 and d.request_id = r.request_id))
+      limit 1"
+);
+
+pub(super) const STATEMENTS: &[Sql] = &[REQUEST, REQUESTS, PENDING_REQUESTS, PENDING, OVERDUE, INVOLVED];
+
+/// One item of a request, with its row beside it.
+#[derive(FromRow)]
+struct RequestRecord {
+    request_id: Uuid,
+    task_id: Uuid,
+    root_task_id: Uuid,
+    tenant: String,
+    owner: String,
+    session_id: String,
+    agent_path: String,
+    status: String,
+    created_at: i64,
+    expires_at: Option<i64>,
+    asked_seq: i64,
+    seq: i64,
+    at: i64,
+    body: String,
+    moment: i64,
+}
+
+#[derive(FromRow)]
+struct Found {
+    request_id: Uuid,
+}
+
+/// The requests of such rows, in their order; the rows of one stand together.
+fn gathered(records: Vec<RequestRecord>) -> Result<Vec<RequestRow>, ReadError> {
+    let mut all: Vec<RequestRow> = Vec::new();
+    let mut answers = Vec::new();
+    let mut open = None;
+    for record in records {
+        let item = fact(&record.body)?;
+        if let Fact::Decision { request_id, decision } = item {
+            answers.push((request_id, Time(record.at), decision));
+            continue;
+        }
+        let Fact::InterventionRequested(asked) = item else { continue };
+        if record.seq != record.asked_seq || open == Some(record.request_id) {
+            return Err(corrupt("a request that was asked twice"));
+        }
+        open = Some(record.request_id);
+        let status = RequestStatus::parse(&record.status).ok_or_else(|| corrupt("a request's status"))?;
+        let overdue = record.expires_at.is_some_and(|end| end <= record.moment);
+        all.push(RequestRow {
+            asked,
+            task_id: TaskId(record.task_id),
+            root_task_id: TaskId(record.root_task_id),
+            tenant: record.tenant,
+            owner: record.owner,
+            session_id: record.session_id,
+            agent_path: names(&record.agent_path)?,
+            status,
+            created_at: Time(record.created_at),
+            expires_at: record.expires_at.map(Time),
+            expired: overdue,
+            answers: Vec::new(),
+        });
+    }
+    for (id, at, decision) in answers {
+        let row = all.iter_mut().find(|row| row.asked.request_id == id);
+        row.ok_or_else(|| corrupt("an answer without its request"))?.answers.push((at, decision));
+    }
+    Ok(all)
+}
+
+impl Store {
+    async fn gather(&self, sql: Sql, values: Vec<Value>) -> Result<Vec<RequestRow>, ReadError> {
+        let records: Vec<RequestRecord> = self.db().all(sql, values).await?;
+        gathered(records)
+    }
+
+    /// A request, by its id through the primary key.
+    pub async fn request(&self, id: RequestId) -> Result<Option<RequestRow>, ReadError> {
+        Ok(self.gather(REQUEST, vec![Value::Id(id.0), Value::Now]).await?.into_iter().next())
+    }
+
+    /// Requests, oldest first.
+    pub async fn requests(&self, filter: &RequestFilter) -> Result<Vec<RequestRow>, ReadError> {
+        let only_pending = filter.statuses == [RequestStatus::Pending];
+        let person = filter.person.as_ref();
+        let mut values = vec![
+            Value::Now,
+            Value::Text(filter.tenant.clone()),
+            Value::Bool(filter.after.is_none()),
+            Value::Id(filter.after.map_or(Uuid::nil(), |id| id.0)),
+        ];
+        if !only_pending {
+            values.push(Value::Texts(filter.statuses.iter().map(|status| status.as_str().to_owned()).collect()));
+        }
+        values.extend([
+            Value::Texts(filter.kinds.clone()),
+            Value::Texts(filter.agents.clone()),
+            Value::Texts(filter.sessions.clone()),
+            Value::Ids(filter.roots.iter().map(|id| id.0).collect()),
+            Value::Bool(person.is_none_or(|person| person.everything)),
+            Value::Text(person.map(|person| person.user_id.clone()).unwrap_or_default()),
+            Value::Texts(person.map(|person| person.groups.clone()).unwrap_or_default()),
+        ]);
+        values.push(Value::Int(filter.limit));
+        self.gather(if only_pending { PENDING_REQUESTS } else { REQUESTS }, values).await
+    }
+
+    /// The open requests of a task and of its sub-agents, in the order they were asked.
+    pub async fn pending(&self, root: TaskId, task: TaskId) -> Result<Vec<RequestRow>, ReadError> {
+        self.gather(PENDING, vec![Value::Id(root.0), Value::Id(task.0), Value::Now]).await
+    }
+
+    /// Whether somebody may decide (by approver rows) or has decided one of a tree's requests.
+    pub async fn involved(&self, root: TaskId, person: &Person) -> Result<bool, ReadError> {
+        let values = vec![
+            Value::Id(root.0),
+            Value::Bool(person.everything),
+            Value::Text(person.user_id.clone()),
+            Value::Texts(person.groups.clone()),
+        ];
+        let found: Option<Found> = self.db().one(INVOLVED, values).await?;
+        Ok(found.is_some_and(|found| !found.request_id.is_nil()))
+    }
+
+    /// Open requests whose deadline has passed, by the database's clock, oldest first.
+    pub async fn overdue(&self, limit: i64) -> Result<Vec<RequestRow>, ReadError> {
+        self.gather(OVERDUE, vec![Value::Now, Value::Int(limit)]).await
+    }
+}

@@ -1,0 +1,156 @@
+//! What an operator says about the database, and why a store could not be opened.
+
+use std::time::Duration;
+
+use crate::world::Mistakes;
+
+/// The `database` key of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// `sqlite://file` or `postgres://user@host/db`.
+    pub url: String,
+    /// Connections in all (Postgres).
+    pub max_connections: u32,
+    /// How long to wait for one.
+    pub acquire_timeout: Duration,
+    /// How long one statement may take.
+    pub statement_timeout: Duration,
+    /// Whether opening brings the schema up to date.
+    pub migrate: bool,
+    /// Whether a Postgres that may lose what it confirmed is only warned about.
+    pub unsafe_ok: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            url: "sqlite://holdpoint.db".to_owned(),
+            max_connections: 32,
+            acquire_timeout: Duration::from_secs(5),
+            statement_timeout: Duration::from_secs(10),
+            migrate: true,
+            unsafe_ok: false,
+        }
+    }
+}
+
+/// Which engine a URL names.
+pub(super) enum Address<'a> {
+    /// The URL as it stands.
+    Postgres(&'a str),
+    /// The file.
+    Sqlite(&'a str),
+}
+
+impl Settings {
+    /// Adds what is wrong. Never shows the URL: it may hold a password.
+    pub fn check(&self, mistakes: &mut Mistakes) {
+        match self.address() {
+            Some(Address::Postgres(url)) => {
+                if url.parse::<sqlx::postgres::PgConnectOptions>().is_err() {
+                    mistakes.add(&["database", "url"], "is no valid postgres:// URL");
+                }
+            }
+            Some(Address::Sqlite(file)) => {
+                if file.is_empty() || file.starts_with(':') || file.contains('?') {
+                    mistakes.add(&["database", "url"], "names no file: write sqlite://holdpoint.db");
+                }
+            }
+            None => mistakes.add(&["database", "url"], "begins neither with sqlite:// nor with postgres://"),
+        }
+        if self.max_connections == 0 {
+            mistakes.add(&["database", "max_connections"], "is at least 1");
+        }
+        for (name, time) in
+            [("acquire_timeout", self.acquire_timeout), ("statement_timeout", self.statement_timeout)]
+        {
+            if time < Duration::from_millis(1) {
+                mistakes.add(&["database", name], "is at least 1ms");
+            }
+        }
+    }
+
+    pub(super) fn address(&self) -> Option<Address<'_>> {
+        if self.url.starts_with("postgres://") || self.url.starts_with("postgresql://") {
+            return Some(Address::Postgres(&self.url));
+        }
+        let file = self.url.strip_prefix("sqlite://").or_else(|| self.url.strip_prefix("sqlite:"))?;
+        Some(Address::Sqlite(file))
+    }
+}
+
+/// Why a store could not be opened. Never holds the URL.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The URL names no database that we know.
+    #[error("database.url names no database")]
+    Url,
+    /// Another process has the SQLite file.
+    #[error("{0} is held by another process: one process at a time may serve a SQLite file")]
+    Held(String),
+    /// The SQLite file cannot be opened, or is no database.
+    #[error("{file} cannot be opened: {why}")]
+    File {
+        /// Which.
+        file: String,
+        /// What the system or SQLite says.
+        why: String,
+    },
+    /// The database does not answer: worth trying again.
+    #[error("the database does not answer")]
+    Unavailable,
+    /// The database answers and refuses: a wrong password, no such database.
+    #[error("the database refuses: {0}")]
+    Refused(String),
+    /// Postgres may lose what it confirmed.
+    #[error("Postgres runs with {0}=off and may lose what it confirmed: turn it on, or start with --unsafe")]
+    Unsafe(&'static str),
+    /// The schema was made by a newer version.
+    #[error("the schema (migration {found}) is newer than this version knows ({known}): start a newer version")]
+    Newer {
+        /// What the database has.
+        found: i64,
+        /// What this binary knows.
+        known: i64,
+    },
+    /// The schema is older and may not be changed here.
+    #[error("the schema (migration {found}) is older than this version needs ({known}): run `holdpoint migrate`")]
+    Older {
+        /// What the database has; 0 is none.
+        found: i64,
+        /// What this binary knows.
+        known: i64,
+    },
+    /// A migration failed.
+    #[error("a migration failed: {0}")]
+    Migration(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mistakes_name_the_key_and_never_the_url() {
+        let wrong = Settings {
+            url: "mysql://root:hunter2@x/y".to_owned(),
+            max_connections: 0,
+            acquire_timeout: Duration::ZERO,
+            ..Settings::default()
+        };
+        let mut mistakes = Mistakes::default();
+        wrong.check(&mut mistakes);
+        let places: Vec<String> = mistakes.found.iter().map(|mistake| mistake.place.join(".")).collect();
+        assert_eq!(places, ["database.url", "database.max_connections", "database.acquire_timeout"]);
+        assert!(!format!("{mistakes:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn the_default_and_a_postgres_url_are_fine() {
+        for url in ["sqlite://holdpoint.db", "sqlite:/var/lib/x.db", "postgres://u@h/d", "postgresql:///d?host=/tmp"] {
+            let mut mistakes = Mistakes::default();
+            Settings { url: url.to_owned(), ..Settings::default() }.check(&mut mistakes);
+            assert!(mistakes.is_empty(), "{url}: {mistakes:?}");
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Reading task rows.
+
+use sqlx::FromRow;
+use uuid::Uuid;
+
+use super::db::{Sql, Value, sql};
+use super::{ReadError, Store, TaskFilter};
+use crate::task::change::TaskRow;
+use crate::task::id::{CallId, TaskId};
+use crate::task::item::{Fact, Usage};
+use crate::task::status::TaskStatus;
+use crate::task::time::Time;
+
+const TASK: Sql = sql!(
+    "select " (task) "
+       from agent_task t left join agent_task_item s on s.task_id = t.task_id and s.seq = t.status_seq
+      where t.task_id = $1"
+);
+
+const ROOTS: Sql = sql!(
+    "select " (task) "
+       from agent_task t left join agent_task_item s on s.task_id = t.task_id and s.seq = t.status_seq
+      where t.tenant = $1 and t.parent_task_id is null
+        and (" (none 2) " or t.user_id " (any 2 text) ")
+        and (" (none 3) " or t.status " (any 3 text) ")
+        and (" (none 4) " or t.agent " (any 4 text) ")
+        and (" (none 5) " or t.session_id " (any 5 text) ")
+        and ($6 or t.task_id < $7)
+      order by t.task_id desc limit $8"
+);
+
+const OF_TREES: Sql = sql!(
+    "select " (task) "
+       from agent_task t left join agent_task_item s on s.task_id = t.task_id and s.seq = t.status_seq
+      where t.tenant = $1
+        and (" (none 2) " or t.user_id " (any 2 text) ")
+        and (" (none 3) " or t.status " (any 3 text) ")
+        and (" (none 4) " or t.agent " (any 4 text) ")
+        and (" (none 5) " or t.session_id " (any 5 text) ")
+        and ($6 or t.task_id < $7)
+        and (t.task_id " (any 9 uuid) " or (t.parent_task_id is not null and t.root_task_id " (any 9 uuid) "))
+      order by t.task_id desc limit $8"
+);
+
+const CENSUS: Sql = sql!("select status as word, count(*) as number from agent_task group by status order by status");
+
+const OPEN_KINDS: Sql = sql!(
+    "select kind as word, count(*) as number from intervention_request where status = 'pending'
+      group by kind order by kind"
+);
+
+pub(super) const STATEMENTS: &[Sql] = &[TASK, ROOTS, OF_TREES, CENSUS, OPEN_KINDS];
+
+/// A row of `agent_task` with the item of its last status.
+#[derive(FromRow)]
+pub(super) struct TaskRecord {
+    task_id: Uuid,
+    root_task_id: Uuid,
+    parent_task_id: Option<Uuid>,
+    parent_call_id: Option<Uuid>,
+    tenant: String,
+    user_id: String,
+    session_id: String,
+    agent: String,
+    agent_version: String,
+    agent_path: String,
+    metadata: String,
+    status: String,
+    version: i64,
+    last_seq: i64,
+    busy: i64,
+    open_requests: i64,
+    prompt_tokens: i64,
+    completion_tokens: i64,
+    total_tokens: i64,
+    model_calls: i64,
+    lease_owner: Option<String>,
+    lease_until: Option<i64>,
+    takeovers: i64,
+    created_at: i64,
+    updated_at: i64,
+    status_body: Option<String>,
+}
+
+impl TaskRecord {
+    /// The row, or that what is stored makes no sense.
+    pub(super) fn row(self) -> Result<TaskRow, ReadError> {
+        let (output, error) = match self.status_body.as_deref().map(fact).transpose()? {
+            Some(Fact::TaskStatus { output, error, .. }) => (output, error),
+            Some(_) | None => (None, None),
+        };
+        Ok(TaskRow {
+            task_id: TaskId(self.task_id),
+            root_task_id: TaskId(self.root_task_id),
+            parent: self.parent_task_id.zip(self.parent_call_id).map(|(task, call)| (TaskId(task), CallId(call))),
+            tenant: self.tenant,
+            user_id: self.user_id,
+            session_id: self.session_id,
+            agent: self.agent,
+            agent_version: self.agent_version,
+            agent_path: names(&self.agent_path)?,
+            status: TaskStatus::parse(&self.status).ok_or_else(|| corrupt("a task's status"))?,
+            version: self.version,
+            last_seq: self.last_seq,
+            metadata: self.metadata,
+            busy: i32::try_from(self.busy).map_err(|_| corrupt("busy"))?,
+            open_requests: i32::try_from(self.open_requests).map_err(|_| corrupt("open_requests"))?,
+            usage: Usage {
+                prompt_tokens: self.prompt_tokens,
+                completion_tokens: self.completion_tokens,
+                total_tokens: self.total_tokens,
+            },
+            model_calls: self.model_calls,
+            output,
+            error,
+            lease_owner: self.lease_owner,
+            lease_until: self.lease_until.map(Time),
+            takeovers: i32::try_from(self.takeovers).map_err(|_| corrupt("takeovers"))?,
+            created_at: Time(self.created_at),
+            updated_at: Time(self.updated_at),
+        })
+    }
+}
+
+/// An item's body.
+pub(super) fn fact(body: &str) -> Result<Fact, ReadError> {
+    serde_json::from_str(body).map_err(|error| ReadError::Corrupt(format!("an item: {error}")))
+}
+
+/// A list of names.
+pub(super) fn names(text: &str) -> Result<Vec<String>, ReadError> {
+    serde_json::from_str(text).map_err(|_| corrupt("a list of names"))
+}
+
+pub(super) fn corrupt(what: &str) -> ReadError {
+    ReadError::Corrupt(what.to_owned())
+}
+
+#[derive(FromRow)]
+struct Count {
+    word: String,
+    number: i64,
+}
+
+impl Store {
+    /// A task's row.
+    pub async fn task(&self, id: TaskId) -> Result<Option<TaskRow>, ReadError> {
+        let record: Option<TaskRecord> = self.db().one(TASK, vec![Value::Id(id.0)]).await?;
+        record.map(TaskRecord::row).transpose()
+    }
+
+    /// Tasks, newest first.
+    pub async fn tasks(&self, filter: &TaskFilter) -> Result<Vec<TaskRow>, ReadError> {
+        let statuses = filter.statuses.iter().map(|status| status.as_str().to_owned()).collect();
+        let mut values = vec![
+            Value::Text(filter.tenant.clone()),
+            Value::Texts(filter.users.clone()),
+            Value::Texts(statuses),
+            Value::Texts(filter.agents.clone()),
+            Value::Texts(filter.sessions.clone()),
+            Value::Bool(filter.before.is_none()),
+            Value::Id(filter.before.map_or(Uuid::max(), |id| id.0)),
+            Value::Int(filter.limit),
+        ];
+        let sql = if filter.roots.is_empty() {
+            ROOTS
+        } else {
+            values.push(Value::Ids(filter.roots.iter().map(|id| id.0).collect()));
+            OF_TREES
+        };
+        let records: Vec<TaskRecord> = self.db().all(sql, values).await?;
+        records.into_iter().map(TaskRecord::row).collect()
+    }
+
+    /// How many tasks stand in each status, and how many open requests there are of each kind (wire words).
+    pub async fn census(&self) -> Result<(Vec<(TaskStatus, i64)>, Vec<(String, i64)>), ReadError> {
+        let tasks: Vec<Count> = self.db().all(CENSUS, Vec::new()).await?;
+        let requests: Vec<Count> = self.db().all(OPEN_KINDS, Vec::new()).await?;
+        let tasks = tasks
+            .into_iter()
+            .map(|count| TaskStatus::parse(&count.word).map(|status| (status, count.number)))
+            .collect::<Option<Vec<_>>>()
+            .ok_or_else(|| corrupt("a task's status"))?;
+        Ok((tasks, requests.into_iter().map(|count| (count.word, count.number)).collect()))
+    }
+}
