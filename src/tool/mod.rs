@@ -1,6 +1,11 @@
 //! Performs a call. One trait, one file for each kind; `human`, `agent` and `external` tools are specs only, the
 //! engine performs them.
 
+pub mod arguments;
+mod closing;
+pub mod names;
+pub mod schema;
+
 use async_trait::async_trait;
 use serde_json::Value;
 
