@@ -68,7 +68,8 @@ fn refund(key: &str, order: i64, amount: &Value) -> (u16, String) {
     }
     let digest = Sha256::digest(key.as_bytes());
     let number = digest.iter().take(4).fold(0_u32, |number, byte| number << 8 | u32::from(*byte));
-    let refund = json!({"refund_id": format!("R-{number:08X}"), "status": "refunded", "order": order, "amount": amount});
+    let refund =
+        json!({"refund_id": format!("R-{number:08X}"), "status": "refunded", "order": order, "amount": amount});
     (200, refund.to_string())
 }
 

@@ -24,7 +24,9 @@ pub(super) fn split(text: &str) -> Result<((&str, &str), &str), String> {
     let inside = text.strip_prefix(OPEN).and_then(|after| after.split_once("}}"));
     let Some((reference, tail)) = inside else { return Err("has a `{{credential:` without its `}}`".to_owned()) };
     let name = |word: &str| {
-        !word.is_empty() && word.len() <= 64 && word.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'))
+        !word.is_empty()
+            && word.len() <= 64
+            && word.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'))
     };
     match reference.split_once('.').filter(|(credential, field)| name(credential) && name(field)) {
         Some(pair) => Ok((pair, tail)),

@@ -177,7 +177,9 @@ fn filled(pieces: &[Piece], arguments: &Value, in_path: bool) -> Result<String, 
                     return Err(format!("the argument `{name}`, which its URL needs, is no text, number or boolean"));
                 };
                 if in_path && matches!(value.as_str(), "" | "." | "..") {
-                    return Err(format!("the argument `{name}` is empty, `.` or `..`, which no segment of a path may be"));
+                    return Err(format!(
+                        "the argument `{name}` is empty, `.` or `..`, which no segment of a path may be"
+                    ));
                 }
                 text.push_str(&encoded(&value));
             }
@@ -292,10 +294,29 @@ mod tests {
     #[test]
     fn a_template_that_leaves_the_host_open_is_a_mistake() {
         for template in [
-            "http://{host}/x", "http://h:{port}/x", "{scheme}://h/x", "{url}", "ftp://h/", "h/x", "", "http://",
-            "http:///x", "http://u:p@h/", "http://h/x#y", "http://h/a b", "http://h/{", "http://h/}", "http://h/{}",
-            "http://h/{a{b}}", "http://h\\{x}", "http://h/../x", "http://h/./x", "http://h:99999/",
-            "http://h/{{credential:jira}}", "builtin:other/x", "file:///etc/passwd",
+            "http://{host}/x",
+            "http://h:{port}/x",
+            "{scheme}://h/x",
+            "{url}",
+            "ftp://h/",
+            "h/x",
+            "",
+            "http://",
+            "http:///x",
+            "http://u:p@h/",
+            "http://h/x#y",
+            "http://h/a b",
+            "http://h/{",
+            "http://h/}",
+            "http://h/{}",
+            "http://h/{a{b}}",
+            "http://h\\{x}",
+            "http://h/../x",
+            "http://h/./x",
+            "http://h:99999/",
+            "http://h/{{credential:jira}}",
+            "builtin:other/x",
+            "file:///etc/passwd",
         ] {
             assert!(UrlTemplate::read(template).is_err(), "{template}");
         }
