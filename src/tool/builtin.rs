@@ -44,7 +44,7 @@ impl Endpoint {
 }
 
 fn whole(value: &Value) -> Option<i64> {
-    let text = value.as_str().map(str::to_owned).unwrap_or_else(|| value.to_string());
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     text.strip_suffix(".0").unwrap_or(&text).parse().ok()
 }
 

@@ -120,7 +120,9 @@ impl Settings {
                     Ok(found) => form = found,
                     Err(flaws) => {
                         let place = ["tools", name, "external", "result"];
-                        flaws.iter().for_each(|flaw| mistakes.add(&place, format!("the schema {flaw}")));
+                        for flaw in flaws {
+                            mistakes.add(&place, format!("the schema {flaw}"));
+                        }
                     }
                 }
                 (ToolKind::External, "external".to_owned(), Duration::ZERO)

@@ -152,9 +152,9 @@ fn a_definition_changes_with_what_a_call_could_do_and_with_nothing_else() {
     let mut same = base();
     same.description = "Other words.".to_owned();
     same.summary = Some("Other {a}".to_owned());
-    let Kind::Http(http) = &mut same.kind else { unreachable!() };
-    http.timeout = Duration::from_secs(1);
-    http.headers.insert("X-Key".to_owned(), Secret::new("another value of the same variable".to_owned()));
+    let Kind::Http(inner) = &mut same.kind else { unreachable!() };
+    inner.timeout = Duration::from_secs(1);
+    inner.headers.insert("X-Key".to_owned(), Secret::new("another value of the same variable".to_owned()));
     assert_eq!(of(same), definition);
 
     let effect = Settings { effect: Effect::Idempotent, ..base() };

@@ -234,11 +234,11 @@ async fn what_provably_was_not_sent_is_a_failure() {
     let closed = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
     let (plain, _seen) = endpoint(vec![answer("200 OK", b"")]).await;
-    for url in [closed, "http://nobody.invalid/".to_owned(), plain.replace("http:", "https:")] {
+    for url in [closed, plain.replace("http:", "https:")] {
         let answer = tool(Method::POST, url).call(&invocation("{}")).await;
         let ToolAnswer::Failed { content, http_status: None } = answer else { panic!("{answer:?}") };
         assert!(content.starts_with("The tool `pay` failed before anything was sent: "), "{content}");
-        assert!(!content.contains("nobody.invalid") && !content.contains("127.0.0.1"), "{content}");
+        assert!(!content.contains("127.0.0.1"), "{content}");
     }
     let parameters = json!({"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]});
     let url = "http://127.0.0.1:9/x/{id}".to_owned();
