@@ -1,6 +1,23 @@
 //! Performs a call. One trait, one file for each kind; `human`, `agent` and `external` tools are specs only, the
 //! engine performs them.
 
+pub mod arguments;
+mod builtin;
+pub mod catalog;
+mod closing;
+pub mod credential;
+pub mod external;
+pub mod guard;
+pub mod http;
+pub mod names;
+mod output;
+pub mod schema;
+pub mod shell;
+pub mod url_template;
+
+use std::future::Future;
+use std::time::Instant;
+
 use async_trait::async_trait;
 use serde_json::Value;
 
@@ -60,4 +77,18 @@ pub enum ToolAnswer {
         /// What went wrong, for a person: no URL.
         problem: String,
     },
+}
+
+/// Performs an attempt and counts it: its outcome and how long it took.
+async fn metric(tool: &str, attempt: impl Future<Output = ToolAnswer>) -> ToolAnswer {
+    let began = Instant::now();
+    let answer = attempt.await;
+    let outcome = match answer {
+        ToolAnswer::Succeeded { .. } => "succeeded",
+        ToolAnswer::Failed { .. } => "failed",
+        ToolAnswer::Unknown { .. } => "unknown",
+    };
+    let seconds = began.elapsed().as_secs_f64();
+    tracing::info!(target: "holdpoint::metric", metric = "tool_call", tool, outcome, seconds);
+    answer
 }

@@ -1,0 +1,324 @@
+//! Reads a call's arguments, once, before policy and before anybody is asked. What must stay true: what is accepted here
+//! means the same to every reader of the same bytes. So nothing passes that two JSON readers could take differently
+//! (members of one name, numbers that a double changes, lone surrogates), and nothing that the tool does not declare.
+//!
+//! An empty text counts as `{}`: some models send it for a tool without arguments. Then nothing is required, or it
+//! does not fit.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Number, Value};
+
+use super::names::folded;
+use super::schema::{CompiledSchema, Misfits};
+use crate::task::text::cut;
+
+/// How long an argument text may be.
+pub const SIZE: usize = 256 * 1024;
+/// How deep objects and lists may nest, the outermost counted.
+pub const DEPTH: usize = 32;
+
+/// Reads a text and checks it against the tool's schema.
+///
+/// # Errors
+/// Where it does not fit, and what was expected; never the value.
+pub fn read(text: &str, schema: &CompiledSchema) -> Result<Value, Misfits> {
+    let value =
+        if text.trim_matches([' ', '\t', '\n', '\r']).is_empty() { Value::Object(Map::new()) } else { parse(text)? };
+    if !value.is_object() {
+        return Err(Misfits::one("", "must be a JSON object"));
+    }
+    schema.check(&value)?;
+    Ok(value)
+}
+
+/// Reads a JSON text that every reader takes alike (RFC 8259, and what this file's head says).
+///
+/// # Errors
+/// Where it is not such a text.
+pub fn parse(text: &str) -> Result<Value, Misfits> {
+    if text.len() > SIZE {
+        return Err(Misfits::one("", format!("must not be longer than {} KiB", SIZE / 1024)));
+    }
+    let mut reader = Reader { text, at: 0, place: Vec::new() };
+    reader.space();
+    let value = reader.value(0)?;
+    reader.space();
+    if reader.peek().is_some() { reader.refuse("there is text after the end of the JSON value") } else { Ok(value) }
+}
+
+struct Reader<'t> {
+    text: &'t str,
+    at: usize,
+    /// The names and indexes on the way to where it is.
+    place: Vec<String>,
+}
+
+impl<'t> Reader<'t> {
+    fn peek(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    fn rest(&self) -> &'t str {
+        self.text.get(self.at..).unwrap_or_default()
+    }
+
+    fn take(&mut self, expected: u8) -> bool {
+        let found = self.peek() == Some(expected);
+        if found {
+            self.at += 1;
+        }
+        found
+    }
+
+    fn space(&mut self) {
+        while matches!(self.peek(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
+            self.at += 1;
+        }
+    }
+
+    fn refuse<T>(&self, detail: &str) -> Result<T, Misfits> {
+        let mut pointer = String::new();
+        for step in &self.place {
+            pointer.push('/');
+            pointer.push_str(&step.replace('~', "~0").replace('/', "~1"));
+        }
+        Err(Misfits::one(cut(&pointer, 120), detail))
+    }
+
+    fn value(&mut self, depth: usize) -> Result<Value, Misfits> {
+        match self.peek() {
+            Some(b'{') => self.object(depth + 1),
+            Some(b'[') => self.list(depth + 1),
+            Some(b'"') => self.string().map(Value::String),
+            Some(b'-' | b'0'..=b'9') => self.number(),
+            Some(_) => self.word(),
+            None => self.refuse("the text ends in the middle of the JSON value"),
+        }
+    }
+
+    fn word(&mut self) -> Result<Value, Misfits> {
+        for (word, value) in [("true", Value::Bool(true)), ("false", Value::Bool(false)), ("null", Value::Null)] {
+            let after = self.rest().strip_prefix(word).map(|after| after.as_bytes().first());
+            if after.is_some_and(|next| !next.is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')) {
+                self.at += word.len();
+                return Ok(value);
+            }
+        }
+        self.refuse("must be a JSON value")
+    }
+
+    fn deep_enough(&self, depth: usize) -> Result<(), Misfits> {
+        if depth > DEPTH { self.refuse(&format!("must not nest deeper than {DEPTH}")) } else { Ok(()) }
+    }
+
+    fn object(&mut self, depth: usize) -> Result<Value, Misfits> {
+        self.deep_enough(depth)?;
+        self.at += 1;
+        let mut members = Map::new();
+        let mut seen: BTreeMap<String, String> = BTreeMap::new();
+        self.space();
+        if self.take(b'}') {
+            return Ok(Value::Object(members));
+        }
+        loop {
+            self.space();
+            if self.peek() != Some(b'"') {
+                return self.refuse("a member's name in double quotes is missing");
+            }
+            let name = self.string()?;
+            self.place.push(name.clone());
+            if let Some(twin) = seen.insert(folded(&name), name.clone()) {
+                return self.refuse(if twin == name {
+                    "there are two members of this name"
+                } else {
+                    "there is another member whose name differs only in case or Unicode form"
+                });
+            }
+            self.space();
+            if !self.take(b':') {
+                return self.refuse("a colon is missing after the member's name");
+            }
+            self.space();
+            let value = self.value(depth)?;
+            self.place.pop();
+            members.insert(name, value);
+            self.space();
+            if self.take(b'}') {
+                return Ok(Value::Object(members));
+            }
+            if !self.take(b',') {
+                return self.refuse("a comma or the end of the object is missing");
+            }
+        }
+    }
+
+    fn list(&mut self, depth: usize) -> Result<Value, Misfits> {
+        self.deep_enough(depth)?;
+        self.at += 1;
+        let mut elements = Vec::new();
+        self.space();
+        if self.take(b']') {
+            return Ok(Value::Array(elements));
+        }
+        loop {
+            self.place.push(elements.len().to_string());
+            self.space();
+            elements.push(self.value(depth)?);
+            self.place.pop();
+            self.space();
+            if self.take(b']') {
+                return Ok(Value::Array(elements));
+            }
+            if !self.take(b',') {
+                return self.refuse("a comma or the end of the list is missing");
+            }
+        }
+    }
+
+    fn string(&mut self) -> Result<String, Misfits> {
+        self.at += 1;
+        let mut string = String::new();
+        loop {
+            let rest = self.rest();
+            let plain = rest.find(|c: char| c == '"' || c == '\\' || c < ' ').unwrap_or(rest.len());
+            string.push_str(rest.get(..plain).unwrap_or_default());
+            self.at += plain;
+            match self.peek() {
+                Some(b'"') => {
+                    self.at += 1;
+                    return Ok(string);
+                }
+                Some(b'\\') => string.push(self.escape()?),
+                Some(_) => return self.refuse("a control character in a string must be escaped"),
+                None => return self.refuse("the text ends in the middle of a string"),
+            }
+        }
+    }
+
+    fn escape(&mut self) -> Result<char, Misfits> {
+        self.at += 1;
+        let Some(kind) = self.peek() else { return self.refuse("the text ends in the middle of a string") };
+        self.at += 1;
+        Ok(match kind {
+            b'"' | b'\\' | b'/' => char::from(kind),
+            b'b' => '\u{8}',
+            b'f' => '\u{c}',
+            b'n' => '\n',
+            b'r' => '\r',
+            b't' => '\t',
+            b'u' => return self.code_point(),
+            _ => return self.refuse("there is an escape that JSON does not know"),
+        })
+    }
+
+    fn code_point(&mut self) -> Result<char, Misfits> {
+        let first = self.four_digits()?;
+        let code = match first {
+            0 => return self.refuse("U+0000 is not allowed"),
+            0xD800..=0xDBFF => {
+                let second = if self.take(b'\\') && self.take(b'u') { self.four_digits()? } else { 0 };
+                if !(0xDC00..=0xDFFF).contains(&second) {
+                    return self.refuse("there is a lone surrogate");
+                }
+                0x1_0000 + ((first - 0xD800) << 10) + (second - 0xDC00)
+            }
+            other => other,
+        };
+        match char::from_u32(code) {
+            Some(c) => Ok(c),
+            None => self.refuse("there is a lone surrogate"),
+        }
+    }
+
+    fn four_digits(&mut self) -> Result<u32, Misfits> {
+        let digits = self.rest().get(..4).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        match digits.and_then(|digits| u32::from_str_radix(digits, 16).ok()) {
+            Some(code) => {
+                self.at += 4;
+                Ok(code)
+            }
+            None => self.refuse("there is a \\u escape without four hexadecimal digits"),
+        }
+    }
+
+    fn digits(&mut self) -> Result<(), Misfits> {
+        let from = self.at;
+        while matches!(self.peek(), Some(b'0'..=b'9')) {
+            self.at += 1;
+        }
+        if self.at == from { self.refuse("is not a JSON number") } else { Ok(()) }
+    }
+
+    fn number(&mut self) -> Result<Value, Misfits> {
+        let from = self.at;
+        self.take(b'-');
+        if !self.take(b'0') {
+            self.digits()?;
+        }
+        let whole = self.at;
+        if self.take(b'.') {
+            self.digits()?;
+        }
+        if self.take(b'e') || self.take(b'E') {
+            if !self.take(b'+') {
+                self.take(b'-');
+            }
+            self.digits()?;
+        }
+        if self.peek().is_some_and(|next| next.is_ascii_alphanumeric() || matches!(next, b'.' | b'+' | b'-' | b'_')) {
+            return self.refuse("is not a JSON number");
+        }
+        let text = self.text.get(from..self.at).unwrap_or_default();
+        match surviving(text, self.at == whole) {
+            Some(number) => Ok(Value::Number(number)),
+            None => self.refuse("the number has more digits or a greater exponent than a double can hold"),
+        }
+    }
+}
+
+/// The number, if a double keeps it: an integer is one exactly, any other is written like the shortest text that reads
+/// back as the same double.
+fn surviving(text: &str, whole: bool) -> Option<Number> {
+    let double: f64 = text.parse().ok()?;
+    if !double.is_finite() {
+        return None;
+    }
+    if whole
+        && text != "-0"
+        && let Ok(integer) = text.parse::<i128>()
+    {
+        if let Ok(fits) = i64::try_from(integer) {
+            return exact(double, integer).then(|| Number::from(fits));
+        }
+        if let Ok(fits) = u64::try_from(integer) {
+            return exact(double, integer).then(|| Number::from(fits));
+        }
+    }
+    (decimal(text)? == decimal(&format!("{double:e}"))?).then(|| Number::from_f64(double)).flatten()
+}
+
+/// Whether a double is that integer.
+fn exact(double: f64, integer: i128) -> bool {
+    // Without a fraction, below 2^64: `{:.0}` writes every digit of it.
+    format!("{double:.0}").parse() == Ok(integer)
+}
+
+/// A decimal number as its sign, its digits without zeros at either end, and the power of ten of the last of them.
+fn decimal(text: &str) -> Option<(bool, String, i64)> {
+    let (negative, text) = text.strip_prefix('-').map_or((false, text), |text| (true, text));
+    let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let digits = format!("{whole}{fraction}");
+    let significant = digits.trim_matches('0');
+    if significant.is_empty() {
+        return Some((negative, String::new(), 0));
+    }
+    let dropped = digits.len() - digits.trim_end_matches('0').len();
+    let exponent: i64 = exponent.parse().ok()?;
+    let power = exponent.checked_add(i64::try_from(dropped).ok()?)?.checked_sub(i64::try_from(fraction.len()).ok()?)?;
+    Some((negative, significant.to_owned(), power))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+//! The demonstration's two endpoints, `builtin:refunds/lookup_order` and `builtin:refunds/refund_payment`, answered by
+//! the process itself. Nothing is kept: the same order always reads the same, and the same `Idempotency-Key` is always
+//! the same refund, which is what a real endpoint has to do with a key.
+
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+/// How a `url` begins that the process answers itself.
+pub(super) const PREFIX: &str = "builtin:";
+/// What such a `url` may be.
+const ENDPOINTS: [(&str, Endpoint); 2] = [
+    ("builtin:refunds/lookup_order", Endpoint::LookupOrder),
+    ("builtin:refunds/refund_payment", Endpoint::RefundPayment),
+];
+
+/// One of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Endpoint {
+    LookupOrder,
+    RefundPayment,
+}
+
+impl Endpoint {
+    /// The one that a `url` names.
+    pub(super) fn of(url: &str) -> Result<Self, String> {
+        let found = ENDPOINTS.iter().find(|(known, _)| *known == url);
+        found.map(|(_, endpoint)| *endpoint).ok_or_else(|| {
+            let known: Vec<&str> = ENDPOINTS.iter().map(|(known, _)| *known).collect();
+            format!("is no built-in endpoint; there are {}", known.join(" and "))
+        })
+    }
+
+    /// Its answer: a status and a body.
+    pub(super) fn answer(self, key: &str, arguments: &Value) -> (u16, String) {
+        let order = arguments.get("order").and_then(whole);
+        let Some(order) = order.filter(|order| (1..=9999).contains(order)) else {
+            return (404, json!({"error": "not found: the demonstration has the orders 1 to 9999"}).to_string());
+        };
+        match self {
+            Self::LookupOrder => (200, lookup(order).to_string()),
+            Self::RefundPayment => refund(key, order, arguments.get("amount").unwrap_or(&Value::Null)),
+        }
+    }
+}
+
+fn whole(value: &Value) -> Option<i64> {
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    text.strip_suffix(".0").unwrap_or(&text).parse().ok()
+}
+
+fn lookup(order: i64) -> Value {
+    let items = ["a lamp", "two chairs", "a desk", "a set of plates", "a coffee machine"];
+    let index = usize::try_from(order).unwrap_or(0) % items.len();
+    json!({
+        "order": order,
+        "customer": format!("C-{}", 1000 + order % 97),
+        "item": items.get(index),
+        "total": 40 + order * 37 % 460,
+        "currency": "EUR",
+        "status": "delivered",
+    })
+}
+
+fn refund(key: &str, order: i64, amount: &Value) -> (u16, String) {
+    let positive = amount.as_f64().is_some_and(|amount| amount > 0.0);
+    if !positive {
+        return (422, json!({"error": "the amount must be a number above 0"}).to_string());
+    }
+    let digest = Sha256::digest(key.as_bytes());
+    let number = digest.iter().take(4).fold(0_u32, |number, byte| number << 8 | u32::from(*byte));
+    let refund =
+        json!({"refund_id": format!("R-{number:08X}"), "status": "refunded", "order": order, "amount": amount});
+    (200, refund.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_key_is_the_same_refund_and_another_key_another() {
+        let arguments = json!({"order": 17, "amount": 120});
+        let (status, first) = Endpoint::RefundPayment.answer("key-1", &arguments);
+        assert_eq!(status, 200);
+        assert_eq!(Endpoint::RefundPayment.answer("key-1", &arguments), (200, first.clone()));
+        let (_, second) = Endpoint::RefundPayment.answer("key-2", &arguments);
+        assert_ne!(first, second);
+        let read: Value = serde_json::from_str(&first).unwrap();
+        assert_eq!((&read["status"], &read["amount"]), (&json!("refunded"), &json!(120)));
+        assert!(read["refund_id"].as_str().unwrap().starts_with("R-"));
+    }
+
+    #[test]
+    fn an_order_always_reads_the_same_and_an_unknown_one_is_not_found() {
+        let (status, first) = Endpoint::LookupOrder.answer("a", &json!({"order": 17}));
+        assert_eq!((status, first.clone()), Endpoint::LookupOrder.answer("b", &json!({"order": "17"})));
+        assert!(first.contains("\"order\":17"));
+        for order in [json!(0), json!(-1), json!(10_000), json!("x"), json!(1.5), Value::Null] {
+            assert_eq!(Endpoint::LookupOrder.answer("a", &json!({"order": order})).0, 404);
+        }
+        assert_eq!(Endpoint::RefundPayment.answer("a", &json!({"order": 1, "amount": 0})).0, 422);
+    }
+
+    #[test]
+    fn only_the_two_urls_are_known() {
+        assert_eq!(Endpoint::of("builtin:refunds/lookup_order"), Ok(Endpoint::LookupOrder));
+        assert!(Endpoint::of("builtin:refunds/x").is_err());
+    }
+}

@@ -1,0 +1,301 @@
+//! The tools of the configuration, each with its spec, its compiled schema and what performs it. What must stay true: a
+//! definition's digest is computed from what the operator wrote, with `${…}` unexpanded where a secret could stand, and
+//! changes with whatever a call of the tool could do.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
+
+use super::external::Form;
+use super::http::{Checked, Goal, HttpTool};
+use super::schema::{CompiledSchema, declared, parameters_flaws, scalar};
+use super::shell::{Guard, ShellTool};
+use super::{Tool, external, http, names, shell};
+use crate::net::Net;
+use crate::secret::Redactor;
+use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
+use crate::world::Mistakes;
+
+/// One tool as the configuration has it.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// What it does, for the model.
+    pub description: String,
+    /// What repeating a call does.
+    pub effect: Effect,
+    /// JSON Schema of its arguments. `None`: there are none (of a shell tool: the command).
+    pub parameters: Option<Value>,
+    /// Template of the line an approver reads.
+    pub summary: Option<String>,
+    /// Who performs it.
+    pub kind: Kind,
+    /// Its definition as it was written, before `${…}` was filled in: what the digest is over.
+    pub raw: Value,
+}
+
+/// Who performs a tool.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    /// An HTTP request.
+    Http(http::Settings),
+    /// A command.
+    Shell(shell::Settings),
+    /// The caller.
+    External(external::Settings),
+}
+
+/// One tool.
+#[derive(Clone)]
+pub struct Entry {
+    /// What is known of it.
+    pub spec: ToolSpec,
+    /// What its arguments are read against.
+    pub schema: CompiledSchema,
+    /// Of an external tool: what its result has to be, if not anything.
+    pub form: Option<Form>,
+    /// What performs a call; `None` when the engine does.
+    pub tool: Option<Arc<dyn Tool>>,
+}
+
+/// All tools, by name.
+#[derive(Clone, Default)]
+pub struct Catalog {
+    entries: BTreeMap<String, Entry>,
+}
+
+/// What is left of settings when they were checked.
+struct Prepared {
+    spec: ToolSpec,
+    schema: CompiledSchema,
+    form: Option<Form>,
+    http: Option<Checked>,
+}
+
+impl Settings {
+    /// Adds everything that is wrong with a tool.
+    pub fn check(&self, name: &str, mistakes: &mut Mistakes) {
+        self.prepare(name, mistakes);
+    }
+
+    /// The schema of its arguments, also where none was written.
+    #[must_use]
+    pub fn parameters(&self) -> Value {
+        match (&self.parameters, &self.kind) {
+            (Some(written), _) => written.clone(),
+            (None, Kind::Shell(_)) => shell::parameters(),
+            (None, Kind::Http(_) | Kind::External(_)) => json!({"type": "object", "properties": {}}),
+        }
+    }
+
+    fn prepare(&self, name: &str, mistakes: &mut Mistakes) -> Option<Prepared> {
+        let before = mistakes.found.len();
+        let parameters = self.parameters();
+        for flaw in parameters_flaws(&parameters) {
+            mistakes.add(&["tools", name, "parameters"], format!("the schema of `{name}` {flaw}"));
+        }
+        let schema = CompiledSchema::closed(&parameters).ok();
+        let (mut checked, mut form) = (None, None);
+        let (kind, target, timeout) = match &self.kind {
+            Kind::Http(settings) => {
+                let (http, wrong) = settings.checked();
+                add_all(mistakes, &["tools", name, "http"], wrong);
+                let target = http.as_ref().map(Checked::target).unwrap_or_default();
+                if let Some(http) = &http {
+                    check_members(name, http, &parameters, mistakes);
+                }
+                checked = http;
+                (ToolKind::Http, target, settings.timeout)
+            }
+            Kind::Shell(settings) => {
+                add_all(mistakes, &["tools", name, "shell"], settings.mistakes());
+                check_command(name, &parameters, mistakes);
+                (ToolKind::Shell, format!("shell {}", settings.working_dir), settings.timeout)
+            }
+            Kind::External(settings) => {
+                match settings.form() {
+                    Ok(found) => form = found,
+                    Err(flaws) => {
+                        let place = ["tools", name, "external", "result"];
+                        for flaw in flaws {
+                            mistakes.add(&place, format!("the schema {flaw}"));
+                        }
+                    }
+                }
+                (ToolKind::External, "external".to_owned(), Duration::ZERO)
+            }
+        };
+        if mistakes.found.len() > before {
+            return None;
+        }
+        let definition = self.definition(kind, &target, &parameters);
+        let spec = ToolSpec {
+            name: name.to_owned(),
+            description: self.description.clone(),
+            parameters,
+            effect: self.effect,
+            kind,
+            target,
+            summary: self.summary.clone(),
+            timeout,
+            definition,
+        };
+        Some(Prepared { spec, schema: schema?, form, http: checked })
+    }
+
+    /// `sha256:…` over what a call could do: kind, method and whole URL (or directory), parameters, effect, and headers and
+    /// env as they were written. Not over texts and timeouts.
+    fn definition(&self, kind: ToolKind, target: &str, parameters: &Value) -> String {
+        let written = |keys: &[&str]| keys.iter().try_fold(&self.raw, |value, key| value.get(key)).cloned();
+        let goes = match &self.kind {
+            Kind::Http(settings) => format!("{} {}", settings.method, settings.url),
+            Kind::Shell(_) | Kind::External(_) => target.to_owned(),
+        };
+        let names = |names: Vec<&String>| json!(names);
+        let (headers, env) = match &self.kind {
+            Kind::Http(settings) => {
+                (written(&["http", "headers"]).unwrap_or_else(|| names(settings.headers.keys().collect())), Value::Null)
+            }
+            Kind::Shell(settings) => {
+                (Value::Null, written(&["shell", "env"]).unwrap_or_else(|| names(settings.env.iter().collect())))
+            }
+            Kind::External(_) => (Value::Null, Value::Null),
+        };
+        let parameters = match written(&["parameters"]).filter(|_| self.parameters.is_some()) {
+            Some(written) => written,
+            None => parameters.clone(),
+        };
+        let definition = json!({
+            "kind": kind, "target": goes, "effect": self.effect.as_str(), "headers": headers, "env": env,
+            "parameters": parameters,
+        });
+        let mut text = String::from("sha256:");
+        for byte in Sha256::digest(canonical(&definition).to_string()) {
+            let _ = write!(text, "{byte:02x}");
+        }
+        text
+    }
+}
+
+impl Catalog {
+    /// Builds every tool. What is wrong is added to `mistakes`; a tool with a mistake is left out.
+    #[must_use]
+    pub fn build(
+        settings: BTreeMap<String, Settings>,
+        net: &Net,
+        redactor: &Arc<Redactor>,
+        mistakes: &mut Mistakes,
+    ) -> Self {
+        let mut entries = BTreeMap::new();
+        for (name, settings) in settings {
+            let Some(prepared) = settings.prepare(&name, mistakes) else { continue };
+            let Prepared { spec, schema, form, http } = prepared;
+            let redactor = Arc::clone(redactor);
+            let tool: Option<Arc<dyn Tool>> = match settings.kind {
+                Kind::Http(_) => http.map(|checked| {
+                    let tool: Arc<dyn Tool> =
+                        Arc::new(HttpTool { spec: spec.clone(), checked, net: net.clone(), redactor });
+                    tool
+                }),
+                Kind::Shell(settings) => {
+                    Some(Arc::new(ShellTool { spec: spec.clone(), settings, guard: Guard::default(), redactor }))
+                }
+                Kind::External(_) => None,
+            };
+            entries.insert(name, Entry { spec, schema, form, tool });
+        }
+        Self { entries }
+    }
+
+    /// The tool of that name, byte by byte.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&Entry> {
+        self.entries.get(name)
+    }
+
+    /// What is known of every tool, by name.
+    pub fn specs(&self) -> impl Iterator<Item = &ToolSpec> {
+        self.entries.values().map(|entry| &entry.spec)
+    }
+}
+
+fn add_all(mistakes: &mut Mistakes, at: &[&str], wrong: Vec<(Vec<String>, String)>) {
+    for (keys, detail) in wrong {
+        let place: Vec<&str> = at.iter().copied().chain(keys.iter().map(String::as_str)).collect();
+        let key = keys.last().map_or("", String::as_str);
+        mistakes.add(&place, format!("`{key}` {detail}"));
+    }
+}
+
+/// What an HTTP tool's arguments have to be so that they can stand in its URL.
+fn check_members(name: &str, http: &Checked, parameters: &Value, mistakes: &mut Mistakes) {
+    let Goal::Url(template) = &http.goal else { return };
+    let members = declared(parameters);
+    let required = parameters.get("required").and_then(Value::as_array);
+    let is_scalar = |schemas: &Vec<&Value>| schemas.iter().any(|schema| scalar(parameters, schema));
+    for (argument, _) in template.arguments() {
+        let place = ["tools", name, "http", "url"];
+        match members.get(argument) {
+            None => mistakes.add(&place, format!("`{{{argument}}}` is not declared in the parameters of `{name}`")),
+            Some(schemas) if !is_scalar(schemas) => {
+                mistakes.add(&place, format!("`{{{argument}}}` must be declared as text, a number or a boolean"));
+            }
+            Some(_) if !required.is_some_and(|names| names.iter().any(|name| name == argument)) => {
+                mistakes.warn(&place, format!("`{{{argument}}}` is not `required`: a call without it fails"));
+            }
+            Some(_) => {}
+        }
+    }
+    if http.has_body() {
+        return;
+    }
+    let taken = template.query_names();
+    for (member, schemas) in &members {
+        let place = ["tools", name, "parameters", "properties", member];
+        if !is_scalar(schemas) {
+            let method = &http.method;
+            mistakes.add(
+                &place,
+                format!("`{member}` goes into the query of a {method}: declare it as text, a number or a boolean"),
+            );
+        }
+        let used = template.arguments().any(|(argument, _)| argument == *member);
+        if !used && taken.contains(&names::folded(member)) {
+            mistakes.add(&place, format!("`{member}` is a name that the query of the `url` has already"));
+        }
+    }
+    let further = parameters.get("additionalProperties");
+    if further.is_some_and(|schema| *schema != Value::Bool(true) && !scalar(parameters, schema)) {
+        let place = ["tools", name, "parameters", "additionalProperties"];
+        mistakes.add(&place, "further arguments go into the query: declare them as text, a number or a boolean");
+    }
+}
+
+/// A shell tool's parameters have to declare the command.
+fn check_command(name: &str, parameters: &Value, mistakes: &mut Mistakes) {
+    let text = parameters.pointer("/properties/command/type").and_then(Value::as_str) == Some("string");
+    let required = parameters.get("required").and_then(Value::as_array);
+    if !text || !required.is_some_and(|names| names.iter().any(|name| name == "command")) {
+        mistakes
+            .add(&["tools", name, "parameters"], format!("`{name}` must declare `command`, required, of type string"));
+    }
+}
+
+/// The same JSON with the members of every object in order of their names.
+fn canonical(value: &Value) -> Value {
+    match value {
+        Value::Object(members) => {
+            let sorted: BTreeMap<&String, Value> =
+                members.iter().map(|(name, value)| (name, canonical(value))).collect();
+            Value::Object(sorted.into_iter().map(|(name, value)| (name.clone(), value)).collect::<Map<_, _>>())
+        }
+        Value::Array(elements) => Value::Array(elements.iter().map(canonical).collect()),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

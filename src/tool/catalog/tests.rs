@@ -1,0 +1,181 @@
+//! What is a mistake, and what is in a definition.
+
+use super::*;
+use crate::secret::Secret;
+
+fn http(method: &str, url: &str, parameters: Value) -> Settings {
+    Settings {
+        description: "Texts are not part of it.".to_owned(),
+        effect: Effect::Once,
+        parameters: Some(parameters.clone()),
+        summary: None,
+        kind: Kind::Http(http::Settings {
+            method: method.parse().unwrap(),
+            url: url.to_owned(),
+            headers: BTreeMap::from([("X-Key".to_owned(), Secret::new("expanded-secret".to_owned()))]),
+            timeout: Duration::from_secs(30),
+        }),
+        raw: json!({"http": {"url": url, "headers": {"X-Key": "${ORDERS_KEY}"}}, "parameters": parameters}),
+    }
+}
+
+fn shell(parameters: Option<Value>) -> Settings {
+    Settings {
+        kind: Kind::Shell(shell::Settings {
+            working_dir: "/srv/ops".to_owned(),
+            timeout: Duration::from_secs(30),
+            environment: BTreeMap::from([("PATH".to_owned(), Secret::new("/bin".to_owned()))]),
+            env: vec!["PATH".to_owned()],
+            max_output: 65536,
+        }),
+        parameters,
+        raw: json!({"shell": {"env": ["PATH"]}}),
+        ..http("POST", "http://h/", json!({}))
+    }
+}
+
+fn external(result: Option<Value>) -> Settings {
+    Settings {
+        kind: Kind::External(external::Settings { result }),
+        ..http("POST", "http://h/", json!({"type": "object"}))
+    }
+}
+
+fn said(settings: &Settings) -> Vec<String> {
+    let mut mistakes = Mistakes::default();
+    settings.check("t", &mut mistakes);
+    mistakes.found.iter().map(|mistake| format!("{}: {}", mistake.place.join("."), mistake.detail)).collect()
+}
+
+fn built(settings: Settings) -> Entry {
+    let mut mistakes = Mistakes::default();
+    let net = Net::new().unwrap();
+    let all = BTreeMap::from([("t".to_owned(), settings)]);
+    let catalog = Catalog::build(all, &net, &Arc::default(), &mut mistakes);
+    assert_eq!(mistakes.found, []);
+    assert_eq!(catalog.specs().count(), 1);
+    catalog.get("t").unwrap().clone()
+}
+
+#[test]
+fn every_mistake_is_reported_with_its_place() {
+    let object = |properties: Value| json!({"type": "object", "properties": properties, "required": ["id"]});
+    let id = || object(json!({"id": {"type": "string"}}));
+    for (settings, expected) in [
+        (http("POST", "http://h/{id}", object(json!({}))), "tools.t.http.url: `{id}` is not declared"),
+        (
+            http("POST", "http://h/{id}", object(json!({"id": {"type": "object"}}))),
+            "tools.t.http.url: `{id}` must be declared",
+        ),
+        (http("POST", "http://h/{id}", object(json!({"id": {}}))), "tools.t.http.url: `{id}` must be declared"),
+        (http("POST", "http://{id}/", id()), "tools.t.http.url: `url` has a placeholder in its host"),
+        (http("HEAD", "http://h/", id()), "tools.t.http.method: `method` must be"),
+        (
+            http("GET", "http://h/", object(json!({"a": {"type": "array"}}))),
+            "tools.t.parameters.properties.a: `a` goes into the query",
+        ),
+        (
+            http("DELETE", "http://h/", object(json!({"a": {"type": ["string", "object"]}}))),
+            "tools.t.parameters.properties.a",
+        ),
+        (http("GET", "http://h/?id=1", id()), "tools.t.parameters.properties.id: `id` is a name that the query"),
+        (
+            http("GET", "http://h/", json!({"type": "object", "additionalProperties": {"type": "object"}})),
+            "tools.t.parameters.additionalProperties",
+        ),
+        (http("POST", "http://h/", json!({})), "tools.t.parameters: the schema of `t` must say `type: object`"),
+        (http("POST", "http://h/", json!({"type": "string"})), "must say `type: object`"),
+        (http("POST", "http://h/", object(json!({"a": {}, "A": {}}))), "differ only in case"),
+        (http("POST", "http://h/", object(json!({"a": {"$ref": "http://x/"}}))), "does not begin with `#`"),
+        (http("POST", "http://h/", object(json!({"a": {"pattern": "(?=x)"}}))), "pattern"),
+        (http("POST", "builtin:refunds/other", id()), "tools.t.http.url: `url` is no built-in endpoint"),
+        (http("POST", "builtin:else", id()), "is no built-in endpoint"),
+        (shell(Some(id())), "tools.t.parameters: `t` must declare `command`"),
+        (external(Some(json!({"type": "nonsense"}))), "tools.t.external.result"),
+    ] {
+        let found = said(&settings);
+        assert!(found.iter().any(|mistake| mistake.contains(expected)), "{expected}: {found:?}");
+        assert!(!format!("{found:?}").contains("expanded-secret"));
+    }
+    for good in [
+        http("GET", "http://h/{id}?a=1", id()),
+        http("GET", "http://h/?id={id}", id()),
+        http(
+            "GET",
+            "http://h/",
+            object(json!({"id": {"$ref": "#/$defs/n"}, "e": {"enum": ["a", 1]}, "n": {"type": ["string", "null"]}})),
+        )
+        .with_defs(),
+        http("POST", "http://h/", json!({"type": "object"})),
+        http("POST", "builtin:refunds/lookup_order", id()),
+        shell(None),
+        shell(Some(shell::parameters())),
+        external(None),
+        external(Some(json!({"type": "object"}))),
+    ] {
+        assert_eq!(said(&good), Vec::<String>::new());
+    }
+    let mut mistakes = Mistakes::default();
+    http("GET", "http://h/{id}", json!({"type": "object", "properties": {"id": {"type": "string"}}}))
+        .check("t", &mut mistakes);
+    assert!(mistakes.is_empty() && mistakes.warnings.len() == 1);
+}
+
+impl Settings {
+    fn with_defs(mut self) -> Self {
+        self.parameters.as_mut().unwrap()["$defs"] = json!({"n": {"type": "integer"}});
+        self
+    }
+}
+
+#[test]
+fn the_target_is_what_an_approver_may_see() {
+    assert_eq!(
+        built(http("POST", "http://payments.internal/refunds?k=1", json!({"type": "object"}))).spec.target,
+        "POST http://payments.internal"
+    );
+    assert_eq!(built(http("GET", "https://h:8443/x", json!({"type": "object"}))).spec.target, "GET https://h:8443");
+    let shell = built(shell(None)).spec;
+    assert_eq!((shell.target.as_str(), &shell.parameters), ("shell /srv/ops", &shell::parameters()));
+    let external = built(external(Some(json!({"type": "object"}))));
+    assert_eq!(external.spec.target, "external");
+    assert!(external.tool.is_none() && external.form.is_some());
+}
+
+#[test]
+fn a_definition_changes_with_what_a_call_could_do_and_with_nothing_else() {
+    let of = |settings: Settings| built(settings).spec.definition;
+    let base = || http("POST", "http://h/x", json!({"type": "object", "properties": {"a": {"type": "string"}}}));
+    let definition = of(base());
+    assert!(definition.starts_with("sha256:") && definition.len() == 71, "{definition}");
+
+    let mut same = base();
+    same.description = "Other words.".to_owned();
+    same.summary = Some("Other {a}".to_owned());
+    let Kind::Http(inner) = &mut same.kind else { unreachable!() };
+    inner.timeout = Duration::from_secs(1);
+    inner.headers.insert("X-Key".to_owned(), Secret::new("another value of the same variable".to_owned()));
+    assert_eq!(of(same), definition);
+
+    let effect = Settings { effect: Effect::Idempotent, ..base() };
+    let path = http("POST", "http://h/y", base().parameters());
+    let host = http("POST", "http://i/x", base().parameters());
+    let method = http("PUT", "http://h/x", base().parameters());
+    let parameters = http("POST", "http://h/x", json!({"type": "object", "properties": {"a": {"type": "integer"}}}));
+    let mut header = base();
+    header.raw["http"]["headers"]["X-Key"] = json!("${OTHER_KEY}");
+    let all = [effect, path, host, method, parameters, header, shell(None), external(None)];
+    let mut seen = std::collections::BTreeSet::from([definition]);
+    for changed in all {
+        assert!(seen.insert(of(changed)));
+    }
+    let mut environment = shell(None);
+    environment.raw["shell"]["env"] = json!(["PATH", "HOME"]);
+    assert_ne!(of(environment), of(shell(None)));
+}
+
+#[test]
+fn the_order_of_members_does_not_matter_to_a_definition() {
+    let one: Value = serde_json::from_str(r#"{"b":{"y":1,"x":[{"d":1,"c":2}]},"a":1}"#).unwrap();
+    assert_eq!(canonical(&one).to_string(), r#"{"a":1,"b":{"x":[{"c":2,"d":1}],"y":1}}"#);
+}

@@ -1,0 +1,261 @@
+//! The guard of one shell command: a process of its own (`holdpoint __guard`), so that the command ends also when the
+//! service is killed. It reads what to run from its input, runs it in a process group that is not its own, and kills that
+//! group at the timeout, when its input closes, and when the command has ended (what is left of it in the background).
+//!
+//! What must stay true: only this file signals the group, and only while its leader is not yet reaped, so that the
+//! number cannot have become somebody else's. The guard reports what happened, or nothing: the service then treats the
+//! outcome as unknown.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use serde::{Deserialize, Serialize};
+
+/// The line that the guard's report begins after.
+pub(super) const GREETING: &str = "holdpoint guard 1";
+/// How long an order may be.
+const ORDER: u32 = 8 * 1024 * 1024;
+/// How long what a command wrote last may take to arrive, when something outside its group holds the pipe open.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// What to run.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Order {
+    pub(super) command: String,
+    pub(super) working_dir: String,
+    pub(super) environment: BTreeMap<String, String>,
+    pub(super) timeout_ms: u64,
+    /// How much of each of the two outputs is passed on.
+    pub(super) keep: usize,
+}
+
+/// One line of the guard's output.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Line {
+    /// The command runs, as the leader of this group.
+    Started(i32),
+    /// It could not be started.
+    NotStarted(String),
+    /// It is over. The two outputs follow, so many bytes of each.
+    Over { end: End, stdout: Stream, stderr: Stream },
+}
+
+/// How it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum End {
+    /// By itself.
+    Code(i32),
+    /// By a signal that was not the guard's.
+    Signal(i32),
+    /// Killed at its timeout.
+    Timeout,
+}
+
+/// One output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Stream {
+    /// How many bytes are passed on.
+    pub(super) bytes: usize,
+    /// Whether there was nothing more.
+    pub(super) complete: bool,
+}
+
+enum Event {
+    InputClosed,
+    Exited,
+    Drained,
+}
+
+#[derive(Default)]
+struct Kept {
+    bytes: Vec<u8>,
+    more: bool,
+}
+
+/// The whole life of a guard: `holdpoint __guard`, with its order on standard input. Returns the exit code.
+#[must_use]
+pub fn guard_main(_arguments: &[String]) -> i32 {
+    // The command runs as the same user: it need not read the order from the guard's memory.
+    let _ = super::shell::make_undumpable();
+    match guard(io::stdin(), &mut io::stdout()) {
+        Ok(()) => 0,
+        Err(_) => 1,
+    }
+}
+
+/// Runs one order. An error is that of the pipes: nobody listens any more.
+pub(super) fn guard(mut input: impl Read + Send + 'static, output: &mut impl Write) -> io::Result<()> {
+    let order = read_order(&mut input)?;
+    output.write_all(format!("{GREETING}\n").as_bytes())?;
+    let mut child = match start(&order) {
+        Ok(child) => child,
+        Err(error) => {
+            let why = format!("the command could not be started in its working directory: {}", error.kind());
+            return say(output, &Line::NotStarted(why));
+        }
+    };
+    let began = Instant::now();
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let Some(pid) = pid else { return Err(io::ErrorKind::InvalidData.into()) };
+    let watched = watch(&mut child, pid, input, order.keep);
+    let said = say(output, &Line::Started(pid.as_raw_nonzero().get()));
+    let (events, stdout, stderr) = match (watched, said) {
+        (Ok(watched), Ok(())) => watched,
+        (Err(error), _) | (_, Err(error)) => {
+            end_group(pid, &mut child)?;
+            return Err(error);
+        }
+    };
+    let timeout = Duration::from_millis(order.timeout_ms);
+    let mut drained = 0;
+    let timed_out = loop {
+        match events.recv_timeout(timeout.saturating_sub(began.elapsed())) {
+            Ok(Event::Drained) => drained += 1,
+            Ok(Event::Exited) => break false,
+            Ok(Event::InputClosed) => {
+                end_group(pid, &mut child)?;
+                return Ok(());
+            }
+            Err(_) => break true,
+        }
+    };
+    let status = end_group(pid, &mut child)?;
+    let until = Instant::now() + LAST_WORDS;
+    while drained < 2 {
+        match events.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(Event::Drained) => drained += 1,
+            Ok(Event::Exited | Event::InputClosed) => {}
+            Err(_) => break,
+        }
+    }
+    let end = if timed_out { End::Timeout } else { end_of(status) };
+    report(output, end, &stdout, &stderr)
+}
+
+fn read_order(input: &mut impl Read) -> io::Result<Order> {
+    let mut length = [0; 4];
+    input.read_exact(&mut length)?;
+    let length = u32::from_be_bytes(length);
+    if length > ORDER {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut text = vec![0; usize::try_from(length).unwrap_or_default()];
+    input.read_exact(&mut text)?;
+    serde_json::from_slice(&text).map_err(io::Error::from)
+}
+
+/// An order as the guard reads it.
+pub(super) fn written(order: &Order) -> io::Result<Vec<u8>> {
+    let text = serde_json::to_vec(order)?;
+    let length = u32::try_from(text.len()).ok().filter(|length| *length <= ORDER).ok_or(io::ErrorKind::InvalidInput)?;
+    Ok([length.to_be_bytes().as_slice(), &text].concat())
+}
+
+fn start(order: &Order) -> io::Result<Child> {
+    Command::new("/bin/sh")
+        .arg("-c")
+        .arg(&order.command)
+        .env_clear()
+        .envs(&order.environment)
+        .current_dir(&order.working_dir)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()
+}
+
+type Watched = (Receiver<Event>, Arc<Mutex<Kept>>, Arc<Mutex<Kept>>);
+
+fn watch(child: &mut Child, pid: Pid, mut input: impl Read + Send + 'static, keep: usize) -> io::Result<Watched> {
+    let (sender, events) = channel();
+    let stdout = drain(child.stdout.take(), keep, sender.clone())?;
+    let stderr = drain(child.stderr.take(), keep, sender.clone())?;
+    let exited = sender.clone();
+    thread::Builder::new().spawn(move || {
+        // Looks without reaping: until the group was killed its number must stay taken.
+        while let Err(rustix::io::Errno::INTR) = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
+        {
+        }
+        let _ = exited.send(Event::Exited);
+    })?;
+    thread::Builder::new().spawn(move || {
+        let mut ignored = [0; 64];
+        loop {
+            match input.read(&mut ignored) {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        let _ = sender.send(Event::InputClosed);
+    })?;
+    Ok((events, stdout, stderr))
+}
+
+fn drain(from: Option<impl Read + Send + 'static>, keep: usize, done: Sender<Event>) -> io::Result<Arc<Mutex<Kept>>> {
+    let kept = Arc::new(Mutex::new(Kept::default()));
+    let shared = Arc::clone(&kept);
+    thread::Builder::new().spawn(move || {
+        let mut buffer = [0; 16 * 1024];
+        let mut from = from;
+        while let Some(pipe) = &mut from {
+            let read = match pipe.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(read) => buffer.get(..read).unwrap_or_default(),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => break,
+            };
+            let mut kept = shared.lock().unwrap_or_else(PoisonError::into_inner);
+            let room = keep.saturating_sub(kept.bytes.len()).min(read.len());
+            kept.bytes.extend_from_slice(read.get(..room).unwrap_or_default());
+            kept.more |= room < read.len();
+        }
+        let _ = done.send(Event::Drained);
+    })?;
+    Ok(kept)
+}
+
+/// Kills the group while its leader still holds its number, then reaps the leader.
+fn end_group(pid: Pid, child: &mut Child) -> io::Result<ExitStatus> {
+    // The only other error is that nobody is left.
+    let _ = kill_process_group(pid, Signal::KILL);
+    child.wait()
+}
+
+fn end_of(status: ExitStatus) -> End {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => End::Code(code),
+        (None, signal) => End::Signal(signal.unwrap_or_default()),
+    }
+}
+
+fn say(output: &mut impl Write, line: &Line) -> io::Result<()> {
+    let mut text = serde_json::to_vec(line)?;
+    text.push(b'\n');
+    output.write_all(&text)?;
+    output.flush()
+}
+
+fn report(output: &mut impl Write, end: End, stdout: &Mutex<Kept>, stderr: &Mutex<Kept>) -> io::Result<()> {
+    let (stdout, stderr) = (taken(stdout), taken(stderr));
+    let stream = |kept: &Kept| Stream { bytes: kept.bytes.len(), complete: !kept.more };
+    say(output, &Line::Over { end, stdout: stream(&stdout), stderr: stream(&stderr) })?;
+    output.write_all(&stdout.bytes)?;
+    output.write_all(&stderr.bytes)?;
+    output.flush()
+}
+
+fn taken(kept: &Mutex<Kept>) -> Kept {
+    std::mem::take(&mut *kept.lock().unwrap_or_else(PoisonError::into_inner))
+}

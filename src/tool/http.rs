@@ -1,0 +1,264 @@
+//! HTTP tools. What must stay true: one attempt is one request, never repeated here; a complete 2xx answer is never a
+//! failure; what may have been done and has no complete answer is `Unknown`; what provably never left is `Failed`. No text
+//! holds a URL, a header's value or a known secret.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Method, Request};
+
+use super::builtin::{self, Endpoint};
+use super::url_template::UrlTemplate;
+use super::{Invocation, Tool, ToolAnswer, credential, metric, output};
+use crate::net::{Failure, Net, read_bounded};
+use crate::secret::{Redactor, Secret};
+use crate::task::tool_spec::{Effect, ToolSpec};
+
+/// How much of the body of a failure is kept.
+const FAILURE: usize = 2 * 1024;
+/// How long one attempt may take at most.
+const LONGEST: Duration = Duration::from_mins(10);
+/// What is encoded in a header of ours, so that every text can stand in one and none can be mistaken for another:
+/// everything but visible ASCII, and `%`.
+const HEADER: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
+/// What an operator may not set: what is ours, and what belongs to the connection.
+const OURS: [&str; 6] = ["idempotency-key", "traceparent", "content-length", "transfer-encoding", "connection", "te"];
+/// The same, by prefix.
+const OURS_PREFIX: &str = "holdpoint-";
+
+/// `http:` of a tool.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// GET, POST, PUT, PATCH or DELETE.
+    pub method: Method,
+    /// With `{name}` for arguments in its path and query.
+    pub url: String,
+    /// Sent with each call.
+    pub headers: BTreeMap<String, Secret<String>>,
+    /// How long one attempt may take; the default is 30 s.
+    pub timeout: Duration,
+}
+
+/// Where a call goes.
+#[derive(Clone, Debug)]
+pub(super) enum Goal {
+    Url(UrlTemplate),
+    Builtin(Endpoint),
+}
+
+/// Settings that were checked.
+#[derive(Clone, Debug)]
+pub(super) struct Checked {
+    pub(super) method: Method,
+    pub(super) goal: Goal,
+    headers: HeaderMap,
+    needs_credential: bool,
+    pub(super) timeout: Duration,
+}
+
+impl Settings {
+    /// Checks them; each mistake with the key it is at.
+    pub(super) fn checked(&self) -> (Option<Checked>, Vec<(Vec<String>, String)>) {
+        let mut mistakes = Vec::new();
+        let known = [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
+        if !known.contains(&self.method) {
+            mistakes.push((vec!["method".to_owned()], "must be GET, POST, PUT, PATCH or DELETE".to_owned()));
+        }
+        if self.timeout.is_zero() || self.timeout > LONGEST {
+            mistakes.push((vec!["timeout".to_owned()], "must be more than 0 and at most 10m".to_owned()));
+        }
+        let goal = if self.url.starts_with(builtin::PREFIX) {
+            Endpoint::of(&self.url).map(Goal::Builtin)
+        } else {
+            UrlTemplate::read(&self.url).map(Goal::Url)
+        };
+        let goal = match goal {
+            Ok(goal) => Some(goal),
+            Err(detail) => {
+                mistakes.push((vec!["url".to_owned()], detail));
+                None
+            }
+        };
+        let mut needs_credential = matches!(&goal, Some(Goal::Url(template)) if template.needs_credential());
+        let mut headers = HeaderMap::new();
+        for (name, value) in &self.headers {
+            match header(name, value) {
+                Ok((name, value, needs)) => {
+                    needs_credential |= needs;
+                    if headers.insert(name.clone(), value).is_some() {
+                        mistakes.push((vec!["headers".to_owned(), name.to_string()], "is there twice".to_owned()));
+                    }
+                }
+                Err(detail) => mistakes.push((vec!["headers".to_owned(), name.clone()], detail)),
+            }
+        }
+        let (method, timeout) = (self.method.clone(), self.timeout);
+        (goal.map(|goal| Checked { method, goal, headers, needs_credential, timeout }), mistakes)
+    }
+}
+
+fn header(name: &str, value: &Secret<String>) -> Result<(HeaderName, HeaderValue, bool), String> {
+    let parsed = HeaderName::from_bytes(name.as_bytes()).map_err(|_| "is no name of a header".to_owned())?;
+    if OURS.contains(&parsed.as_str()) || parsed.as_str().starts_with(OURS_PREFIX) {
+        return Err("is set by Holdpoint or by the connection".to_owned());
+    }
+    let references = credential::references(value.reveal())?;
+    let mut value =
+        HeaderValue::from_str(value.reveal()).map_err(|_| "has a value that no header can have".to_owned())?;
+    value.set_sensitive(true);
+    Ok((parsed, value, !references.is_empty()))
+}
+
+impl Checked {
+    /// Whether the arguments go into the body.
+    pub(super) fn has_body(&self) -> bool {
+        self.method != Method::GET && self.method != Method::DELETE
+    }
+
+    /// Where a call goes, for an approver: never the path.
+    pub(super) fn target(&self) -> String {
+        match &self.goal {
+            Goal::Url(template) => format!("{} {}", self.method, template.origin),
+            Goal::Builtin(_) => format!("{} builtin:refunds", self.method),
+        }
+    }
+}
+
+/// A tool that is an HTTP request.
+pub(super) struct HttpTool {
+    pub(super) spec: ToolSpec,
+    pub(super) checked: Checked,
+    pub(super) net: Net,
+    pub(super) redactor: Arc<Redactor>,
+}
+
+#[async_trait]
+impl Tool for HttpTool {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    async fn call(&self, call: &Invocation) -> ToolAnswer {
+        metric(&self.spec.name, self.attempt(call)).await
+    }
+}
+
+impl HttpTool {
+    async fn attempt(&self, call: &Invocation) -> ToolAnswer {
+        if self.checked.needs_credential {
+            return self.not_sent("credentials are not available");
+        }
+        let template = match &self.checked.goal {
+            Goal::Url(template) => template,
+            Goal::Builtin(endpoint) => {
+                let (status, body) = endpoint.answer(&call.call_id.to_string(), &call.arguments);
+                return self.read(status, body.as_bytes(), true);
+            }
+        };
+        let request = match self.request(template, call) {
+            Ok(request) => request,
+            Err(why) => return self.not_sent(&why),
+        };
+        let client = match self.spec.effect {
+            Effect::Once => self.net.fresh_within(self.checked.timeout),
+            Effect::ReadOnly | Effect::Idempotent => self.net.repeatable_within(self.checked.timeout),
+        };
+        let response = match client.execute(request).await {
+            Ok(response) => response,
+            Err(error) => return self.failed(Failure::of(&error)),
+        };
+        let status = response.status();
+        let keep = if status.is_success() { output::KEPT } else { FAILURE };
+        match read_bounded(response, output::to_read(&self.redactor, keep)).await {
+            Ok((body, more)) => self.read(status.as_u16(), &body, !more),
+            Err(failure) => self.failed(failure),
+        }
+    }
+
+    fn request(&self, template: &UrlTemplate, call: &Invocation) -> Result<Request, String> {
+        let has_body = self.checked.has_body();
+        let url = template.fill(&call.arguments, !has_body)?;
+        let mut request = Request::new(self.checked.method.clone(), url);
+        *request.timeout_mut() = Some(self.checked.timeout);
+        let headers = request.headers_mut();
+        if has_body {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        for (name, value) in &self.checked.headers {
+            headers.insert(name.clone(), value.clone());
+        }
+        let (task, id) = (call.task_id.to_string(), call.call_id.to_string());
+        let mut ours = vec![
+            ("idempotency-key", id.as_str()),
+            ("holdpoint-user", call.owner.as_str()),
+            ("holdpoint-tenant", call.tenant.as_str()),
+            ("holdpoint-task-id", task.as_str()),
+            ("holdpoint-tool-call-id", id.as_str()),
+        ];
+        ours.extend(call.decided_by.as_deref().map(|by| ("holdpoint-decided-by", by)));
+        for (name, value) in ours {
+            let value = utf8_percent_encode(value, HEADER).to_string();
+            let value = HeaderValue::from_str(&value).map_err(|_| "a header could not be written".to_owned())?;
+            headers.insert(HeaderName::from_static(name), value);
+        }
+        if let Some(value) = HeaderValue::from_str(&call.traceparent).ok().filter(|value| !value.is_empty()) {
+            headers.insert(HeaderName::from_static("traceparent"), value);
+        }
+        if has_body {
+            // A model that sends no text for a tool without arguments means `{}`, as it was read.
+            let text = if call.arguments_text.trim_ascii().is_empty() { "{}" } else { &call.arguments_text };
+            *request.body_mut() = Some(text.to_owned().into());
+        }
+        Ok(request)
+    }
+
+    /// What a complete answer says.
+    fn read(&self, status: u16, body: &[u8], complete: bool) -> ToolAnswer {
+        let name = &self.spec.name;
+        if (200..300).contains(&status) {
+            let content = output::result(&self.redactor, body, complete);
+            return ToolAnswer::Succeeded { content, http_status: Some(status) };
+        }
+        if matches!(status, 502 | 504) {
+            let problem = format!(
+                "The tool `{name}` was called and a gateway answered with status {status}: whether it did what was asked is not known."
+            );
+            return ToolAnswer::Unknown { problem };
+        }
+        let (body, cut) = output::clean(&self.redactor, body, complete, FAILURE);
+        let redirect = if (300..400).contains(&status) { " (a redirect, which is not followed)" } else { "" };
+        let mut content = format!("The tool `{name}` failed: it answered with status {status}{redirect}.");
+        if !body.is_empty() {
+            content.push('\n');
+            content.push_str(&body);
+        }
+        if cut {
+            content.push_str("\n[cut: the first 2 KiB of the answer]");
+        }
+        ToolAnswer::Failed { content, http_status: Some(status) }
+    }
+
+    fn failed(&self, failure: Failure) -> ToolAnswer {
+        match failure {
+            Failure::NotSent(why) => self.not_sent(why),
+            Failure::Lost(why) => ToolAnswer::Unknown {
+                problem: format!(
+                    "The tool `{}` was called, but {why}: whether it did what was asked is not known.",
+                    self.spec.name
+                ),
+            },
+        }
+    }
+
+    fn not_sent(&self, why: &str) -> ToolAnswer {
+        let content = format!("The tool `{}` failed before anything was sent: {why}.", self.spec.name);
+        ToolAnswer::Failed { content, http_status: None }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,43 @@
+//! When two member names are the same to somebody: they differ only in case or Unicode normal form.
+
+use unicode_normalization::UnicodeNormalization as _;
+
+/// What all names have in common that differ only in case or normal form (the compatibility forms included).
+#[must_use]
+pub fn folded(name: &str) -> String {
+    if name.is_ascii() {
+        return name.to_ascii_lowercase();
+    }
+    // Through upper case first: `ſ` and `ß` have lower-case twins that `to_lowercase` alone does not find. Character by
+    // character, because `str::to_lowercase` writes a final sigma differently.
+    let upper = name.nfkc().flat_map(char::to_uppercase).flat_map(char::to_lowercase);
+    upper.nfkc().flat_map(char::to_lowercase).nfkc().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::folded;
+
+    #[test]
+    fn twins_in_case_or_form_fold_to_the_same() {
+        for (one, other) in [
+            ("amount", "Amount"),
+            ("caf\u{e9}", "cafe\u{301}"),
+            ("caf\u{e9}", "CAFE\u{301}"),
+            ("\u{fb01}le", "file"),
+            ("\u{17f}um", "sum"),
+            ("stra\u{df}e", "STRASSE"),
+            ("\u{212a}ey", "key"),
+            ("\u{3a3}\u{3a3}", "\u{3c3}\u{3c2}"),
+            ("\u{ff41}mount", "amount"),
+        ] {
+            assert_eq!(folded(one), folded(other), "{one} {other}");
+        }
+    }
+
+    #[test]
+    fn names_that_look_alike_but_are_others_stay_apart() {
+        assert_ne!(folded("amount"), folded("am\u{43e}unt"));
+        assert_ne!(folded("a_b"), folded("ab"));
+    }
+}

@@ -1,0 +1,267 @@
+//! The one place where a JSON Schema is compiled (draft 2020-12). What must stay true: nothing is fetched and nothing
+//! outside the schema is read, patterns run in linear time, its size is bounded, and what is said of a value that does
+//! not fit names the place and what was expected, never the value.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use jsonschema::error::{TypeKind, ValidationErrorKind};
+use jsonschema::{Draft, PatternOptions, ValidationError, Validator};
+use serde_json::{Map, Value};
+
+use super::closing::{in_place, resolve, rewrite};
+use crate::task::text::cut;
+
+/// How long a schema's JSON text may be.
+const SIZE: usize = 256 * 1024;
+/// How many misfits are told at once.
+const TOLD: usize = 8;
+/// How much of one place or name is told.
+const NAME: usize = 120;
+
+/// One place of a value that does not fit.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Misfit {
+    /// JSON pointer of the place; empty for the whole.
+    pub pointer: String,
+    /// What was expected; never the value.
+    pub detail: String,
+}
+
+/// Why a value does not fit; never empty.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct Misfits(pub Vec<Misfit>);
+
+impl Misfits {
+    /// One misfit.
+    pub(crate) fn one(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self(vec![Misfit { pointer: pointer.into(), detail: detail.into() }])
+    }
+}
+
+impl fmt::Display for Misfits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, misfit) in self.0.iter().enumerate() {
+            let place = if misfit.pointer.is_empty() { "the whole" } else { &misfit.pointer };
+            write!(f, "{}{place}: {}", if index == 0 { "" } else { "; " }, misfit.detail)?;
+        }
+        Ok(())
+    }
+}
+
+/// A schema that values are checked against.
+#[derive(Clone, Debug)]
+pub struct CompiledSchema {
+    validator: Validator,
+}
+
+impl CompiledSchema {
+    /// For a tool's arguments: members that the schema does not declare do not fit, at any level, unless it says
+    /// `additionalProperties` or declares no `properties`.
+    ///
+    /// # Errors
+    /// What is wrong with the schema.
+    pub fn closed(schema: &Value) -> Result<Self, Vec<String>> {
+        Self::compile(schema, true)
+    }
+
+    /// For a form or a result: as JSON Schema has it.
+    ///
+    /// # Errors
+    /// What is wrong with the schema.
+    pub fn open(schema: &Value) -> Result<Self, Vec<String>> {
+        Self::compile(schema, false)
+    }
+
+    fn compile(schema: &Value, close: bool) -> Result<Self, Vec<String>> {
+        if schema.to_string().len() > SIZE {
+            return Err(vec![format!("is longer than {} KiB", SIZE / 1024)]);
+        }
+        let rewritten = rewrite(schema, close)?;
+        let meta = jsonschema::draft202012::meta::validator();
+        let wrong: Vec<String> = meta.iter_errors(schema).take(TOLD).map(|error| meta_flaw(&error)).collect();
+        if !wrong.is_empty() {
+            return Err(wrong);
+        }
+        let validator = jsonschema::options()
+            .with_draft(Draft::Draft202012)
+            .with_pattern_options(PatternOptions::regex().size_limit(1 << 20).dfa_size_limit(1 << 20))
+            .should_validate_formats(true)
+            .offline()
+            .build(&rewritten);
+        match validator {
+            Ok(validator) => Ok(Self { validator }),
+            Err(error) => Err(vec![meta_flaw(&error)]),
+        }
+    }
+
+    /// Whether a value fits.
+    ///
+    /// # Errors
+    /// The places that do not fit, the first few of them.
+    pub fn check(&self, value: &Value) -> Result<(), Misfits> {
+        if self.validator.is_valid(value) {
+            return Ok(());
+        }
+        let mut told: Vec<Misfit> = Vec::new();
+        // A member of the wrong type is also one that no schema has evaluated: the first is what helps.
+        let mut undeclared = Vec::new();
+        for error in self.validator.iter_errors(value).take(64) {
+            let kind = error.kind();
+            if matches!(
+                kind,
+                ValidationErrorKind::UnevaluatedProperties { .. } | ValidationErrorKind::AdditionalProperties { .. }
+            ) {
+                undeclared.extend(misfits(&error));
+            } else {
+                told.extend(misfits(&error));
+            }
+        }
+        undeclared.retain(|extra| !told.iter().any(|misfit| misfit.pointer.starts_with(&extra.pointer)));
+        told.extend(undeclared);
+        let mut seen = std::collections::BTreeSet::new();
+        told.retain(|misfit| seen.insert(misfit.clone()));
+        told.truncate(TOLD);
+        if told.is_empty() {
+            told.push(Misfit { pointer: String::new(), detail: "does not fit its JSON Schema".to_owned() });
+        }
+        Err(Misfits(told))
+    }
+}
+
+/// What is wrong with `parameters`: they must be an object schema that compiles.
+#[must_use]
+pub fn parameters_flaws(parameters: &Value) -> Vec<String> {
+    let mut flaws = Vec::new();
+    if parameters.get("type").and_then(Value::as_str) != Some("object") {
+        flaws.push("must say `type: object`".to_owned());
+    }
+    flaws.extend(CompiledSchema::closed(parameters).err().into_iter().flatten());
+    flaws
+}
+
+/// The members an object schema declares, with their schemas, through all that applies to the same object.
+#[must_use]
+pub fn declared(parameters: &Value) -> BTreeMap<&str, Vec<&Value>> {
+    let mut members: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
+    for part in in_place(parameters, parameters) {
+        for (name, schema) in part.get("properties").and_then(Value::as_object).into_iter().flatten() {
+            members.entry(name).or_default().push(schema);
+        }
+    }
+    members
+}
+
+/// Whether a schema inside `root` lets only text, numbers, booleans and null pass.
+#[must_use]
+pub fn scalar(root: &Value, schema: &Value) -> bool {
+    scalar_within(root, schema, 16)
+}
+
+fn scalar_within(root: &Value, schema: &Value, depth: usize) -> bool {
+    let Some(depth) = depth.checked_sub(1) else { return false };
+    let Value::Object(members) = schema else { return *schema == Value::Bool(false) };
+    let types: Vec<&str> = match members.get("type") {
+        Some(Value::String(one)) => vec![one],
+        Some(Value::Array(several)) => several.iter().filter_map(Value::as_str).collect(),
+        Some(Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_)) | None => Vec::new(),
+    };
+    if !types.is_empty() {
+        return !types.iter().any(|one| matches!(*one, "object" | "array"));
+    }
+    if let Some(options) = members.get("enum").and_then(Value::as_array) {
+        return options.iter().all(|option| !option.is_object() && !option.is_array());
+    }
+    if let Some(constant) = members.get("const") {
+        return !constant.is_object() && !constant.is_array();
+    }
+    let referenced = members.get("$ref").and_then(Value::as_str).and_then(|reference| resolve(root, reference));
+    if referenced.is_some_and(|target| scalar_within(root, target, depth)) {
+        return true;
+    }
+    let list = |keyword: &str| list_of(members, keyword);
+    list("allOf").iter().any(|one| scalar_within(root, one, depth))
+        || ["anyOf", "oneOf"].iter().any(|keyword| {
+            let several = list(keyword);
+            !several.is_empty() && several.iter().all(|one| scalar_within(root, one, depth))
+        })
+}
+
+fn list_of<'s>(members: &'s Map<String, Value>, keyword: &str) -> &'s [Value] {
+    members.get(keyword).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+fn meta_flaw(error: &ValidationError<'_>) -> String {
+    let place = error.instance_path().to_string();
+    let place = if place.is_empty() { "its top".to_owned() } else { cut(&place, NAME).to_owned() };
+    match error.kind() {
+        ValidationErrorKind::Format { format } if format == "regex" => {
+            format!("at {place}: the pattern is not one the linear engine can run")
+        }
+        kind => format!("at {place}: {}", expectation(kind)),
+    }
+}
+
+fn misfits(error: &ValidationError<'_>) -> Vec<Misfit> {
+    let at = error.instance_path().to_string();
+    let inside = |name: &str| cut(&format!("{at}/{}", name.replace('~', "~0").replace('/', "~1")), NAME).to_owned();
+    if let ValidationErrorKind::UnevaluatedProperties { unexpected }
+    | ValidationErrorKind::AdditionalProperties { unexpected } = error.kind()
+    {
+        let undeclared = |name: &String| Misfit { pointer: inside(name), detail: "is not declared".to_owned() };
+        return unexpected.iter().take(TOLD).map(undeclared).collect();
+    }
+    if let ValidationErrorKind::Required { property } = error.kind() {
+        let name = property.as_str().unwrap_or_default();
+        return vec![Misfit { pointer: inside(name), detail: "is required".to_owned() }];
+    }
+    vec![Misfit { pointer: cut(&at, NAME).to_owned(), detail: expectation(error.kind()) }]
+}
+
+/// What was expected, in words.
+fn expectation(kind: &ValidationErrorKind) -> String {
+    use ValidationErrorKind as Kind;
+    let briefly = |value: &Value| cut(&value.to_string(), NAME).to_owned();
+    match kind {
+        Kind::Type { kind: TypeKind::Single(one) } => format!("must be of type {one}"),
+        Kind::Type { kind: TypeKind::Multiple(several) } => {
+            let several: Vec<String> = several.iter().map(|one| one.to_string()).collect();
+            format!("must be of type {}", several.join(" or "))
+        }
+        Kind::Enum { options } => format!("must be one of {}", briefly(options)),
+        Kind::Constant { expected_value } => format!("must be {}", briefly(expected_value)),
+        Kind::Minimum { limit } => format!("must be at least {limit}"),
+        Kind::Maximum { limit } => format!("must be at most {limit}"),
+        Kind::ExclusiveMinimum { limit } => format!("must be more than {limit}"),
+        Kind::ExclusiveMaximum { limit } => format!("must be less than {limit}"),
+        Kind::MultipleOf { multiple_of } => format!("must be a multiple of {multiple_of}"),
+        Kind::MinLength { limit } => format!("must have at least {limit} characters"),
+        Kind::MaxLength { limit } => format!("must have at most {limit} characters"),
+        Kind::MinItems { limit } => format!("must have at least {limit} elements"),
+        Kind::MaxItems { limit } => format!("must have at most {limit} elements"),
+        Kind::AdditionalItems { limit } => format!("must have at most {limit} elements"),
+        Kind::MinProperties { limit } => format!("must have at least {limit} members"),
+        Kind::MaxProperties { limit } => format!("must have at most {limit} members"),
+        Kind::Pattern { pattern } => format!("must match the pattern {}", cut(pattern, NAME)),
+        Kind::Format { format } => format!("must have the format {}", cut(format, NAME)),
+        Kind::UniqueItems => "must not have equal elements".to_owned(),
+        Kind::Contains => "must have an element of the declared form".to_owned(),
+        Kind::PropertyNames { .. } => "has a member whose name does not fit".to_owned(),
+        Kind::Required { .. } => "lacks a required member".to_owned(),
+        Kind::AdditionalProperties { .. } | Kind::UnevaluatedProperties { .. } => {
+            "has a member that is not declared".to_owned()
+        }
+        Kind::UnevaluatedItems { .. } => "has elements that are not declared".to_owned(),
+        Kind::AnyOf { .. } | Kind::OneOfNotValid { .. } => "fits none of the declared forms".to_owned(),
+        Kind::OneOfMultipleValid { .. } => "fits more than one of the declared forms".to_owned(),
+        Kind::Not { .. } => "fits a form that is excluded".to_owned(),
+        Kind::FalseSchema => "nothing is allowed here".to_owned(),
+        Kind::Referencing(_) => "has a `$ref` that leads nowhere".to_owned(),
+        Kind::BacktrackLimitExceeded { .. }
+        | Kind::RegexEngineFailure { .. }
+        | Kind::ContentEncoding { .. }
+        | Kind::ContentMediaType { .. }
+        | Kind::FromUtf8 { .. }
+        | Kind::Custom { .. } => "does not fit".to_owned(),
+    }
+}

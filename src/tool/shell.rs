@@ -1,0 +1,289 @@
+//! Shell tools: `/bin/sh -c` under a guard (`guard.rs`), which is this program again. What must stay true: the command
+//! ends with the call, also when the service is killed or the call is dropped; its environment is what the operator named;
+//! without the guard's report the outcome is unknown.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rustix::process::{DumpableBehavior, Pid, Signal, getpgid, kill_process_group, set_dumpable_behavior};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+use super::guard::{End, GREETING, Line, Order, Stream, written};
+use super::{Invocation, Tool, ToolAnswer, credential, metric, output};
+use crate::secret::{Redactor, Secret};
+use crate::task::tool_spec::ToolSpec;
+
+/// How long one attempt may take at most.
+const LONGEST: Duration = Duration::from_mins(10);
+/// How much later than the guard we give up waiting for its report.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long the guard may take to read what to run.
+const ORDERED: Duration = Duration::from_secs(10);
+/// Room for the labels and notes around the output.
+const NOTES: usize = 256;
+
+/// `shell:` of a tool.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where commands run; absolute.
+    pub working_dir: String,
+    /// How long one command may take; the default is 30 s.
+    pub timeout: Duration,
+    /// The whole environment of a command, read when the configuration was: the named variables that there are.
+    pub environment: BTreeMap<String, Secret<String>>,
+    /// The names that were written, whether or not there are such variables.
+    pub env: Vec<String>,
+    /// How much output is kept, in bytes; the default is 64 KiB.
+    pub max_output: usize,
+}
+
+impl Settings {
+    /// What is wrong with them; each mistake with the key it is at.
+    pub(super) fn mistakes(&self) -> Vec<(Vec<String>, String)> {
+        let mut mistakes = Vec::new();
+        let mut add = |key: &str, detail: &str| mistakes.push((vec![key.to_owned()], detail.to_owned()));
+        if self.working_dir.is_empty() || self.working_dir.contains('\0') {
+            add("working_dir", "must be a directory");
+        }
+        if self.timeout.is_zero() || self.timeout > LONGEST {
+            add("timeout", "must be more than 0 and at most 10m");
+        }
+        if self.max_output == 0 || self.max_output > output::KEPT - NOTES {
+            add("max_output", "must be more than 0 and less than 1MiB");
+        }
+        for name in self.env.iter().chain(self.environment.keys()) {
+            if name.is_empty() || name.contains(['=', '\0']) {
+                add("env", "has a name that no variable can have");
+            }
+        }
+        for value in self.environment.values() {
+            if value.reveal().contains('\0') {
+                add("env", "has a value that no variable can have");
+            }
+            if let Err(detail) = credential::references(value.reveal()) {
+                add("env", &detail);
+            }
+        }
+        mistakes
+    }
+}
+
+/// The only arguments a shell tool has.
+#[must_use]
+pub fn parameters() -> Value {
+    json!({
+        "type": "object",
+        "properties": {"command": {"type": "string", "minLength": 1, "description": "The command, for /bin/sh -c."}},
+        "required": ["command"],
+    })
+}
+
+/// The program that guards commands, and its arguments.
+#[derive(Clone, Debug)]
+pub struct Guard {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+}
+
+impl Default for Guard {
+    /// This program again, also when its file has been replaced since it started.
+    fn default() -> Self {
+        let program = PathBuf::from("/proc/self/exe");
+        let program = if program.exists() { program } else { std::env::current_exe().unwrap_or(program) };
+        Self { program, arguments: vec!["__guard".to_owned()] }
+    }
+}
+
+/// Forbids other processes of the same user to read this one's memory and environment (`PR_SET_DUMPABLE` 0).
+///
+/// # Errors
+/// When the system refuses.
+pub fn make_undumpable() -> io::Result<()> {
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(io::Error::from)
+}
+
+/// A tool that is a command on this host.
+pub(super) struct ShellTool {
+    pub(super) spec: ToolSpec,
+    pub(super) settings: Settings,
+    pub(super) guard: Guard,
+    pub(super) redactor: Arc<Redactor>,
+}
+
+/// What came of a command that was handed to a guard.
+enum Outcome {
+    NotStarted(String),
+    Over { end: End, stdout: (Vec<u8>, bool), stderr: (Vec<u8>, bool) },
+    Lost,
+}
+
+#[async_trait]
+impl Tool for ShellTool {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    async fn call(&self, call: &Invocation) -> ToolAnswer {
+        metric(&self.spec.name, self.attempt(call)).await
+    }
+}
+
+impl ShellTool {
+    async fn attempt(&self, call: &Invocation) -> ToolAnswer {
+        let Some(command) = call.arguments.get("command").and_then(Value::as_str) else {
+            return self.not_started("the argument `command` is missing");
+        };
+        let environment = &self.settings.environment;
+        if environment.values().any(|value| value.reveal().contains(credential::OPEN)) {
+            return self.not_started("credentials are not available");
+        }
+        let order = Order {
+            command: command.to_owned(),
+            working_dir: self.settings.working_dir.clone(),
+            environment: environment.iter().map(|(name, value)| (name.clone(), value.reveal().clone())).collect(),
+            timeout_ms: u64::try_from(self.settings.timeout.as_millis()).unwrap_or(u64::MAX),
+            keep: output::to_read(&self.redactor, self.settings.max_output),
+        };
+        match self.run(&order).await {
+            Outcome::NotStarted(why) => self.not_started(&why),
+            Outcome::Over { end, stdout, stderr } => self.over(end, &stdout, &stderr),
+            Outcome::Lost => self.unknown("was started, and what became of it is not known"),
+        }
+    }
+
+    /// Hands an order to a guard and waits for its report. Dropped, it closes the guard's input, which ends the command.
+    async fn run(&self, order: &Order) -> Outcome {
+        let spawned = Command::new(&self.guard.program)
+            .args(&self.guard.arguments)
+            .env_clear()
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn();
+        let Ok(mut guard) = spawned else { return Outcome::NotStarted("its guard could not be started".to_owned()) };
+        let (Some(mut input), Some(report)) = (guard.stdin.take(), guard.stdout.take()) else {
+            return Outcome::NotStarted("its guard could not be started".to_owned());
+        };
+        let Ok(order_text) = written(order) else {
+            return Outcome::NotStarted("the command is too long".to_owned());
+        };
+        // Nothing runs before the guard has read all of it.
+        let handed = tokio::time::timeout(ORDERED, hand_over(&mut input, &order_text)).await;
+        if !matches!(handed, Ok(Ok(()))) {
+            return Outcome::NotStarted("its guard could not be started".to_owned());
+        }
+        let mut group = None;
+        let reported = tokio::time::timeout(self.settings.timeout + GRACE, read_report(report, order.keep, &mut group));
+        let outcome = reported.await.ok().and_then(Result::ok);
+        drop(input);
+        settle(guard, if outcome.is_none() { group } else { None }).await;
+        outcome.unwrap_or(Outcome::Lost)
+    }
+
+    fn over(&self, end: End, stdout: &(Vec<u8>, bool), stderr: &(Vec<u8>, bool)) -> ToolAnswer {
+        let limit = self.settings.max_output;
+        let (out, out_cut) = output::clean(&self.redactor, &stdout.0, stdout.1, limit);
+        let (err, err_cut) = output::clean(&self.redactor, &stderr.0, stderr.1, limit);
+        // Where both do not fit, each has half, and what one leaves is the other's.
+        let half = limit / 2;
+        let err_room = half.max(limit.saturating_sub(out.len()));
+        let err_shown = crate::task::text::cut(&err, err_room);
+        let out_shown = crate::task::text::cut(&out, limit - err_shown.len());
+        let cut = out_cut || err_cut || err_shown.len() < err.len() || out_shown.len() < out.len();
+        let mut content = match end {
+            End::Code(code) => format!("exit code {code}"),
+            End::Signal(signal) => format!("ended by signal {signal}"),
+            End::Timeout => return self.unknown(&format!("was killed at its timeout ({:?})", self.settings.timeout)),
+        };
+        for (label, text) in [("stdout", out_shown), ("stderr", err_shown)] {
+            if !text.is_empty() {
+                content.push_str(&format!("\n{label}:\n{}", text.trim_end_matches('\n')));
+            }
+        }
+        if cut {
+            content.push_str(&format!("\n[cut: there was more than {limit} bytes of output]"));
+        }
+        if end == End::Code(0) {
+            ToolAnswer::Succeeded { content, http_status: None }
+        } else {
+            ToolAnswer::Failed { content, http_status: None }
+        }
+    }
+
+    fn not_started(&self, why: &str) -> ToolAnswer {
+        let content = format!("The tool `{}` failed before the command was started: {why}.", self.spec.name);
+        ToolAnswer::Failed { content, http_status: None }
+    }
+
+    fn unknown(&self, what: &str) -> ToolAnswer {
+        let problem =
+            format!("The command of the tool `{}` {what}. It may have done some or all of it.", self.spec.name);
+        ToolAnswer::Unknown { problem }
+    }
+}
+
+async fn hand_over(input: &mut ChildStdin, order: &[u8]) -> io::Result<()> {
+    input.write_all(order).await?;
+    input.flush().await
+}
+
+async fn read_report(report: ChildStdout, keep: usize, group: &mut Option<i32>) -> io::Result<Outcome> {
+    let mut report =
+        BufReader::new(report.take(u64::try_from(keep).unwrap_or(u64::MAX / 4).saturating_mul(2) + 64 * 1024));
+    let mut line = String::new();
+    while line.trim_end() != GREETING {
+        line.clear();
+        if report.read_line(&mut line).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    loop {
+        line.clear();
+        report.read_line(&mut line).await?;
+        match serde_json::from_str(&line)? {
+            Line::Started(leader) => *group = Some(leader),
+            Line::NotStarted(why) => return Ok(Outcome::NotStarted(why)),
+            Line::Over { end, stdout, stderr } => {
+                let stdout = read_stream(&mut report, stdout, keep).await?;
+                let stderr = read_stream(&mut report, stderr, keep).await?;
+                return Ok(Outcome::Over { end, stdout, stderr });
+            }
+        }
+    }
+}
+
+async fn read_stream(
+    report: &mut (impl tokio::io::AsyncRead + Unpin),
+    stream: Stream,
+    keep: usize,
+) -> io::Result<(Vec<u8>, bool)> {
+    let mut bytes = vec![0; stream.bytes.min(keep)];
+    report.read_exact(&mut bytes).await?;
+    Ok((bytes, stream.complete))
+}
+
+/// Waits for a guard to end. One that gave no report is killed with the group it left behind.
+async fn settle(mut guard: Child, group: Option<i32>) {
+    if tokio::time::timeout(GRACE, guard.wait()).await.is_err() {
+        let _ = guard.start_kill();
+        let _ = guard.wait().await;
+    }
+    let Some(leader) = group.and_then(Pid::from_raw) else { return };
+    // Only while the leader is there and still leads: its number may be somebody else's by now.
+    if getpgid(Some(leader)) == Ok(leader) {
+        let _ = kill_process_group(leader, Signal::KILL);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,250 @@
+//! Commands under a guard that is this test program again: `acts_as_the_guard` is what it runs there.
+
+use std::io::Read as _;
+use std::path::Path;
+
+use serde_json::json;
+use tokio::sync::oneshot;
+use uuid::Uuid;
+
+use super::*;
+use crate::task::id::{CallId, TaskId};
+use crate::task::tool_spec::{Effect, ToolKind};
+
+#[test]
+#[ignore = "not a test: the guard's process"]
+fn acts_as_the_guard() {
+    std::process::exit(super::super::guard::guard_main(&[]));
+}
+
+fn this_program() -> Guard {
+    let arguments = ["tool::shell::tests::acts_as_the_guard", "--exact", "--ignored", "--nocapture"];
+    Guard { program: std::env::current_exe().unwrap(), arguments: arguments.map(str::to_owned).to_vec() }
+}
+
+fn tool(directory: &Path, timeout: Duration, max_output: usize) -> ShellTool {
+    let directory = directory.to_str().unwrap().to_owned();
+    let environment = BTreeMap::from([
+        ("PATH".to_owned(), Secret::new("/usr/bin:/bin".to_owned())),
+        ("TOKEN".to_owned(), Secret::new("s3cr3t-s3cr3t".to_owned())),
+    ]);
+    ShellTool {
+        spec: ToolSpec {
+            name: "Shell".to_owned(),
+            description: String::new(),
+            parameters: parameters(),
+            effect: Effect::Once,
+            kind: ToolKind::Shell,
+            target: format!("shell {directory}"),
+            summary: None,
+            timeout,
+            definition: String::new(),
+        },
+        settings: Settings { working_dir: directory, timeout, environment, env: vec!["PATH".to_owned()], max_output },
+        guard: this_program(),
+        redactor: Arc::new(Redactor::new([("TOKEN", &Secret::new("s3cr3t-s3cr3t".to_owned()))])),
+    }
+}
+
+fn invocation(command: &str) -> Invocation {
+    let arguments = json!({"command": command});
+    Invocation {
+        tenant: "acme".to_owned(),
+        owner: "alice".to_owned(),
+        task_id: TaskId(Uuid::from_u128(1)),
+        call_id: CallId(Uuid::from_u128(2)),
+        arguments_text: arguments.to_string(),
+        arguments,
+        decided_by: None,
+        traceparent: String::new(),
+    }
+}
+
+async fn run(command: &str) -> ToolAnswer {
+    let directory = tempfile::tempdir().unwrap();
+    tool(directory.path(), Duration::from_secs(20), 1000).call(&invocation(command)).await
+}
+
+fn succeeded(content: &str) -> ToolAnswer {
+    ToolAnswer::Succeeded { content: content.to_owned(), http_status: None }
+}
+
+fn failed(content: &str) -> ToolAnswer {
+    ToolAnswer::Failed { content: content.to_owned(), http_status: None }
+}
+
+/// A named pipe that tells when a command begins to hold it, and when the last process that holds it is gone.
+struct Alive {
+    directory: tempfile::TempDir,
+    began: Option<oneshot::Receiver<()>>,
+    gone: oneshot::Receiver<()>,
+}
+
+impl Alive {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let pipe = directory.path().join("alive");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let ((began, was_begun), (gone, is_gone)) = (oneshot::channel(), oneshot::channel());
+        std::thread::spawn(move || {
+            let mut pipe = std::fs::File::open(pipe).unwrap();
+            pipe.read_exact(&mut [0; 6]).unwrap();
+            let _ = began.send(());
+            pipe.read_to_end(&mut Vec::new()).unwrap();
+            let _ = gone.send(());
+        });
+        Self { directory, began: Some(was_begun), gone: is_gone }
+    }
+
+    fn tool(&self, timeout: Duration) -> ShellTool {
+        tool(self.directory.path(), timeout, 1000)
+    }
+
+    /// A command that holds the pipe, with all its children, and then does something.
+    fn held(then: &str) -> Invocation {
+        invocation(&format!("exec 3>alive; echo began >&3; {then}"))
+    }
+
+    async fn began(&mut self) {
+        tokio::time::timeout(Duration::from_secs(20), self.began.take().unwrap()).await.unwrap().unwrap();
+    }
+
+    async fn gone(self) {
+        tokio::time::timeout(Duration::from_secs(20), self.gone).await.expect("something still lives").unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_command_says_what_it_wrote_and_how_it_ended() {
+    assert_eq!(run("echo one; echo two").await, succeeded("exit code 0\nstdout:\none\ntwo"));
+    assert_eq!(run("true").await, succeeded("exit code 0"));
+    assert_eq!(run("echo out; echo err >&2; exit 3").await, failed("exit code 3\nstdout:\nout\nstderr:\nerr"));
+    assert_eq!(run("kill -9 $$").await, failed("ended by signal 9"));
+    assert_eq!(run("cat").await, succeeded("exit code 0"));
+    assert!(
+        matches!(run("nosuchcommand").await, ToolAnswer::Failed { content, .. } if content.contains("exit code 127"))
+    );
+    assert_eq!(run("printf 'a\\000b\\377'").await, succeeded("exit code 0\nstdout:\na\u{FFFD}b\u{FFFD}"));
+}
+
+#[tokio::test]
+async fn at_its_timeout_the_whole_group_is_killed_and_the_outcome_is_unknown() {
+    let mut alive = Alive::new();
+    let tool = alive.tool(Duration::from_millis(700));
+    let call = Alive::held("(sleep 1000 & sleep 1000) & sh -c 'trap \"\" TERM; sleep 1000; true'");
+    let answer = tool.call(&call).await;
+    let ToolAnswer::Unknown { problem } = answer else { panic!("{answer:?}") };
+    assert!(problem.contains("`Shell` was killed at its timeout (700ms)"), "{problem}");
+    alive.began().await;
+    alive.gone().await;
+}
+
+#[tokio::test]
+async fn when_the_call_is_dropped_the_whole_group_is_killed() {
+    let mut alive = Alive::new();
+    let tool = alive.tool(Duration::from_secs(100));
+    let call = Alive::held("sleep 1000 & sleep 1000; true");
+    let mut running = tool.call(&call);
+    tokio::select! {
+        answer = &mut running => panic!("{answer:?}"),
+        () = alive.began() => {}
+    }
+    drop(running);
+    alive.gone().await;
+}
+
+#[tokio::test]
+async fn what_is_left_in_the_background_ends_with_the_command() {
+    let alive = Alive::new();
+    let tool = alive.tool(Duration::from_secs(100));
+    assert_eq!(tool.call(&Alive::held("sleep 1000 & echo done")).await, succeeded("exit code 0\nstdout:\ndone"));
+    alive.gone().await;
+}
+
+#[tokio::test]
+async fn what_left_the_group_on_purpose_does_not_keep_the_call_waiting() {
+    let answer = run("setsid sleep 3 & echo done").await;
+    assert_eq!(answer, succeeded("exit code 0\nstdout:\ndone"));
+}
+
+#[tokio::test]
+async fn a_command_that_kills_its_guard_is_killed_too_and_its_outcome_is_unknown() {
+    let alive = Alive::new();
+    let tool = alive.tool(Duration::from_secs(100));
+    let answer = tool.call(&Alive::held("kill -9 $PPID; sleep 1000; true")).await;
+    assert!(matches!(answer, ToolAnswer::Unknown { .. }), "{answer:?}");
+    alive.gone().await;
+}
+
+#[tokio::test]
+async fn its_environment_is_what_was_named_and_its_directory_the_tools() {
+    let directory = tempfile::tempdir().unwrap();
+    let tool = tool(directory.path(), Duration::from_secs(20), 1000);
+    let seen = tool.call(&invocation("tr '\\0' '\\n' < /proc/$$/environ | sort")).await;
+    assert_eq!(seen, succeeded("exit code 0\nstdout:\nPATH=/usr/bin:/bin\nTOKEN=[secret TOKEN]"));
+    let place = directory.path().canonicalize().unwrap();
+    assert_eq!(
+        tool.call(&invocation("pwd -P")).await,
+        succeeded(&format!("exit code 0\nstdout:\n{}", place.display()))
+    );
+}
+
+#[tokio::test]
+async fn output_is_cut_and_says_so() {
+    let ToolAnswer::Succeeded { content, .. } = run("head -c 5000 /dev/zero | tr '\\0' x").await else { panic!() };
+    assert_eq!(content.matches('x').count(), 1001, "one is in `exit`");
+    assert!(content.ends_with("[cut: there was more than 1000 bytes of output]"), "{content}");
+    let both = "head -c 5000 /dev/zero | tr '\\0' o; head -c 5000 /dev/zero | tr '\\0' E >&2";
+    let ToolAnswer::Succeeded { content, .. } = run(both).await else { panic!() };
+    assert_eq!(content.matches('E').count(), 500);
+    let exact = run("head -c 1000 /dev/zero | tr '\\0' y").await;
+    assert!(matches!(&exact, ToolAnswer::Succeeded { content, .. } if !content.contains("cut")), "{exact:?}");
+    for pad in [980, 990, 999, 1000] {
+        let command = format!("head -c {pad} /dev/zero | tr '\\0' y; echo $TOKEN; head -c 2000 /dev/zero");
+        let ToolAnswer::Succeeded { content, .. } = run(&command).await else { panic!() };
+        assert!(!content.contains("s3c"), "{content}");
+    }
+}
+
+#[tokio::test]
+async fn what_could_not_be_started_is_a_failure() {
+    let missing = tool(Path::new("/nowhere/at/all"), Duration::from_secs(20), 1000);
+    let answer = missing.call(&invocation("echo never")).await;
+    assert!(
+        matches!(&answer, ToolAnswer::Failed { content, .. } if content.contains("before the command was started")),
+        "{answer:?}"
+    );
+    for program in ["/nowhere/at/all", "/bin/false", "/dev/null"] {
+        let mut unguarded = tool(Path::new("/"), Duration::from_secs(20), 1000);
+        unguarded.guard = Guard { program: program.into(), arguments: Vec::new() };
+        let answer = unguarded.call(&invocation(&"x".repeat(200_000))).await;
+        assert!(matches!(&answer, ToolAnswer::Failed { .. }), "{program} {answer:?}");
+    }
+    let long = run(&format!("true {}", "x".repeat(200_000))).await;
+    assert!(matches!(&long, ToolAnswer::Failed { .. }), "{long:?}");
+}
+
+#[tokio::test]
+async fn the_guard_leads_a_group_of_its_own() {
+    let groups = "cut -d' ' -f5 /proc/$$/stat; cut -d' ' -f5 /proc/$PPID/stat; echo $$ $PPID";
+    let ToolAnswer::Succeeded { content, .. } = run(groups).await else { panic!() };
+    let words: Vec<&str> = content.split_whitespace().skip(4).collect();
+    let [command, guard, pid, parent] = words[..] else { panic!("{content}") };
+    assert_eq!((command, guard), (pid, parent), "{content}");
+}
+
+#[test]
+fn settings_that_cannot_be_are_mistakes() {
+    let good = tool(Path::new("/"), Duration::from_secs(1), 1000).settings;
+    assert_eq!(good.mistakes(), []);
+    for wrong in [
+        Settings { working_dir: String::new(), ..good.clone() },
+        Settings { timeout: Duration::ZERO, ..good.clone() },
+        Settings { timeout: Duration::from_mins(11), ..good.clone() },
+        Settings { max_output: 0, ..good.clone() },
+        Settings { max_output: 1024 * 1024, ..good.clone() },
+        Settings { env: vec!["A=B".to_owned()], ..good.clone() },
+    ] {
+        assert_eq!(wrong.mistakes().len(), 1, "{wrong:?}");
+    }
+}

@@ -1,0 +1,328 @@
+//! A tool's `url`, with `{name}` for arguments. What must stay true: what is filled in never changes scheme, host, port
+//! or which segment of the path it stands in; it can only be the text of one segment, or of one value of the query.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use reqwest::Url;
+use serde_json::Value;
+
+use super::credential;
+use super::names::folded;
+
+/// What stays as it is: the unreserved characters of RFC 3986.
+const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
+/// One part of a template after its origin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Piece {
+    Text(String),
+    Argument(String),
+    Credential,
+}
+
+/// A checked template.
+#[derive(Clone, Debug)]
+pub struct UrlTemplate {
+    /// Scheme, host and port, as they are shown: `http://payments.internal`.
+    pub origin: String,
+    /// As it is sent: what stands before the path.
+    start: String,
+    path: Vec<Piece>,
+    query: Option<Vec<Piece>>,
+}
+
+impl UrlTemplate {
+    /// Reads a template.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn read(text: &str) -> Result<Self, String> {
+        let after_scheme = text.split_once("://").map(|(scheme, rest)| (scheme.to_ascii_lowercase(), rest));
+        let Some((scheme, rest)) = after_scheme.filter(|(scheme, _)| scheme == "http" || scheme == "https") else {
+            return Err("must begin with `http://` or `https://`".to_owned());
+        };
+        let end = rest.find(['/', '?', '#', '\\']).unwrap_or(rest.len());
+        let (authority, rest) = rest.split_at(end);
+        if authority.contains(['{', '}']) {
+            return Err("has a placeholder in its host or port; they are fixed".to_owned());
+        }
+        if authority.contains('@') {
+            return Err("names a user; credentials belong in `headers`".to_owned());
+        }
+        if text.contains(|c: char| c.is_control() || c.is_whitespace() || c == '\\') {
+            return Err("has a space, a control character or a backslash".to_owned());
+        }
+        if rest.contains('#') {
+            return Err("has a `#`, which is never sent".to_owned());
+        }
+        let start = format!("{scheme}://{authority}");
+        let origin = match Url::parse(&start) {
+            Ok(url) if url.host_str().is_some_and(|host| !host.is_empty()) => url.origin().ascii_serialization(),
+            Ok(_) | Err(_) => return Err("has no usable host and port".to_owned()),
+        };
+        let (path, query) = rest.split_once('?').map_or((rest, None), |(path, query)| (path, Some(query)));
+        let dots = |segment: &str| is_dots(segment);
+        if path.split('/').any(dots) {
+            return Err("has a segment `.` or `..`".to_owned());
+        }
+        let query = query.map(pieces).transpose()?;
+        Ok(Self { origin, start, path: pieces(path)?, query })
+    }
+
+    /// The arguments it takes, each with whether it stands in the path.
+    pub fn arguments(&self) -> impl Iterator<Item = (&str, bool)> {
+        let path = self.path.iter().map(|piece| (piece, true));
+        let query = self.query.iter().flatten().map(|piece| (piece, false));
+        path.chain(query).filter_map(|(piece, in_path)| match piece {
+            Piece::Argument(name) => Some((name.as_str(), in_path)),
+            Piece::Text(_) | Piece::Credential => None,
+        })
+    }
+
+    /// Whether it needs a credential.
+    pub fn needs_credential(&self) -> bool {
+        self.path.iter().chain(self.query.iter().flatten()).any(|piece| *piece == Piece::Credential)
+    }
+
+    /// The names its own query has, folded.
+    pub fn query_names(&self) -> BTreeSet<String> {
+        let mut text = String::new();
+        for piece in self.query.iter().flatten() {
+            match piece {
+                Piece::Text(literal) => text.push_str(literal),
+                Piece::Argument(_) | Piece::Credential => text.push('x'),
+            }
+        }
+        url::form_urlencoded::parse(text.as_bytes()).map(|(name, _)| folded(&name)).collect()
+    }
+
+    /// The URL of one call. `rest` says that arguments which the template does not name go into the query.
+    ///
+    /// # Errors
+    /// Why there is none; names the argument, never its value.
+    pub fn fill(&self, arguments: &Value, rest: bool) -> Result<Url, String> {
+        let path = filled(&self.path, arguments, true)?;
+        if path.split('/').any(is_dots) {
+            return Err("an argument would make `.` or `..` a segment of the path".to_owned());
+        }
+        let mut query = match &self.query {
+            Some(pieces) => Some(filled(pieces, arguments, false)?),
+            None => None,
+        };
+        for (name, text) in if rest { self.others(arguments)? } else { BTreeMap::new() } {
+            let query = query.get_or_insert_default();
+            if !query.is_empty() && !query.ends_with('&') {
+                query.push('&');
+            }
+            query.push_str(&format!("{}={}", encoded(name), encoded(&text)));
+        }
+        let mut whole = format!("{}{path}", self.start);
+        if let Some(query) = query {
+            whole.push('?');
+            whole.push_str(&query);
+        }
+        let url = Url::parse(&whole).map_err(|_| "the arguments make no usable URL".to_owned())?;
+        let segments = url.path().split('/').count();
+        if url.origin().ascii_serialization() != self.origin || segments != path.split('/').count().max(2) {
+            return Err("the arguments would change where the call goes".to_owned());
+        }
+        Ok(url)
+    }
+
+    fn others<'a>(&self, arguments: &'a Value) -> Result<BTreeMap<&'a str, String>, String> {
+        let taken = self.query_names();
+        let used: BTreeSet<&str> = self.arguments().map(|(name, _)| name).collect();
+        let mut others = BTreeMap::new();
+        for (name, value) in arguments.as_object().into_iter().flatten() {
+            if used.contains(name.as_str()) || value.is_null() {
+                continue;
+            }
+            if taken.contains(&folded(name)) {
+                return Err("an argument has the name of something that the URL's query has already".to_owned());
+            }
+            let Some(text) = scalar_text(value) else {
+                return Err(format!("the argument `{}` is no text, number or boolean", short(name)));
+            };
+            others.insert(name.as_str(), text);
+        }
+        Ok(others)
+    }
+}
+
+/// A scalar as it stands in a URL; a whole number without a fraction, however it was written.
+fn scalar_text(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Bool(yes) => Some(yes.to_string()),
+        Value::Number(number) => {
+            let text = number.to_string();
+            Some(text.strip_suffix(".0").map(str::to_owned).unwrap_or(text))
+        }
+        Value::Null | Value::Array(_) | Value::Object(_) => None,
+    }
+}
+
+fn filled(pieces: &[Piece], arguments: &Value, in_path: bool) -> Result<String, String> {
+    let mut text = String::new();
+    for piece in pieces {
+        match piece {
+            Piece::Text(literal) => text.push_str(literal),
+            Piece::Credential => return Err("credentials are not available".to_owned()),
+            Piece::Argument(name) => {
+                let Some(value) = arguments.get(name) else {
+                    return Err(format!("the argument `{name}`, which its URL needs, is missing"));
+                };
+                let Some(value) = scalar_text(value) else {
+                    return Err(format!("the argument `{name}`, which its URL needs, is no text, number or boolean"));
+                };
+                if in_path && matches!(value.as_str(), "" | "." | "..") {
+                    return Err(format!(
+                        "the argument `{name}` is empty, `.` or `..`, which no segment of a path may be"
+                    ));
+                }
+                text.push_str(&encoded(&value));
+            }
+        }
+    }
+    Ok(text)
+}
+
+fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, SEGMENT).to_string()
+}
+
+fn is_dots(segment: &str) -> bool {
+    let decoded = percent_decode_str(segment).decode_utf8_lossy();
+    decoded == "." || decoded == ".."
+}
+
+fn pieces(text: &str) -> Result<Vec<Piece>, String> {
+    let mut pieces = Vec::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(['{', '}']) {
+        let (before, after) = rest.split_at(at);
+        if !before.is_empty() {
+            pieces.push(Piece::Text(before.to_owned()));
+        }
+        if after.starts_with(credential::OPEN) {
+            let (_, tail) = credential::split(after)?;
+            pieces.push(Piece::Credential);
+            rest = tail;
+            continue;
+        }
+        let name = after.strip_prefix('{').and_then(|after| after.split_once('}'));
+        let Some((name, tail)) = name.filter(|(name, _)| !name.is_empty() && !name.contains('{')) else {
+            return Err("has a `{` or `}` that is not part of a `{name}`".to_owned());
+        };
+        pieces.push(Piece::Argument(name.to_owned()));
+        rest = tail;
+    }
+    if !rest.is_empty() {
+        pieces.push(Piece::Text(rest.to_owned()));
+    }
+    Ok(pieces)
+}
+
+fn short(name: &str) -> &str {
+    crate::task::text::cut(name, 80)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn url(template: &str, arguments: &Value) -> Result<String, String> {
+        UrlTemplate::read(template)?.fill(arguments, true).map(String::from)
+    }
+
+    #[test]
+    fn an_argument_is_one_segment_whatever_it_holds() {
+        for (id, expected) in [
+            ("17", "17"),
+            ("a/b", "a%2Fb"),
+            ("../admin", "..%2Fadmin"),
+            ("a b?c#d&e=f", "a%20b%3Fc%23d%26e%3Df"),
+            ("%2e%2e", "%252e%252e"),
+            ("a\\..\\b", "a%5C..%5Cb"),
+            ("@evil.com:80", "%40evil.com%3A80"),
+            ("é", "%C3%A9"),
+            ("...", "..."),
+            (";v=1", "%3Bv%3D1"),
+            ("\n", "%0A"),
+        ] {
+            let found = url("http://h/orders/{id}/x", &json!({"id": id}));
+            assert_eq!(found, Ok(format!("http://h/orders/{expected}/x")));
+        }
+        assert_eq!(url("http://h/{a}-{b}", &json!({"a": 1, "b": true})), Ok("http://h/1-true".to_owned()));
+        assert_eq!(url("http://h/{a}", &json!({"a": 17.0})), Ok("http://h/17".to_owned()));
+        assert_eq!(url("http://h/{a}", &json!({"a": 0.5})), Ok("http://h/0.5".to_owned()));
+    }
+
+    #[test]
+    fn what_would_leave_its_segment_is_refused() {
+        for (template, arguments) in [
+            ("http://h/orders/{id}", json!({"id": "."})),
+            ("http://h/orders/{id}", json!({"id": ".."})),
+            ("http://h/orders/{id}/x", json!({"id": ""})),
+            ("http://h/orders/.{id}", json!({"id": "."})),
+            ("http://h/orders/%2e{id}", json!({"id": "."})),
+            ("http://h/orders/{a}{b}", json!({"a": ".", "b": "."})),
+            ("http://h/orders/{id}", json!({})),
+            ("http://h/orders/{id}", json!({"id": null})),
+            ("http://h/orders/{id}", json!({"id": ["a"]})),
+            ("http://h/orders/{id}", json!({"id": {"a": 1}})),
+        ] {
+            assert!(url(template, &arguments).is_err(), "{template} {arguments}");
+        }
+    }
+
+    #[test]
+    fn other_arguments_go_into_the_query() {
+        let arguments = json!({"id": "7", "q": "a&b=c d", "n": 2, "yes": false, "none": null});
+        assert_eq!(url("http://h/x/{id}", &arguments), Ok("http://h/x/7?n=2&q=a%26b%3Dc%20d&yes=false".to_owned()));
+        assert_eq!(url("http://h?k=1", &json!({"a": 1})), Ok("http://h/?k=1&a=1".to_owned()));
+        assert_eq!(url("http://h/?k={id}", &json!({"id": "", "a": "#"})), Ok("http://h/?k=&a=%23".to_owned()));
+        assert!(url("http://h/?k=1", &json!({"K": 2})).is_err());
+        assert!(url("http://h/", &json!({"a": [1]})).is_err());
+        let post = UrlTemplate::read("http://h/{id}").unwrap();
+        assert_eq!(post.fill(&json!({"id": 1, "a": 2}), false).map(String::from), Ok("http://h/1".to_owned()));
+    }
+
+    #[test]
+    fn a_template_that_leaves_the_host_open_is_a_mistake() {
+        for template in [
+            "http://{host}/x",
+            "http://h:{port}/x",
+            "{scheme}://h/x",
+            "{url}",
+            "ftp://h/",
+            "h/x",
+            "",
+            "http://",
+            "http:///x",
+            "http://u:p@h/",
+            "http://h/x#y",
+            "http://h/a b",
+            "http://h/{",
+            "http://h/}",
+            "http://h/{}",
+            "http://h/{a{b}}",
+            "http://h\\{x}",
+            "http://h/../x",
+            "http://h/./x",
+            "http://h:99999/",
+            "http://h/{{credential:jira}}",
+            "builtin:other/x",
+            "file:///etc/passwd",
+        ] {
+            assert!(UrlTemplate::read(template).is_err(), "{template}");
+        }
+        let template = UrlTemplate::read("HTTPS://H:443/a/{x}?y={z}&{{credential:jira.token}}").unwrap();
+        assert_eq!(template.origin, "https://h");
+        assert!(template.needs_credential());
+        assert_eq!(template.arguments().collect::<Vec<_>>(), [("x", true), ("z", false)]);
+    }
+}
