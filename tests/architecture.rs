@@ -1,0 +1,229 @@
+//! The house rules that a compiler does not know: who may import whom, how long a file may be, what nothing is called.
+//!
+//! The table of imports is the one in `ARCHITECTURE.md`, read from there: the page cannot say one thing and the check
+//! another. Paths are found by reading tokens, not lines, so a `crate::room` in the middle of an expression, in a
+//! group or behind `super::super` counts as an import too; comments and strings do not.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use self::paths::{Place, reached_rooms, tokens};
+
+mod paths;
+
+const LONGEST_FILE: usize = 500;
+const LONGEST_CORE_FILE: usize = 200;
+const CORE_FILES: [&str; 3] = ["src/task/step.rs", "src/engine/drive.rs", "src/http/mod.rs"];
+const VAGUE_FILES: [&str; 6] = ["utils", "util", "common", "types", "helpers", "misc"];
+const VAGUE_ENDINGS: [&str; 4] = ["Manager", "Service", "Handler", "Helper"];
+const LEFT_OPEN: [&str; 2] = [concat!("TO", "DO"), concat!("FIX", "ME")];
+
+/// Which rooms a room may import; a room that is absent may import nothing.
+type Table = BTreeMap<String, BTreeSet<String>>;
+
+struct Source {
+    /// From the package's root, with `/`.
+    path: String,
+    text: String,
+}
+
+#[test]
+fn no_room_imports_what_it_may_not() {
+    let table = table();
+    let wrong: Vec<String> =
+        sources("src").iter().flat_map(|source| forbidden_imports(&table, &source.path, &source.text)).collect();
+    assert!(wrong.is_empty(), "ARCHITECTURE.md, \"Who may import whom\", does not allow:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_room_stands_in_the_table_and_the_table_names_no_other() {
+    let there: BTreeSet<String> = sources("src")
+        .iter()
+        .filter_map(|source| Place::of_file(&source.path).module.first().cloned())
+        .chain(["main".to_owned()])
+        .collect();
+    let table = table();
+    let said: BTreeSet<String> = table.keys().cloned().collect();
+    assert_eq!(there, said, "left: the modules of src; right: the table in ARCHITECTURE.md");
+    for (room, may) in &table {
+        for other in may {
+            assert!(said.contains(other), "{room} may import {other}, which is no room");
+        }
+    }
+}
+
+#[test]
+fn a_forbidden_import_is_found_however_it_is_written() {
+    let table = read_table("```\ntask    → nothing\nworld   → task\nengine  → task world\nhttp    → engine\n```");
+    let hides: [(&str, &str, &str); 13] = [
+        ("src/http/mod.rs", "use crate::task::id::TaskId;", "task"),
+        ("src/http/mod.rs", "use crate::{engine::Engine, world::Clock};", "world"),
+        (
+            "src/http/mod.rs",
+            "use crate::{\n    engine::{Engine, Key},\n    task::{id::{TaskId, RequestId}, status},\n};",
+            "task",
+        ),
+        ("src/http/tasks/create.rs", "use super::super::super::task::id::TaskId;", "task"),
+        ("src/http/tasks/create.rs", "use super::super::{super::world, json};", "world"),
+        ("src/http/mod.rs", "fn f() { let _ = crate::world::SystemClock; }", "world"),
+        ("src/http/mod.rs", "fn f(a: u8) -> bool { a < crate :: task :: LIMIT }", "task"),
+        ("src/http/mod.rs", "mod tests { use super::super::world::Clock; }", "world"),
+        ("src/http/mod.rs", "use crate::engine as task; pub use ::holdpoint::world;", "world"),
+        ("src/http/mod.rs", "use crate::*;", "*"),
+        ("src/http/mod.rs", "use crate::{self as everything};", "*"),
+        ("src/task/mod.rs", "const T: char = '\"'; use crate::http::json; const U: char = '\"';", "http"),
+        ("src/main.rs", "fn main() { holdpoint::engine::run() }", "engine"),
+    ];
+    for (path, text, room) in hides {
+        let found = forbidden_imports(&table, path, text);
+        assert_eq!(found.len(), 1, "{path}: {text}: {found:?}");
+        assert!(found.iter().all(|line| line.contains(&format!("imports {room}"))), "{path}: {text}: {found:?}");
+    }
+}
+
+#[test]
+fn what_is_allowed_or_only_looks_like_an_import_is_left_alone() {
+    let table = read_table("```\ntask    → nothing\nworld   → task\nengine  → task world\nhttp    → engine\n```");
+    let fine: [(&str, &str); 9] = [
+        ("src/engine/drive.rs", "use crate::task::id::TaskId;\nuse crate::{engine::Key, world::Clock};"),
+        ("src/engine/drive.rs", "use super::decide; pub(crate) fn f() {} pub(super) fn g() {}"),
+        ("src/engine/drive.rs", "mod tests { use super::*; use super::super::decide; }"),
+        ("src/task/mod.rs", "//! See [`crate::http`].\n/* crate::http /* crate::engine */ crate::world */"),
+        ("src/task/mod.rs", "const A: &str = \"crate::http::json\"; const B: &str = r#\"a \" crate::engine\"#;"),
+        ("src/task/mod.rs", "fn f<'crate_>(x: &'crate_ str) -> &'crate_ str { x }"),
+        ("src/task/mod.rs", "mod inner { mod deep { use super::super::id; } } use self::inner::deep;"),
+        ("src/task/mod.rs", "pub(in crate::task) fn f() { other::task::http() }"),
+        ("src/http/tasks/create.rs", "use super::super::json; use crate::http::{json::{self, Body}, problem as p};"),
+    ];
+    for (path, text) in fine {
+        let found = forbidden_imports(&table, path, text);
+        assert!(found.is_empty(), "{path}: {text}: {found:?}");
+    }
+}
+
+#[test]
+fn nothing_has_a_name_that_says_nothing() {
+    let mut wrong = Vec::new();
+    for source in all_sources() {
+        let place = Place::of_file(&source.path);
+        if let Some(vague) = place.module.iter().find(|name| VAGUE_FILES.contains(&name.as_str())) {
+            wrong.push(format!("{}: a module called {vague}", source.path));
+        }
+        wrong.extend(vague_types(&source.text).into_iter().map(|name| format!("{}: {name}", source.path)));
+    }
+    assert!(wrong.is_empty(), "names that say what a thing is would be better:\n{}", wrong.join("\n"));
+    assert_eq!(vague_types("pub struct TaskManager; enum Handler {} trait Served {}"), ["TaskManager", "Handler"]);
+}
+
+#[test]
+fn every_file_opens_with_what_lives_in_it_and_none_is_too_long() {
+    let mut wrong = Vec::new();
+    for Source { path, text } in all_sources() {
+        if !text.starts_with("//!") {
+            wrong.push(format!("{path}: does not open with //!"));
+        }
+        let longest = if CORE_FILES.contains(&path.as_str()) { LONGEST_CORE_FILE } else { LONGEST_FILE };
+        let lines = text.lines().count();
+        if lines > longest {
+            wrong.push(format!("{path}: {lines} lines, {longest} at most"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn nothing_is_left_open_in_the_code() {
+    let mut wrong = Vec::new();
+    for Source { path, text } in all_sources() {
+        for (number, line) in text.lines().enumerate() {
+            let mut words = line.split(|c: char| !c.is_alphanumeric());
+            if words.any(|word| LEFT_OPEN.contains(&word)) {
+                wrong.push(format!("{path}:{}: {}", number + 1, line.trim()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What `text`, which stands at `path`, imports against the table, one line each.
+fn forbidden_imports(table: &Table, path: &str, text: &str) -> Vec<String> {
+    let place = Place::of_file(path);
+    let home = if path == "src/main.rs" { "main" } else { place.module.first().map_or("lib", String::as_str) };
+    let none = BTreeSet::new();
+    let may = table.get(home).unwrap_or(&none);
+    reached_rooms(&place, text)
+        .into_iter()
+        .filter(|(_, room)| room != home && !may.contains(room))
+        .map(|(line, room)| format!("{path}:{line}: {home} imports {room}"))
+        .collect()
+}
+
+fn vague_types(text: &str) -> Vec<String> {
+    let tokens = tokens(text);
+    tokens
+        .iter()
+        .zip(tokens.iter().skip(1))
+        .filter(|(keyword, _)| ["struct", "enum", "trait", "type", "union"].contains(&keyword.text.as_str()))
+        .filter(|(_, name)| VAGUE_ENDINGS.iter().any(|ending| name.text.ends_with(ending)))
+        .map(|(_, name)| name.text.clone())
+        .collect()
+}
+
+fn table() -> Table {
+    let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
+    let (_, section) = page.split_once("## Who may import whom").expect("the section \"Who may import whom\"");
+    read_table(section)
+}
+
+/// Reads the first fenced block: `a, b → c d` lines, `nothing` for an empty right side, `everything` for all rooms.
+fn read_table(section: &str) -> Table {
+    let block = section.split("```").nth(1).expect("a fenced block");
+    let mut table = Table::new();
+    for line in block.lines().filter(|line| line.contains('→')) {
+        let (rooms, may) = line.split_once('→').expect("an arrow");
+        for room in rooms.split(',') {
+            let may = may.split_whitespace().filter(|word| *word != "nothing").map(str::to_owned).collect();
+            assert!(table.insert(room.trim().to_owned(), may).is_none(), "{room} twice");
+        }
+    }
+    let all: BTreeSet<String> = table.keys().cloned().collect();
+    for may in table.values_mut().filter(|may| may.contains("everything")) {
+        may.clone_from(&all);
+    }
+    table
+}
+
+fn all_sources() -> Vec<Source> {
+    sources("src").into_iter().chain(sources("tests")).collect()
+}
+
+fn sources(folder: &str) -> Vec<Source> {
+    let mut paths = Vec::new();
+    collect(&root().join(folder), &mut paths);
+    paths.sort();
+    let sources: Vec<Source> = paths
+        .into_iter()
+        .map(|path| Source {
+            path: path.strip_prefix(root()).expect("inside the package").to_string_lossy().replace('\\', "/"),
+            text: fs::read_to_string(&path).expect("a readable source"),
+        })
+        .collect();
+    assert!(!sources.is_empty(), "no sources in {folder}");
+    sources
+}
+
+fn collect(folder: &Path, into: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("a readable folder") {
+        let path = entry.expect("a readable entry").path();
+        if path.is_dir() && path.file_name().is_some_and(|name| name != "node_modules") {
+            collect(&path, into);
+        } else if path.extension().is_some_and(|ending| ending == "rs") {
+            into.push(path);
+        }
+    }
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}

@@ -1,0 +1,118 @@
+//! What ships beside the program: the image, the compose file, its configuration and what the README promises. No Docker
+//! engine is needed, so what is checked here is what the files say, and that the program accepts its part of them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+#[test]
+fn the_compose_file_waits_for_a_healthy_postgres_that_keeps_its_data() {
+    let compose = yaml("docker-compose.yml");
+    let services = &compose["services"];
+    assert_eq!(services["postgres"]["image"], "postgres:17");
+    assert_eq!(services["holdpoint"]["depends_on"]["postgres"]["condition"], "service_healthy");
+    assert_eq!(services["holdpoint"]["healthcheck"]["test"], serde_json::json!(["CMD", "holdpoint", "health"]));
+    assert!(services["postgres"]["healthcheck"]["test"].is_array());
+    let volume = services["postgres"]["volumes"][0].as_str().expect("a volume").to_owned();
+    let (name, _) = volume.split_once(':').expect("a named volume");
+    assert!(compose["volumes"].get(name).is_some(), "{name} is declared");
+    for port in services["holdpoint"]["ports"].as_array().expect("ports") {
+        assert!(port.as_str().is_some_and(|port| port.starts_with("127.0.0.1:")), "{port}: not only on this machine");
+    }
+}
+
+#[test]
+fn every_variable_of_the_compose_file_stands_in_the_example_with_no_value() {
+    let asked: BTreeSet<String> = read("docker-compose.yml")
+        .split("${")
+        .skip(1)
+        .filter_map(|rest| rest.split([':', '}']).next())
+        .map(str::to_owned)
+        .collect();
+    let example = read(".env.example");
+    let given: BTreeSet<String> = example
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.strip_suffix('='))
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(asked, given, "left: docker-compose.yml; right: .env.example");
+}
+
+#[test]
+fn the_configuration_of_the_compose_file_is_accepted_and_nothing_but_the_demonstration_with_an_account() {
+    let check = |key: &str| {
+        holdpoint(
+            &["check", "--config", "docker/holdpoint.yaml"],
+            &[
+                ("DEMO_KEY", key),
+                ("HOLDPOINT_SERVER__LISTEN", "0.0.0.0:8080"),
+                ("HOLDPOINT_DATABASE__URL", "postgres://holdpoint:secret@postgres:5432/holdpoint"),
+            ],
+        )
+    };
+    let accepted = check("0123456789abcdef0123456789abcdef");
+    assert!(accepted.status.success(), "{}", String::from_utf8_lossy(&accepted.stderr));
+    assert_eq!(check("").status.code(), Some(2), "without a key it is refused");
+
+    let mut shipped = yaml("docker/holdpoint.yaml");
+    let keys = shipped.as_object_mut().expect("a map");
+    assert!(keys.remove("server").is_some() && keys.remove("auth").is_some());
+    assert_eq!(shipped, yaml("src/config/demo.yaml"));
+}
+
+#[test]
+fn the_image_runs_as_nobody_in_particular_and_says_how_it_feels() {
+    let image = read("Dockerfile");
+    let toolchain = read("rust-toolchain.toml");
+    let version = toolchain.split('"').nth(1).expect("a channel");
+    assert!(image.contains(&format!("FROM rust:{version}-slim-")), "the image is built by {version}");
+    assert!(image.contains(&format!("RUSTUP_TOOLCHAIN={version}")));
+    let last = image.rsplit("\nFROM ").next().expect("a last stage");
+    assert!(last.contains("\nUSER 10001:10001\n"));
+    assert!(last.contains("\nENV HOLDPOINT_SERVER__LISTEN=0.0.0.0:8080\n"));
+    assert!(last.contains("\nHEALTHCHECK ") && last.contains(r#"CMD ["holdpoint", "health"]"#));
+}
+
+#[test]
+fn the_readme_shows_the_file_that_init_writes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("holdpoint.yaml");
+    let written = holdpoint(&["init", &file.to_string_lossy()], &[]);
+    assert!(written.status.success(), "{}", String::from_utf8_lossy(&written.stderr));
+    let written = fs::read_to_string(&file).expect("the file");
+    let shown: Value =
+        serde_saphyr::from_str(block_after(&read("README.md"), "```yaml\n")).expect("YAML in the README");
+    let written: Value = serde_saphyr::from_str(&written).expect("YAML");
+    assert_eq!(shown, written);
+}
+
+fn block_after<'a>(page: &'a str, fence: &str) -> &'a str {
+    let (_, rest) = page.split_once(fence).expect("a fenced block");
+    rest.split_once("```").expect("its end").0
+}
+
+fn holdpoint(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_holdpoint"))
+        .args(arguments)
+        .env_clear()
+        .envs(environment.iter().copied())
+        .current_dir(root())
+        .output()
+        .expect("the program runs")
+}
+
+fn yaml(path: &str) -> Value {
+    serde_saphyr::from_str(&read(path)).expect("YAML")
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).expect("a readable file")
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
