@@ -1,1 +1,165 @@
-//! (to be written)
+//! The only room that speaks HTTP: one operation per file. A request can only append a fact and let the engine move;
+//! this room never touches a model, a tool or the policy.
+//!
+//! The order of checks is kept by where things stand: the router (404 of a path, 405), the guard (host, origin, announced
+//! size, key), then the operation (replayed key, 404, 403, the body), then the engine (412, 410, 409).
+
+pub mod accept;
+pub mod agents;
+pub mod body;
+pub mod caller;
+pub mod docs;
+pub mod edge;
+pub mod fields;
+pub mod headers;
+pub mod health;
+pub mod json;
+pub mod me;
+pub mod message;
+pub mod moved;
+pub mod openapi;
+pub mod operation;
+pub mod origin;
+pub mod page;
+pub mod prefer;
+pub mod problem;
+pub mod problems;
+pub mod query;
+pub mod read;
+pub mod refusal;
+pub mod requests;
+pub mod resume;
+pub mod sample;
+pub mod tasks;
+pub mod wait;
+pub mod wire;
+
+#[cfg(test)]
+mod smoke;
+
+use std::any::Any;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, get};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower_http::catch_panic::CatchPanicLayer;
+use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
+use utoipa_axum::routes;
+
+use self::agents::list::AgentCard;
+use self::operation::{Op, guard};
+use self::origin::Origins;
+use self::problem::Problem;
+use crate::engine::Engine;
+use crate::people::authenticator::Authenticator;
+use crate::store::Store;
+use crate::world::Ids;
+
+/// Writes the metrics out.
+pub type Metrics = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = String> + Send>> + Send + Sync>;
+
+/// What the operator decides about the HTTP side.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// What links begin with; no slash at the end.
+    pub public_url: String,
+    /// The operator's own page for a request, with `{request_id}` in it.
+    pub request_url: Option<String>,
+    /// Frontends on other origins.
+    pub cors_origins: Vec<String>,
+    /// How long a POST waits unless it says so.
+    pub wait: Duration,
+    /// Whether there are no accounts.
+    pub open: bool,
+}
+
+/// What the operations share.
+pub struct Http {
+    /// Makes tasks move.
+    pub engine: Arc<Engine>,
+    /// What is kept.
+    pub store: Store,
+    /// The agents, as they are shown.
+    pub agents: Vec<AgentCard>,
+    /// Knows who is calling.
+    pub authenticator: Arc<dyn Authenticator>,
+    /// Fresh ids.
+    pub ids: Arc<dyn Ids>,
+    /// The operator's.
+    pub settings: Settings,
+    /// Who may change something from a browser; see [`Origins::new`].
+    pub origins: Origins,
+    /// Cancelled when the service goes down.
+    pub shutdown: CancellationToken,
+    /// Work that a client who goes away does not stop.
+    pub tracker: TaskTracker,
+    /// The metrics.
+    pub metrics: Metrics,
+}
+
+impl fmt::Debug for Http {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Http").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+/// The service.
+pub fn router(http: Arc<Http>) -> Router {
+    let guarded = |op: &'static Op, methods: MethodRouter<Arc<Http>>| {
+        methods.route_layer(from_fn_with_state((http.clone(), op), guard))
+    };
+    let mut routes = OpenApiRouter::new();
+    for (op, (schemas, paths, methods)) in operations() {
+        routes = routes.routes((schemas, paths, guarded(op, methods)));
+    }
+    let (router, _) = routes.split_for_parts();
+    router
+        .route("/docs/", guarded(&docs::ASSETS, get(docs::get_docs_folder)))
+        .route("/docs/{*name}", guarded(&docs::ASSETS, get(docs::get_docs_asset)))
+        .fallback(async || Problem::not_found())
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(from_fn_with_state(http.clone(), edge::edge))
+        .with_state(http)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the layer's signature")]
+fn panicked(_: Box<dyn Any + Send + 'static>) -> Response {
+    tracing::error!("an operation panicked");
+    Problem::internal().into_response()
+}
+
+/// Every operation of the document.
+pub(crate) fn operations() -> Vec<(&'static Op, UtoipaMethodRouter<Arc<Http>>)> {
+    vec![
+        (&tasks::create::OP, routes!(tasks::create::create_task)),
+        (&tasks::list::OP, routes!(tasks::list::list_tasks)),
+        (&tasks::show::OP, routes!(tasks::show::get_task)),
+        (&tasks::items::OP, routes!(tasks::items::list_task_items)),
+        (&tasks::message::OP, routes!(tasks::message::send_message)),
+        (&tasks::cancel::OP, routes!(tasks::cancel::cancel_task)),
+        (&tasks::retry::OP, routes!(tasks::retry::retry_task)),
+        (&requests::list::OP, routes!(requests::list::list_requests)),
+        (&agents::list::OP, routes!(agents::list::list_agents)),
+        (&me::OP, routes!(me::get_me)),
+        (&resume::show::OP, routes!(resume::show::get_request)),
+        (&resume::decide::OP, routes!(resume::decide::decide_request)),
+        (&resume::approve_page::OP, routes!(resume::approve_page::get_approve_page)),
+        (&resume::approve::OP, routes!(resume::approve::approve_request)),
+        (&resume::reject_page::OP, routes!(resume::reject_page::get_reject_page)),
+        (&resume::reject::OP, routes!(resume::reject::reject_request)),
+        (&docs::OPENAPI, routes!(docs::get_openapi)),
+        (&docs::DOCS, routes!(docs::get_docs)),
+        (&problems::OP, routes!(problems::get_problem_page)),
+        (&health::HEALTHZ, routes!(health::get_health)),
+        (&health::READYZ, routes!(health::get_readiness)),
+        (&health::METRICS, routes!(health::get_metrics)),
+    ]
+}

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
+use super::decision::Action;
 use super::id::{CallId, RequestId, TaskId};
 use super::tool_spec::{Effect, ToolSpec};
 use super::verdict::{Terms, Verdict};
@@ -122,6 +123,21 @@ impl Asked {
     /// The calls this request decides.
     pub fn own_calls(&self) -> impl Iterator<Item = &AskedCall> {
         self.pending_tool_calls.iter().filter(|call| call.needs_decision)
+    }
+
+    /// The answers this question takes, whoever gives them. A rule's `allow` narrows those of an approval only.
+    #[must_use]
+    pub fn actions(&self) -> Vec<Action> {
+        match self.kind {
+            RequestKind::Approval => {
+                [Action::Approve, Action::Reject].into_iter().filter(|action| self.terms.allow.contains(action)).collect()
+            }
+            RequestKind::Confirmation => vec![Action::Approve, Action::Reject, Action::Respond],
+            RequestKind::Reconcile => vec![Action::Retry, Action::Respond, Action::Reject],
+            RequestKind::Guidance | RequestKind::Credentials | RequestKind::ExternalResult => {
+                vec![Action::Respond, Action::Reject]
+            }
+        }
     }
 }
 

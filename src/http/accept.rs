@@ -1,0 +1,49 @@
+//! Whether a client wants a page: a browser says so, a program does not.
+
+use http::HeaderMap;
+use http::header::ACCEPT;
+
+/// Whether `text/html` is asked for by name, at least as much as JSON is.
+#[must_use]
+pub fn wants_html(headers: &HeaderMap) -> bool {
+    let weight = |wanted: &str| {
+        headers
+            .get_all(ACCEPT)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','))
+            .filter_map(|range| {
+                let mut parts = range.split(';').map(str::trim);
+                let name = parts.next()?;
+                let quality = parts.find_map(|part| part.strip_prefix("q=").or_else(|| part.strip_prefix("Q=")));
+                name.eq_ignore_ascii_case(wanted).then(|| quality.and_then(|q| q.parse().ok()).unwrap_or(1.0_f32))
+            })
+            .fold(0.0_f32, f32::max)
+    };
+    let html = weight("text/html");
+    html > 0.0 && html >= weight("application/json")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_browser_gets_a_page_and_a_program_json() {
+        let cases = [
+            ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", true),
+            ("text/html", true),
+            ("*/*", false),
+            ("application/json", false),
+            ("application/json, text/html;q=0.5", false),
+            ("text/html;q=0", false),
+            ("", false),
+        ];
+        for (accept, expected) in cases {
+            let mut headers = HeaderMap::new();
+            headers.insert(ACCEPT, accept.parse().unwrap());
+            assert_eq!(wants_html(&headers), expected, "{accept}");
+        }
+        assert!(!wants_html(&HeaderMap::new()));
+    }
+}

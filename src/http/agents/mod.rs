@@ -1,0 +1,3 @@
+//! Agents: what they are, for whoever may use them.
+
+pub mod list;

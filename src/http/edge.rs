@@ -1,0 +1,158 @@
+//! The outermost layer: what is true of every answer. It names the request, writes problems out (as JSON or, for a
+//! browser at `/resume`, as a page), answers preflights, and adds the headers that depend on where the request came
+//! from and where it went. Its log line holds ids, names, sizes and durations, never a path's values or a query.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, StatusCode};
+use uuid::Uuid;
+
+use super::Http;
+use super::accept::wants_html;
+use super::origin::not_from_here;
+use super::page;
+use super::problem::Problem;
+
+/// Which operation a request turned out to be; the guard says it, the log line reads it, also after a panic.
+#[derive(Clone, Debug, Default)]
+pub struct Seen(Arc<OnceLock<&'static str>>);
+
+impl Seen {
+    /// Notes the operation.
+    pub fn operation(&self, id: &'static str) {
+        let _ = self.0.set(id);
+    }
+}
+
+/// What the answer will need of the request.
+struct Asked {
+    id: Uuid,
+    origin: Option<HeaderValue>,
+    preflight: bool,
+    refused_host: Option<&'static str>,
+    private: bool,
+    page: bool,
+}
+
+impl Asked {
+    fn of(http: &Http, request: &Request) -> Self {
+        let (headers, path) = (request.headers(), request.uri().path());
+        let under = |root: &str| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        let shared = http.origins.shares_with(headers);
+        Self {
+            id: http.ids.fresh(),
+            origin: headers.get(header::ORIGIN).filter(|_| shared).cloned(),
+            preflight: *request.method() == Method::OPTIONS
+                && headers.contains_key(header::ORIGIN)
+                && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD),
+            refused_host: if http.settings.open { not_from_here(headers, request.uri()) } else { None },
+            private: under("/v1") || under("/resume"),
+            page: under("/resume") && wants_html(headers),
+        }
+    }
+}
+
+/// Answers.
+pub async fn edge(State(http): State<Arc<Http>>, mut request: Request, next: Next) -> Response {
+    let asked = Asked::of(&http, &request);
+    let seen = Seen::default();
+    request.extensions_mut().insert(seen.clone());
+    let started = Instant::now();
+    let response = next.run(request).await;
+    let mut response = write_out(&http, &asked, response);
+    let taken = started.elapsed().as_secs_f64();
+    add_headers(&asked, response.headers_mut());
+    let operation = seen.0.get().copied().unwrap_or("none");
+    let status = response.status().as_u16();
+    tracing::info!(operation, status, seconds = taken, request_id = %asked.id, "answered");
+    tracing::info!(target: "holdpoint::metric", metric = "http_request", operation, status, seconds = taken);
+    response
+}
+
+/// A preflight of a known path becomes an answer, and an error a problem.
+fn write_out(http: &Http, asked: &Asked, mut response: Response) -> Response {
+    let status = response.status();
+    if asked.preflight && status == StatusCode::METHOD_NOT_ALLOWED {
+        if let Some(why) = asked.refused_host {
+            return problem(http, asked, &Problem::forbidden(why));
+        }
+        return preflight(asked, response.headers().get(header::ALLOW));
+    }
+    let is_problem = status.is_client_error() || status.is_server_error();
+    match response.extensions_mut().remove::<Problem>() {
+        Some(found) => problem(http, asked, &found),
+        None if is_problem => {
+            let mut found = Problem::of_status(status);
+            let allow = response.headers().get(header::ALLOW).cloned();
+            found.headers.extend(allow.map(|allow| (header::ALLOW, allow)));
+            problem(http, asked, &found)
+        }
+        None => response,
+    }
+}
+
+fn preflight(asked: &Asked, allow: Option<&HeaderValue>) -> Response {
+    let mut response = StatusCode::NO_CONTENT.into_response();
+    if asked.origin.is_some() {
+        let headers = response.headers_mut();
+        if let Some(methods) = allow {
+            headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods.clone());
+        }
+        headers.insert(
+            header::ACCESS_CONTROL_ALLOW_HEADERS,
+            HeaderValue::from_static("Authorization, Content-Type, Idempotency-Key, Prefer, Last-Event-ID"),
+        );
+        headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
+    }
+    response
+}
+
+fn problem(http: &Http, asked: &Asked, problem: &Problem) -> Response {
+    let status = problem.code.status();
+    let mut response = if asked.page {
+        (status, page::problem(problem, asked.id)).into_response()
+    } else {
+        let mut response = (status, Json(problem.document(&http.settings.public_url, asked.id))).into_response();
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        response
+    };
+    response.headers_mut().extend(problem.headers.iter().cloned());
+    response
+}
+
+fn add_headers(asked: &Asked, headers: &mut HeaderMap) {
+    let mut set = |name: HeaderName, value: HeaderValue| headers.insert(name, value);
+    if let Ok(id) = HeaderValue::from_str(&asked.id.to_string()) {
+        set(HeaderName::from_static("x-request-id"), id);
+    }
+    set(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    if asked.private {
+        // A stream says more than this, and keeps saying it.
+        headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    }
+    headers.append(header::VARY, HeaderValue::from_static("Origin"));
+    if asked.private {
+        headers.append(header::VARY, HeaderValue::from_static("Accept"));
+    }
+    if let Some(origin) = &asked.origin {
+        headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
+        headers.insert(
+            header::ACCESS_CONTROL_EXPOSE_HEADERS,
+            HeaderValue::from_static(
+                "Location, Content-Location, Retry-After, Preference-Applied, Idempotency-Replayed, X-Request-Id",
+            ),
+        );
+    }
+    let is_page = headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/html"));
+    if is_page {
+        headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("same-origin"));
+        headers.insert(header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
+        headers.entry(header::CONTENT_SECURITY_POLICY).or_insert_with(page::content_security_policy);
+    }
+}

@@ -1,0 +1,129 @@
+//! What all pages share: the frame, the style, the policy that forbids everything else, and how text that somebody
+//! else wrote is shown. Pages work without a script, and load nothing.
+
+use std::sync::LazyLock;
+
+use base64::Engine as _;
+use http::HeaderValue;
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+use regex::Regex;
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+use uuid::Uuid;
+
+use super::problem::Problem;
+
+const STYLE: &str = "\
+:root{color-scheme:light dark}\
+body{font:16px/1.5 system-ui,sans-serif;max-width:50rem;margin:2rem auto;padding:0 1rem}\
+pre,code{font-family:ui-monospace,monospace}\
+pre{white-space:pre-wrap;overflow-wrap:anywhere;border:1px solid GrayText;padding:.75rem;margin:.5rem 0}\
+section{border:1px solid GrayText;border-radius:.5rem;padding:0 1rem 1rem;margin:1rem 0}\
+dt{font-weight:600}dd{margin:0 0 .5rem;overflow-wrap:anywhere}\
+label{display:block;margin:.5rem 0}textarea,select{display:block;width:100%;box-sizing:border-box;font:inherit}\
+button{font:inherit;padding:.5rem 1.25rem;margin:.5rem 0}\
+table{border-collapse:collapse}td,th{border:1px solid GrayText;padding:.25rem .5rem;text-align:left}";
+
+/// Nothing is loaded but our own style, nothing is sent but to us, nobody frames us.
+static POLICY: LazyLock<Option<HeaderValue>> = LazyLock::new(|| {
+    let hash = base64::prelude::BASE64_STANDARD.encode(Sha256::digest(STYLE));
+    HeaderValue::from_str(&format!(
+        "default-src 'none'; style-src 'sha256-{hash}'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    ))
+    .ok()
+});
+
+/// The `Content-Security-Policy` of a page.
+pub fn content_security_policy() -> HeaderValue {
+    POLICY.clone().unwrap_or_else(|| HeaderValue::from_static("default-src 'none'; form-action 'self'"))
+}
+
+/// A whole page.
+#[must_use]
+pub fn frame(title: &str, body: &Markup) -> Markup {
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="robots" content="noindex";
+                title { (title) " · Holdpoint" }
+                style { (PreEscaped(STYLE)) }
+            }
+            body { main { h1 { (title) } (body) } }
+        }
+    }
+}
+
+/// A problem as a page: the same words.
+#[must_use]
+pub fn problem(problem: &Problem, instance: Uuid) -> Markup {
+    let errors = problem.members.get("errors").and_then(|errors| errors.as_array());
+    frame(
+        problem.code.title(),
+        &html! {
+            p { (problem.detail) }
+            @for error in errors.into_iter().flatten() {
+                p { code { (visible(member(error, "pointer"))) } " " (member(error, "detail")) }
+            }
+            p { "Code " code { (problem.code.as_str()) } ", status " (problem.code.status().as_u16()) ", request " code { (instance) } "." }
+        },
+    )
+}
+
+fn member<'a>(error: &'a Value, name: &str) -> &'a str {
+    error.get(name).and_then(Value::as_str).unwrap_or("")
+}
+
+/// Characters that a reader would not see, or that would move others about: control and format characters, separators
+/// and spaces that are not a space, private and unassigned ones, and those that are drawn as nothing.
+static HIDDEN: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    Regex::new(
+        r"[\p{Cc}\p{Cf}\p{Co}\p{Cn}\p{Zl}\p{Zp}[\p{Zs}--\x20]\u{34F}\u{115F}\u{1160}\u{17B4}\u{17B5}\u{180B}-\u{180F}\u{2800}\u{3164}\u{FE00}-\u{FE0F}\u{FFA0}\u{E0000}-\u{E0FFF}]",
+    )
+    .ok()
+});
+
+/// Text as it is, but with every character that cannot be seen shown as `\u{…}`. A line break is shown and made.
+#[must_use]
+pub fn visible(text: &str) -> String {
+    let shown = |c: char| {
+        let code = format!("\\u{{{:x}}}", u32::from(c));
+        if c == '\n' { format!("{code}\n") } else { code }
+    };
+    match HIDDEN.as_ref() {
+        Some(hidden) => hidden
+            .replace_all(text, |found: &regex::Captures| {
+                found.get(0).map(|found| found.as_str().chars().map(shown).collect::<String>()).unwrap_or_default()
+            })
+            .into_owned(),
+        None => text.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c.to_string() } else { shown(c) }).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_seen_is_shown_as_its_code() {
+        assert_eq!(visible("a b é 漢 <&>"), "a b é 漢 <&>");
+        assert_eq!(visible("a\u{202e}b\u{200b}c\0\t"), "a\\u{202e}b\\u{200b}c\\u{0}\\u{9}");
+        assert_eq!(visible("a\nb\u{a0}c\u{2028}"), "a\\u{a}\nb\\u{a0}c\\u{2028}");
+        assert_eq!(visible("\u{e0041}\u{3164}\u{fe0f}\u{e000}"), "\\u{e0041}\\u{3164}\\u{fe0f}\\u{e000}");
+        assert!(HIDDEN.is_some());
+    }
+
+    #[test]
+    fn the_policy_names_the_style_by_its_hash() {
+        let policy = content_security_policy();
+        assert!(policy.to_str().unwrap().contains("style-src 'sha256-"), "{policy:?}");
+    }
+
+    #[test]
+    fn a_problem_page_escapes_what_it_shows() {
+        let page = problem(&Problem::invalid_at("/<b>", "no such member"), Uuid::nil()).into_string();
+        assert!(page.contains("/&lt;b&gt;") && !page.contains("/<b>"));
+    }
+}

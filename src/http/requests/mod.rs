@@ -1,0 +1,3 @@
+//! Requests: the inbox.
+
+pub mod list;

@@ -1,0 +1,43 @@
+//! `POST /resume/{request_id}/approve`: a decision whose action is in the path; the body may be empty.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+
+use super::decide::{PROBLEMS, decide};
+use crate::http::Http;
+use crate::http::body::Posted;
+use crate::http::headers::MoveHeaders;
+use crate::http::operation::{Door, Id, Op, SMALL};
+use crate::http::problem::Problem;
+use crate::http::wire::{body::ApproveBody, task::AgentTask};
+use crate::task::decision::Action;
+use crate::task::id::RequestId;
+
+/// The operation.
+pub const OP: Op = Op { id: "approve_request", door: Door::Key, body: SMALL, problems: PROBLEMS };
+
+/// Approve a request
+///
+/// Every undecided call runs as shown.
+#[utoipa::path(
+    post, path = "/resume/{request_id}/approve", operation_id = "approve_request", tag = "requests",
+    params(("request_id" = String, Path, format = Uuid, description = "The request"), MoveHeaders),
+    request_body = Option<ApproveBody>,
+    responses(
+        (status = 200, body = AgentTask, description = "Stored, and the root task no longer runs",
+            headers(("Preference-Applied" = String, description = "What of `Prefer` was done"),
+                ("Idempotency-Replayed" = String, description = "`true` when an earlier POST with the same key did it"))),
+        (status = 202, body = AgentTask, description = "Stored, and the root task still runs",
+            headers(("Preference-Applied" = String, description = "What of `Prefer` was done"),
+                ("Idempotency-Replayed" = String, description = "`true` when an earlier POST with the same key did it"))),
+    )
+)]
+pub async fn approve_request(
+    State(http): State<Arc<Http>>,
+    Id(id): Id<RequestId>,
+    posted: Posted,
+) -> Result<Response, Problem> {
+    decide(&http, id, posted, Some(Action::Approve)).await
+}

@@ -1,0 +1,36 @@
+//! `GET /resume/{request_id}/approve`: a page with one button that POSTs. Following the link changes nothing.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use maud::Markup;
+
+use super::page;
+use crate::http::caller::Who;
+use crate::http::operation::{Door, Id, Op, SMALL};
+use crate::http::problem::{Code, Problem};
+use crate::http::wire::request::InterventionRequest;
+use crate::http::{Http, read};
+use crate::task::decision::Action;
+use crate::task::id::RequestId;
+
+/// The operation.
+pub const OP: Op = Op { id: "get_approve_page", door: Door::Key, body: SMALL, problems: &[Code::NotFound] };
+
+/// The page that approves
+///
+/// One button that POSTs; without it, saying why, where that POST would be refused. Never changes anything.
+#[utoipa::path(
+    get, path = "/resume/{request_id}/approve", operation_id = "get_approve_page", tag = "requests",
+    params(("request_id" = String, Path, format = Uuid, description = "The request")),
+    responses((status = 200, body = String, content_type = "text/html", description = "The page"))
+)]
+pub async fn get_approve_page(
+    State(http): State<Arc<Http>>,
+    Who(caller): Who,
+    Id(id): Id<RequestId>,
+) -> Result<Markup, Problem> {
+    let row = read::readable_request(&http, &caller, id).await?;
+    let request = InterventionRequest::of(&row, &caller, &http.settings);
+    Ok(page::single(&request, &row, &caller, &http.settings, Action::Approve))
+}

@@ -1,0 +1,106 @@
+//! `POST /resume/{request_id}`: a human's answer. The doors with the action in the path and the pages' forms end here
+//! too, so there is one way to decide.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use http::header::LOCATION;
+
+use super::answer;
+use crate::http::body::{Posted, Written};
+use crate::http::headers::MoveHeaders;
+use crate::http::moved::{self, Done, insert, perform};
+use crate::http::operation::{Door, Id, Op, SMALL};
+use crate::http::problem::{Code, Problem, prefix};
+use crate::http::wire::{body::DecisionBody, task::AgentTask};
+use crate::http::{Http, read};
+use crate::people::may::may_decide;
+use crate::task::decision::Action;
+use crate::task::id::RequestId;
+
+/// What every door of a decision can answer with.
+pub const PROBLEMS: &[Code] = &[
+    Code::BadJson,
+    Code::BadRequest,
+    Code::NotFound,
+    Code::RequestWithdrawn,
+    Code::AlreadyDecided,
+    Code::RequestExpired,
+    Code::DigestMismatch,
+    Code::TooLarge,
+    Code::UnsupportedMediaType,
+    Code::Invalid,
+    Code::IdempotencyKeyReused,
+    Code::TooMany,
+];
+
+/// The operation.
+pub const OP: Op = Op { id: "decide_request", door: Door::Key, body: SMALL, problems: PROBLEMS };
+
+/// Decide a request
+///
+/// Answers with the root task after it has moved on. 2xx says that the decision is stored, not that the task went well.
+#[utoipa::path(
+    post, path = "/resume/{request_id}", operation_id = "decide_request", tag = "requests",
+    params(("request_id" = String, Path, format = Uuid, description = "The request"), MoveHeaders),
+    request_body = DecisionBody,
+    responses(
+        (status = 200, body = AgentTask, description = "Stored, and the root task no longer runs",
+            headers(("Preference-Applied" = String, description = "What of `Prefer` was done"),
+                ("Idempotency-Replayed" = String, description = "`true` when an earlier POST with the same key did it"))),
+        (status = 202, body = AgentTask, description = "Stored, and the root task still runs",
+            headers(("Preference-Applied" = String, description = "What of `Prefer` was done"),
+                ("Idempotency-Replayed" = String, description = "`true` when an earlier POST with the same key did it"))),
+    )
+)]
+pub async fn decide_request(
+    State(http): State<Arc<Http>>,
+    Id(id): Id<RequestId>,
+    posted: Posted,
+) -> Result<Response, Problem> {
+    decide(&http, id, posted, None).await
+}
+
+/// Stores an answer, and answers with the root task; a page's form is sent back to the request's page.
+///
+/// # Errors
+/// The problem of the first check that fails: replay, 404, 403, the body, then what the engine says.
+pub async fn decide(
+    http: &Arc<Http>,
+    id: RequestId,
+    posted: Posted,
+    in_path: Option<Action>,
+) -> Result<Response, Problem> {
+    let caller = &posted.caller;
+    if let Some(accepted) = posted.replay(http).await? {
+        return respond(http, id, &posted, accepted).await;
+    }
+    let row = read::request(http, caller, id).await?;
+    if !may_decide(caller, &row.tenant, &row.owner, &row.asked.terms.approvers) {
+        return Err(Problem::forbidden("This request is for others to decide: see its `approvers`."));
+    }
+    let key = posted.key()?;
+    let (Written::Json(body) | Written::Form(body)) = posted.json_or_form()?;
+    let answer = answer::read(body, in_path)?;
+    let (engine, by) = (http.engine.clone(), caller.clone());
+    let accepted = perform(http, caller, async move { engine.decide(&by, id, answer, key).await }).await?;
+    respond(http, id, &posted, accepted).await
+}
+
+async fn respond(
+    http: &Http,
+    id: RequestId,
+    posted: &Posted,
+    accepted: crate::engine::Accepted,
+) -> Result<Response, Problem> {
+    if posted.is_form() {
+        // A path and not a whole address: the page's policy lets a form end only where the page came from.
+        let mut response = StatusCode::SEE_OTHER.into_response();
+        insert(response.headers_mut(), LOCATION, &format!("{}/resume/{id}", prefix(&http.settings.public_url)));
+        moved::replayed(response.headers_mut(), accepted);
+        return Ok(response);
+    }
+    moved::answer(http, &posted.caller, &posted.headers, accepted, Done::Moved).await
+}

@@ -1,0 +1,43 @@
+//! `GET /resume/{request_id}`: a request as JSON, or as the page where a person decides. Changes nothing.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::HeaderMap;
+
+use super::page;
+use crate::http::accept::wants_html;
+use crate::http::caller::Who;
+use crate::http::operation::{Door, Id, Op, SMALL};
+use crate::http::problem::{Code, Problem};
+use crate::http::wire::request::InterventionRequest;
+use crate::http::{Http, read};
+use crate::task::id::RequestId;
+
+/// The operation.
+pub const OP: Op = Op { id: "get_request", door: Door::Key, body: SMALL, problems: &[Code::NotFound] };
+
+/// Get a request
+///
+/// As JSON, or as the page for a person where `Accept` prefers `text/html`. Never changes anything.
+#[utoipa::path(
+    get, path = "/resume/{request_id}", operation_id = "get_request", tag = "requests",
+    params(("request_id" = String, Path, format = Uuid, description = "The request")),
+    responses((status = 200, description = "The request", content(
+        (InterventionRequest = "application/json"), (String = "text/html"))))
+)]
+pub async fn get_request(
+    State(http): State<Arc<Http>>,
+    Who(caller): Who,
+    Id(id): Id<RequestId>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let row = read::readable_request(&http, &caller, id).await?;
+    let request = InterventionRequest::of(&row, &caller, &http.settings);
+    if wants_html(&headers) {
+        return Ok(page::whole(&request, &row, &caller, &http.settings).into_response());
+    }
+    Ok(Json(request).into_response())
+}

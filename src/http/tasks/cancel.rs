@@ -1,0 +1,68 @@
+//! `POST /v1/tasks/{task_id}/cancel`: ends a task and everything below it. Does not wait.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+
+use super::nothing;
+use crate::http::body::Posted;
+use crate::http::headers::KeyHeader;
+use crate::http::moved::{perform, replayed};
+use crate::http::operation::{Door, Id, Op, SMALL};
+use crate::http::problem::{Code, Problem};
+use crate::http::wire::task::AgentTask;
+use crate::http::{Http, read};
+use crate::people::may::may_steer;
+use crate::task::id::TaskId;
+
+/// The operation.
+pub const OP: Op = Op {
+    id: "cancel_task",
+    door: Door::Key,
+    body: SMALL,
+    problems: &[
+        Code::BadJson,
+        Code::BadRequest,
+        Code::NotFound,
+        Code::TaskFinal,
+        Code::TooLarge,
+        Code::UnsupportedMediaType,
+        Code::Invalid,
+        Code::IdempotencyKeyReused,
+    ],
+};
+
+/// Cancel a task
+///
+/// Once it has answered, no call of the tree starts. Doing it again changes nothing.
+#[utoipa::path(
+    post, path = "/v1/tasks/{task_id}/cancel", operation_id = "cancel_task", tag = "tasks",
+    params(("task_id" = String, Path, format = Uuid, description = "The task"), KeyHeader),
+    responses((status = 200, body = AgentTask, description = "The task",
+        headers(("Idempotency-Replayed" = String, description = "`true` when an earlier POST with the same key did it"))))
+)]
+pub async fn cancel_task(
+    State(http): State<Arc<Http>>,
+    Id(id): Id<TaskId>,
+    posted: Posted,
+) -> Result<Response, Problem> {
+    let caller = &posted.caller;
+    let accepted = match posted.replay(&http).await? {
+        Some(accepted) => accepted,
+        None => {
+            let row = read::task(&http, caller, id).await?;
+            if !may_steer(caller, &row.tenant, &row.user_id) {
+                return Err(Problem::forbidden("Only the task's owner and an admin cancel it."));
+            }
+            let key = posted.key()?;
+            nothing(posted.json()?)?;
+            let (engine, caller) = (http.engine.clone(), caller.clone());
+            perform(&http, &posted.caller, async move { engine.cancel(&caller, id, key).await }).await?
+        }
+    };
+    let mut response = Json(read::shown(&http, caller, accepted.task_id).await?).into_response();
+    replayed(response.headers_mut(), accepted);
+    Ok(response)
+}

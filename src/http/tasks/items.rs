@@ -1,0 +1,56 @@
+//! `GET /v1/tasks/{task_id}/items`: a task's journal.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use http::Uri;
+use utoipa::IntoParams;
+
+use crate::http::caller::Who;
+use crate::http::operation::{Door, Id, Op, SMALL};
+use crate::http::problem::{Code, Problem};
+use crate::http::query::Query;
+use crate::http::wire::{item::AgentTaskItem, list::ItemList};
+use crate::http::{Http, read};
+use crate::task::id::TaskId;
+
+/// The operation.
+pub const OP: Op = Op { id: "list_task_items", door: Door::Key, body: SMALL, problems: &[Code::NotFound, Code::Invalid] };
+
+/// What the query may say.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "read from the query itself; this is what the document says of it")]
+pub struct ItemQuery {
+    /// Only items after this `seq`.
+    #[param(minimum = 0)]
+    after: Option<i64>,
+    /// How many, 50 unless given.
+    #[param(minimum = 1, maximum = 200)]
+    limit: Option<i64>,
+}
+
+/// List a task's items
+///
+/// The task's append-only journal, in its order.
+#[utoipa::path(
+    get, path = "/v1/tasks/{task_id}/items", operation_id = "list_task_items", tag = "tasks",
+    params(("task_id" = String, Path, format = Uuid, description = "The task"), ItemQuery),
+    responses((status = 200, body = ItemList, description = "Some items"))
+)]
+pub async fn list_task_items(
+    State(http): State<Arc<Http>>,
+    Who(caller): Who,
+    Id(id): Id<TaskId>,
+    uri: Uri,
+) -> Result<Json<ItemList>, Problem> {
+    read::readable(&http, &caller, id).await?;
+    let mut query = Query::of(&uri);
+    let (after, limit) = (query.number("after").unwrap_or(0), query.limit());
+    query.finish()?;
+    let rows = http.store.items(id, after, limit).await?;
+    let items: Vec<AgentTaskItem> = rows.iter().map(|(item, _)| AgentTaskItem::of(id, item, &http.settings)).collect();
+    let next_after = rows.last().map_or(after, |(item, _)| item.seq);
+    Ok(Json(ItemList { items, next_after }))
+}

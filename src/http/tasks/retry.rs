@@ -1,0 +1,73 @@
+//! `POST /v1/tasks/{task_id}/retry`: goes on with a failed task from its last durable step.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+
+use super::nothing;
+use crate::http::body::Posted;
+use crate::http::headers::MoveHeaders;
+use crate::http::moved::{Done, answer, perform};
+use crate::http::operation::{Door, Id, Op, SMALL};
+use crate::http::problem::{Code, Problem};
+use crate::http::wire::task::AgentTask;
+use crate::http::{Http, read};
+use crate::people::may::may_steer;
+use crate::task::id::TaskId;
+
+/// The operation.
+pub const OP: Op = Op {
+    id: "retry_task",
+    door: Door::Key,
+    body: SMALL,
+    problems: &[
+        Code::BadJson,
+        Code::BadRequest,
+        Code::NotFound,
+        Code::TaskNotFailed,
+        Code::NotARootTask,
+        Code::TooLarge,
+        Code::UnsupportedMediaType,
+        Code::Invalid,
+        Code::IdempotencyKeyReused,
+        Code::TooMany,
+    ],
+};
+
+/// Retry a failed task
+///
+/// Goes on from the last durable step; no finished tool call runs again.
+#[utoipa::path(
+    post, path = "/v1/tasks/{task_id}/retry", operation_id = "retry_task", tag = "tasks",
+    params(("task_id" = String, Path, format = Uuid, description = "The failed root task"), MoveHeaders),
+    responses(
+        (status = 200, body = AgentTask, description = "It went on, and no longer runs",
+            headers(("Preference-Applied" = String, description = "What of `Prefer` was done"),
+                ("Idempotency-Replayed" = String, description = "`true` when an earlier POST with the same key did it"))),
+        (status = 202, body = AgentTask, description = "It went on, and still runs",
+            headers(("Preference-Applied" = String, description = "What of `Prefer` was done"),
+                ("Idempotency-Replayed" = String, description = "`true` when an earlier POST with the same key did it"))),
+    )
+)]
+pub async fn retry_task(
+    State(http): State<Arc<Http>>,
+    Id(id): Id<TaskId>,
+    posted: Posted,
+) -> Result<Response, Problem> {
+    let caller = &posted.caller;
+    let accepted = match posted.replay(&http).await? {
+        Some(accepted) => accepted,
+        None => {
+            let row = read::task(&http, caller, id).await?;
+            if !may_steer(caller, &row.tenant, &row.user_id) {
+                return Err(Problem::forbidden("Only the task's owner and an admin retry it."));
+            }
+            let key = posted.key()?;
+            nothing(posted.json()?)?;
+            let (engine, caller) = (http.engine.clone(), caller.clone());
+            perform(&http, &posted.caller, async move { engine.retry(&caller, id, key).await }).await?
+        }
+    };
+    answer(&http, caller, &posted.headers, accepted, Done::Moved).await
+}

@@ -1,0 +1,48 @@
+//! `GET /v1/tasks/{task_id}`: a task, now or when it no longer runs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::HeaderMap;
+use http::header::HeaderName;
+
+use crate::http::caller::Who;
+use crate::http::headers::WaitHeader;
+use crate::http::moved::insert;
+use crate::http::operation::{Door, Id, Op, SMALL};
+use crate::http::prefer::Prefer;
+use crate::http::problem::{Code, Problem};
+use crate::http::wire::task::AgentTask;
+use crate::http::{Http, read, wait};
+use crate::task::id::TaskId;
+
+/// The operation.
+pub const OP: Op = Op { id: "get_task", door: Door::Key, body: SMALL, problems: &[Code::NotFound] };
+
+/// Get a task
+///
+/// At once, or with `Prefer: wait=N` when it no longer runs.
+#[utoipa::path(
+    get, path = "/v1/tasks/{task_id}", operation_id = "get_task", tag = "tasks",
+    params(("task_id" = String, Path, format = Uuid, description = "The task"), WaitHeader),
+    responses((status = 200, body = AgentTask, description = "The task",
+        headers(("Preference-Applied" = String, description = "What of `Prefer` was done"))))
+)]
+pub async fn get_task(
+    State(http): State<Arc<Http>>,
+    Who(caller): Who,
+    Id(id): Id<TaskId>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let row = read::readable(&http, &caller, id).await?;
+    let prefer = Prefer::read(&headers);
+    wait::until_still(&http, row.root_task_id, id, prefer.time(Duration::ZERO)).await?;
+    let mut response = Json(read::shown(&http, &caller, id).await?).into_response();
+    if let Some(applied) = prefer.applied() {
+        insert(response.headers_mut(), HeaderName::from_static("preference-applied"), &applied);
+    }
+    Ok(response)
+}

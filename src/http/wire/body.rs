@@ -1,0 +1,235 @@
+//! What a client sends, as components of the OpenAPI document. The bodies themselves are read member by member
+//! (`fields.rs`), so that every mistake is told with its place; these types say what is read there.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+/// A new task: exactly one of `input` and `items`.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateTask {
+    /// The agent; without it the default one.
+    pub agent: Option<String>,
+    /// The user's message, as text.
+    pub input: Option<String>,
+    /// The user's message, in parts.
+    #[schema(min_items = 1, max_items = 32)]
+    pub items: Option<Vec<NewMessageItem>>,
+    /// The caller's own: 1 to 128 of `A-Z a-z 0-9 . _ : -`. Without it a fresh id.
+    #[schema(min_length = 1, max_length = 128, pattern = "^[A-Za-z0-9._:-]+$")]
+    pub session_id: Option<String>,
+    /// Data about the user, shown to the model before the message; at most 16 KiB.
+    pub user_context: Option<BTreeMap<String, String>>,
+    /// For the caller and for rules, never for the model; at most 16 KiB.
+    pub metadata: Option<BTreeMap<String, Value>>,
+}
+
+/// The user's next message: exactly one of `input` and `items`.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SendMessage {
+    /// The message, as text.
+    pub input: Option<String>,
+    /// The message, in parts.
+    #[schema(min_items = 1, max_items = 32)]
+    pub items: Option<Vec<NewMessageItem>>,
+    /// Data about the user, shown to the model before the message; at most 16 KiB.
+    pub user_context: Option<BTreeMap<String, String>>,
+    /// Whether open requests are withdrawn for it.
+    pub supersede: Option<bool>,
+}
+
+/// One part of a message.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewMessageItem {
+    /// What `content` is.
+    pub content_type: super::item::ContentType,
+    /// The text; or the image as a `data:` URI (png, jpeg, gif, webp) or an `https:` URL.
+    pub content: String,
+}
+
+/// A decision: one answer for the whole request, or one for each call.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum DecisionBody {
+    /// For the whole request.
+    Whole(WholeDecision),
+    /// For each call.
+    PerCall(PerCallDecision),
+}
+
+/// One answer for the whole request; `action` says which.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+#[schema(discriminator(property_name = "action", mapping(
+    ("approve" = "#/components/schemas/ApproveDecision"),
+    ("reject" = "#/components/schemas/RejectDecision"),
+    ("respond" = "#/components/schemas/RespondDecision"),
+    ("retry" = "#/components/schemas/RetryDecision"),
+)))]
+pub enum WholeDecision {
+    /// Approve.
+    Approve(ApproveDecision),
+    /// Reject.
+    Reject(RejectDecision),
+    /// Respond.
+    Respond(RespondDecision),
+    /// Retry.
+    Retry(RetryDecision),
+}
+
+/// Every undecided call runs as shown.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ApproveDecision {
+    /// `approve`.
+    pub action: String,
+    /// Why; at most 4 KiB.
+    pub reason: Option<String>,
+    /// What the approver saw; another digest changes nothing.
+    pub digest: Option<String>,
+}
+
+/// No undecided call runs.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RejectDecision {
+    /// `reject`.
+    pub action: String,
+    /// What follows; without it the rule decides.
+    pub then: Option<super::decision::ThenAction>,
+    /// Why; at most 4 KiB.
+    pub reason: Option<String>,
+    /// What the approver saw; another digest changes nothing.
+    pub digest: Option<String>,
+}
+
+/// The answer to a question (`response`), or the result of a call (`result`): exactly one of them.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RespondDecision {
+    /// `respond`.
+    pub action: String,
+    /// What is filled in, by the request's `form`.
+    pub response: Option<BTreeMap<String, Value>>,
+    /// The result; a string is passed on as text.
+    pub result: Option<Value>,
+    /// Why; at most 4 KiB.
+    pub reason: Option<String>,
+    /// What the approver saw; another digest changes nothing.
+    pub digest: Option<String>,
+}
+
+/// A call whose outcome is unknown runs again.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RetryDecision {
+    /// `retry`.
+    pub action: String,
+    /// Why; at most 4 KiB.
+    pub reason: Option<String>,
+    /// What the approver saw; another digest changes nothing.
+    pub digest: Option<String>,
+}
+
+/// One answer for each call, by `tool_call_id`.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PerCallDecision {
+    /// The answers.
+    pub decisions: BTreeMap<String, NewCallDecision>,
+    /// What the approver saw; another digest changes nothing.
+    pub digest: Option<String>,
+}
+
+/// The answer to one call; `action` says which.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+#[schema(discriminator(property_name = "action", mapping(
+    ("approve" = "#/components/schemas/ApproveCall"),
+    ("reject" = "#/components/schemas/RejectCall"),
+    ("edit" = "#/components/schemas/EditCall"),
+    ("respond" = "#/components/schemas/RespondCall"),
+)))]
+pub enum NewCallDecision {
+    /// Approve.
+    Approve(ApproveCall),
+    /// Reject.
+    Reject(RejectCall),
+    /// Edit.
+    Edit(EditCall),
+    /// Respond.
+    Respond(RespondCall),
+}
+
+/// The call runs as shown.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ApproveCall {
+    /// `approve`.
+    pub action: String,
+    /// Why; at most 4 KiB.
+    pub reason: Option<String>,
+}
+
+/// The call does not run.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RejectCall {
+    /// `reject`.
+    pub action: String,
+    /// What follows.
+    pub then: Option<super::decision::ThenAction>,
+    /// Why; at most 4 KiB.
+    pub reason: Option<String>,
+}
+
+/// The call runs with other arguments.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EditCall {
+    /// `edit`.
+    pub action: String,
+    /// The full replacement.
+    pub arguments: BTreeMap<String, Value>,
+    /// Why; at most 4 KiB.
+    pub reason: Option<String>,
+}
+
+/// The tool does not run; this is its result.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RespondCall {
+    /// `respond`.
+    pub action: String,
+    /// The result; a string is passed on as text.
+    pub result: Value,
+    /// Why; at most 4 KiB.
+    pub reason: Option<String>,
+}
+
+/// An approval whose action is in the path; the body may be empty.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ApproveBody {
+    /// Why; at most 4 KiB.
+    pub reason: Option<String>,
+    /// What the approver saw; another digest changes nothing.
+    pub digest: Option<String>,
+}
+
+/// A rejection whose action is in the path; the body may be empty.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RejectBody {
+    /// What follows; without it the rule decides.
+    pub then: Option<super::decision::ThenAction>,
+    /// Why; at most 4 KiB.
+    pub reason: Option<String>,
+    /// What the approver saw; another digest changes nothing.
+    pub digest: Option<String>,
+}

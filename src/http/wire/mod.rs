@@ -1,0 +1,28 @@
+//! What goes over the wire. These types are the contract's objects, member by member, and the OpenAPI document's
+//! components; the nouns of `task/` are turned into them here and nowhere else, so nothing that is ours alone (the
+//! provider's raw turn, terms, leases) can slip out. Members are always present, `null` when empty.
+
+pub mod body;
+pub mod decision;
+pub mod item;
+pub mod list;
+pub mod problem;
+pub mod request;
+pub mod task;
+
+/// An enum of `task/` as a named component, with the same words.
+macro_rules! wire_enum {
+    ($(#[$doc:meta])* $name:ident from $from:ty, $rename:tt { $($variant:ident),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
+        #[serde(rename_all = $rename)]
+        pub enum $name { $(#[doc = concat!("`", stringify!($variant), "`")] $variant),* }
+
+        impl From<$from> for $name {
+            fn from(from: $from) -> Self {
+                match from { $(<$from>::$variant => Self::$variant),* }
+            }
+        }
+    };
+}
+use wire_enum;

@@ -1,0 +1,324 @@
+//! A question to a human, as it stands for whoever looks at it.
+
+use serde::Serialize;
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::decision::{self, Approval, Decision, DecisionAction};
+use super::wire_enum;
+use crate::http::{Settings, json};
+use crate::people::Caller;
+use crate::people::may::may_decide;
+use crate::store::RequestRow;
+use crate::task::decision::Action;
+use crate::task::request::{self, AskedCall};
+use crate::task::{status, tool_spec, verdict};
+
+wire_enum! {
+    /// What kind of question.
+    RequestKind from request::RequestKind, "snake_case" {
+        Approval, Guidance, Credentials, Confirmation, ExternalResult, Reconcile
+    }
+}
+wire_enum! {
+    /// Where a request stands.
+    RequestStatus from status::RequestStatus, "snake_case" { Pending, Responded, Resumed, Expired, Withdrawn }
+}
+wire_enum! {
+    /// What repeating a call does.
+    Effect from tool_spec::Effect, "snake_case" { ReadOnly, Idempotent, Once }
+}
+wire_enum! {
+    /// The policy's word on a call.
+    Verdict from verdict::Verdict, "snake_case" { Allow, Hold, Deny, Invalid, Human }
+}
+
+/// One question to a human, with its own fresh id; never reused.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub struct InterventionRequest {
+    /// Its id.
+    #[schema(format = Uuid)]
+    pub request_id: String,
+    /// The task that asked (a sub-agent's, maybe).
+    #[schema(format = Uuid)]
+    pub task_id: String,
+    /// The root of its tree.
+    #[schema(format = Uuid)]
+    pub root_task_id: String,
+    /// The session.
+    pub session_id: String,
+    /// Names from the root's agent to the one that asked.
+    pub agent_path: Vec<String>,
+    /// What kind.
+    pub kind: RequestKind,
+    /// Where it stands.
+    pub status: RequestStatus,
+    /// The rule's own message, or "Human intervention required."
+    pub message: String,
+    /// Approval: all calls of the turn; other kinds: the one call that asks or waits.
+    pub tool_calls: Vec<RequestedCall>,
+    /// Who may decide.
+    pub approvers: Approvers,
+    /// What this caller may answer; empty where he may not.
+    pub allowed_actions: Vec<DecisionAction>,
+    /// Whether this caller may answer now.
+    pub can_decide: bool,
+    /// What the agent asks: written by the agent, unverified.
+    pub question: Option<String>,
+    /// What belongs to the question.
+    pub details: Option<Value>,
+    /// JSON Schema of the answer.
+    pub form: Option<Value>,
+    /// The page for a person.
+    #[schema(format = "uri")]
+    pub url: String,
+    /// The page with the button that approves; null where the kind has no such action.
+    pub approval_url: Option<String>,
+    /// The page with the button that rejects.
+    pub rejection_url: Option<String>,
+    /// Opaque: echo it with the decision.
+    pub digest: String,
+    /// When it was asked.
+    #[schema(format = DateTime)]
+    pub created_at: String,
+    /// From when on an answer comes too late; null is never.
+    #[schema(format = DateTime)]
+    pub expires_at: Option<String>,
+    /// The answer, once the last call is decided.
+    pub decision: Option<Decision>,
+}
+
+/// One call of a request.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub struct RequestedCall {
+    /// Ours and unique, whatever id the model used.
+    #[schema(format = Uuid)]
+    pub tool_call_id: String,
+    /// The tool.
+    pub name: String,
+    /// The arguments as JSON; null where the text does not parse.
+    pub arguments: Option<Value>,
+    /// The exact text the model wrote, which is what runs.
+    pub arguments_text: String,
+    /// What repeating it does.
+    pub effect: Effect,
+    /// Where it goes.
+    pub target: String,
+    /// One line for a person.
+    pub summary: String,
+    /// What to look at.
+    pub warnings: Vec<CallWarning>,
+    /// Whether this request decides it.
+    pub needs_decision: bool,
+    /// The policy's word.
+    pub verdict: Verdict,
+    /// The rule that gave it.
+    pub rule: Option<String>,
+    /// Its reason.
+    pub reason: Option<String>,
+    /// The tool's JSON Schema.
+    pub parameters: Value,
+    /// Approvals so far, where several are required.
+    pub approvals: Vec<Approval>,
+    /// Opaque.
+    pub digest: String,
+    /// The answer, once it is decided.
+    pub decision: Option<Decision>,
+}
+
+/// Something an approver should look at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct CallWarning {
+    /// A stable code.
+    pub code: String,
+    /// JSON pointer into the arguments.
+    pub pointer: String,
+    /// One sentence.
+    pub detail: String,
+}
+
+/// Who may decide.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Approvers {
+    /// Whether the task's owner may.
+    pub owner: bool,
+    /// Users by id.
+    pub users: Vec<String>,
+    /// Groups by name.
+    pub groups: Vec<String>,
+    /// How many different people have to approve.
+    pub required: u32,
+}
+
+/// A call as it was asked, without what was answered.
+#[must_use]
+pub fn asked_call(call: &AskedCall) -> RequestedCall {
+    RequestedCall {
+        tool_call_id: call.tool_call_id.to_string(),
+        name: call.name.clone(),
+        arguments: json::parse(call.arguments_text.as_bytes()).ok(),
+        arguments_text: call.arguments_text.clone(),
+        effect: call.effect.into(),
+        target: call.target.clone(),
+        summary: call.summary.clone(),
+        warnings: call
+            .warnings
+            .iter()
+            .map(|w| CallWarning { code: w.code.clone(), pointer: w.pointer.clone(), detail: w.detail.clone() })
+            .collect(),
+        needs_decision: call.needs_decision,
+        verdict: call.verdict.into(),
+        rule: call.rule.clone(),
+        reason: call.reason.clone(),
+        parameters: call.parameters.clone(),
+        approvals: Vec::new(),
+        digest: call.digest.clone(),
+        decision: None,
+    }
+}
+
+/// Where a request stands: from its deadline on it is expired, swept or not.
+#[must_use]
+pub fn status_of(row: &RequestRow) -> status::RequestStatus {
+    if row.expired && row.status == status::RequestStatus::Pending { status::RequestStatus::Expired } else { row.status }
+}
+
+/// Whether `caller` may answer it now: he is one of those it asks, it is open, and he has something left to answer.
+#[must_use]
+pub fn can_decide(row: &RequestRow, caller: &Caller) -> bool {
+    status_of(row) == status::RequestStatus::Pending
+        && may_decide(caller, &row.tenant, &row.owner, &row.asked.terms.approvers)
+        && decision::open_for(row, &caller.user_id)
+}
+
+impl InterventionRequest {
+    /// The request as `caller` sees it.
+    #[must_use]
+    pub fn of(row: &RequestRow, caller: &Caller, settings: &Settings) -> Self {
+        let asked = &row.asked;
+        let can_decide = can_decide(row, caller);
+        let page = format!("{}/resume/{}", settings.public_url, asked.request_id);
+        let actions = asked.actions();
+        let has = |action| has_action(asked.kind, action);
+        Self {
+            request_id: asked.request_id.to_string(),
+            task_id: row.task_id.to_string(),
+            root_task_id: row.root_task_id.to_string(),
+            session_id: row.session_id.clone(),
+            agent_path: row.agent_path.clone(),
+            kind: asked.kind.into(),
+            status: status_of(row).into(),
+            message: asked.terms.message.clone().unwrap_or_else(|| "Human intervention required.".to_owned()),
+            tool_calls: asked.pending_tool_calls.iter().map(|call| answered_call(row, call)).collect(),
+            approvers: Approvers {
+                owner: asked.terms.approvers.owner,
+                users: asked.terms.approvers.users.clone(),
+                groups: asked.terms.approvers.groups.clone(),
+                required: asked.terms.approvers.required,
+            },
+            allowed_actions: if can_decide { actions.into_iter().map(Into::into).collect() } else { Vec::new() },
+            can_decide,
+            question: asked.question.clone(),
+            details: asked.details.clone(),
+            form: asked.form.clone(),
+            url: settings
+                .request_url
+                .as_ref()
+                .map_or_else(|| page.clone(), |url| url.replace("{request_id}", &asked.request_id.to_string())),
+            approval_url: has(Action::Approve).then(|| format!("{page}/approve")),
+            rejection_url: has(Action::Reject).then(|| format!("{page}/reject")),
+            digest: asked.digest.clone(),
+            created_at: row.created_at.to_string(),
+            expires_at: row.expires_at.map(|at| at.to_string()),
+            decision: decision::merged(row),
+        }
+    }
+}
+
+/// Whether a kind knows an action at all, whatever its rule allows.
+fn has_action(kind: request::RequestKind, action: Action) -> bool {
+    use request::RequestKind as Kind;
+    match action {
+        Action::Approve => matches!(kind, Kind::Approval | Kind::Confirmation),
+        Action::Reject => true,
+        Action::Edit | Action::Respond | Action::Retry | Action::Mixed => false,
+    }
+}
+
+fn answered_call(row: &RequestRow, call: &AskedCall) -> RequestedCall {
+    let mut shown = asked_call(call);
+    if call.needs_decision {
+        shown.approvals = decision::approvals(row, call.tool_call_id);
+        shown.decision = decision::of_one_call(row, call.tool_call_id);
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::sample;
+    use serde_json::json;
+
+    #[test]
+    fn a_request_shows_every_member() {
+        let row = sample::request();
+        let shown = serde_json::to_value(InterventionRequest::of(&row, &sample::approver(), &sample::settings())).unwrap();
+        let id = row.asked.request_id;
+        let call = &row.asked.pending_tool_calls[0];
+        assert_eq!(
+            shown,
+            json!({
+                "request_id": id.to_string(), "task_id": row.task_id.to_string(), "root_task_id": row.root_task_id.to_string(),
+                "session_id": "desk-7", "agent_path": ["billing"], "kind": "approval", "status": "pending",
+                "message": "Human intervention required.",
+                "tool_calls": [{
+                    "tool_call_id": call.tool_call_id.to_string(), "name": "refund_payment", "arguments": {"amount": 120, "order": 17},
+                    "arguments_text": "{\"amount\":120, \"order\":17}", "effect": "once",
+                    "target": "POST http://payments.internal", "summary": "Refund 120 for order 17", "warnings": [],
+                    "needs_decision": true, "verdict": "hold", "rule": "large-refund", "reason": "Refunds above 20 need finance.",
+                    "parameters": call.parameters, "approvals": [], "digest": call.digest, "decision": null
+                }],
+                "approvers": {"owner": false, "users": [], "groups": ["finance"], "required": 1},
+                "allowed_actions": ["approve", "reject"], "can_decide": true,
+                "question": null, "details": null, "form": null,
+                "url": format!("http://127.0.0.1:8080/resume/{id}"),
+                "approval_url": format!("http://127.0.0.1:8080/resume/{id}/approve"),
+                "rejection_url": format!("http://127.0.0.1:8080/resume/{id}/reject"),
+                "digest": row.asked.digest, "created_at": "2026-11-03T09:30:00.250000Z",
+                "expires_at": "2026-11-04T09:30:00.250000Z", "decision": null
+            })
+        );
+    }
+
+    #[test]
+    fn who_may_not_decide_is_offered_nothing() {
+        let row = sample::request();
+        let shown = InterventionRequest::of(&row, &sample::caller(), &sample::settings());
+        assert!(!shown.can_decide && shown.allowed_actions.is_empty());
+    }
+
+    #[test]
+    fn from_its_deadline_on_it_is_expired() {
+        let row = RequestRow { expired: true, ..sample::request() };
+        let shown = InterventionRequest::of(&row, &sample::approver(), &sample::settings());
+        assert_eq!((shown.status, shown.can_decide), (RequestStatus::Expired, false));
+    }
+
+    #[test]
+    fn your_own_page_takes_the_place_of_ours() {
+        let row = sample::request();
+        let mut settings = sample::settings();
+        settings.request_url = Some("https://app.example/r/{request_id}".into());
+        let shown = InterventionRequest::of(&row, &sample::caller(), &settings);
+        assert_eq!(shown.url, format!("https://app.example/r/{}", row.asked.request_id));
+        assert!(shown.approval_url.unwrap().starts_with("http://127.0.0.1:8080/resume/"));
+    }
+
+    #[test]
+    fn arguments_that_can_be_read_in_two_ways_are_not_shown_as_json() {
+        let mut call = sample::request().asked.pending_tool_calls[0].clone();
+        call.arguments_text = r#"{"a":1,"a":2}"#.into();
+        assert_eq!(asked_call(&call).arguments, None);
+    }
+}

@@ -1,0 +1,197 @@
+//! A task, as it is shown.
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use utoipa::ToSchema;
+
+use super::request::InterventionRequest;
+use super::wire_enum;
+use crate::http::problem::{Code, type_url};
+use crate::http::Settings;
+use crate::people::Caller;
+use crate::store::RequestRow;
+use crate::task::change::TaskRow;
+use crate::task::failure::{Failure, FailureCode};
+use crate::task::status;
+
+wire_enum! {
+    /// Where a task stands.
+    TaskStatus from status::TaskStatus, "PascalCase" { Running, Paused, Completed, Failed, Canceled }
+}
+
+/// One conversation of one agent for one user.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub struct AgentTask {
+    /// Its id.
+    #[schema(format = Uuid)]
+    pub task_id: String,
+    /// The session.
+    pub session_id: String,
+    /// The root of its tree.
+    #[schema(format = Uuid)]
+    pub root_task_id: String,
+    /// The agent.
+    pub agent: String,
+    /// `sha256:…` of its definition.
+    pub agent_version: String,
+    /// The owner.
+    pub user_id: String,
+    /// Where it stands.
+    pub status: TaskStatus,
+    /// The final text once Completed.
+    pub output: Option<String>,
+    /// Why it is Failed.
+    pub error: Option<TaskError>,
+    /// Every open request of this task and of its sub-agents, oldest first.
+    pub pending: Vec<InterventionRequest>,
+    /// Of its tree, for life.
+    pub usage: TaskUsage,
+    /// The call that started it, of a sub-agent's task.
+    pub parent: Option<TaskParent>,
+    /// The caller's own.
+    pub metadata: BTreeMap<String, Value>,
+    /// When it was created.
+    #[schema(format = DateTime)]
+    pub created_at: String,
+    /// When its last item was committed.
+    #[schema(format = DateTime)]
+    pub updated_at: String,
+}
+
+/// Tokens and answers of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct TaskUsage {
+    /// Tokens read.
+    pub prompt_tokens: i64,
+    /// Tokens written.
+    pub completion_tokens: i64,
+    /// Both.
+    pub total_tokens: i64,
+    /// Answers.
+    pub model_calls: i64,
+}
+
+/// The call that started a sub-agent's task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct TaskParent {
+    /// The parent.
+    #[schema(format = Uuid)]
+    pub task_id: String,
+    /// The call.
+    #[schema(format = Uuid)]
+    pub tool_call_id: String,
+}
+
+/// Why a task is Failed: a problem object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct TaskError {
+    /// The problem's page.
+    #[schema(format = "uri")]
+    pub r#type: String,
+    /// Its name.
+    pub title: String,
+    /// 500.
+    pub status: u16,
+    /// One sentence.
+    pub detail: String,
+    /// Always null: no HTTP request of its own.
+    pub instance: Option<String>,
+    /// What kind of failure.
+    pub code: TaskErrorCode,
+    /// The limit that was reached.
+    pub limit: Option<String>,
+}
+
+wire_enum! {
+    /// What kind of failure.
+    TaskErrorCode from FailureCode, "snake_case" { ModelFailed, LimitReached, Integrity, Configuration, NoProgress }
+}
+
+impl TaskError {
+    /// A failure as a problem object.
+    #[must_use]
+    pub fn of(failure: &Failure, settings: &Settings) -> Self {
+        let code = match failure.code {
+            FailureCode::ModelFailed => Code::ModelFailed,
+            FailureCode::LimitReached => Code::LimitReached,
+            FailureCode::Integrity => Code::Integrity,
+            FailureCode::Configuration => Code::Configuration,
+            FailureCode::NoProgress => Code::NoProgress,
+        };
+        Self {
+            r#type: type_url(&settings.public_url, code.as_str()),
+            title: code.title().to_owned(),
+            status: code.status().as_u16(),
+            detail: failure.detail.clone(),
+            instance: None,
+            code: failure.code.into(),
+            limit: failure.limit.clone(),
+        }
+    }
+}
+
+impl AgentTask {
+    /// The task as `caller` sees it.
+    #[must_use]
+    pub fn of(row: &TaskRow, pending: &[RequestRow], caller: &Caller, settings: &Settings) -> Self {
+        let metadata: Map<String, Value> = serde_json::from_str(&row.metadata).unwrap_or_default();
+        Self {
+            task_id: row.task_id.to_string(),
+            session_id: row.session_id.clone(),
+            root_task_id: row.root_task_id.to_string(),
+            agent: row.agent.clone(),
+            agent_version: row.agent_version.clone(),
+            user_id: row.user_id.clone(),
+            status: row.status.into(),
+            output: row.output.clone(),
+            error: row.error.as_ref().map(|failure| TaskError::of(failure, settings)),
+            pending: pending.iter().map(|request| InterventionRequest::of(request, caller, settings)).collect(),
+            usage: TaskUsage {
+                prompt_tokens: row.usage.prompt_tokens,
+                completion_tokens: row.usage.completion_tokens,
+                total_tokens: row.usage.total_tokens,
+                model_calls: row.model_calls,
+            },
+            parent: row
+                .parent
+                .map(|(task, call)| TaskParent { task_id: task.to_string(), tool_call_id: call.to_string() }),
+            metadata: metadata.into_iter().collect(),
+            created_at: row.created_at.to_string(),
+            updated_at: row.updated_at.to_string(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::sample;
+    use serde_json::json;
+
+    #[test]
+    fn a_task_shows_every_member() {
+        let row = sample::task();
+        let shown = serde_json::to_value(AgentTask::of(&row, &[], &sample::caller(), &sample::settings())).unwrap();
+        assert_eq!(
+            shown,
+            json!({
+                "task_id": row.task_id.to_string(), "session_id": "desk-7", "root_task_id": row.task_id.to_string(),
+                "agent": "billing", "agent_version": row.agent_version, "user_id": "alice", "status": "Paused",
+                "output": null, "error": null, "pending": [],
+                "usage": {"prompt_tokens": 412, "completion_tokens": 38, "total_tokens": 450, "model_calls": 1},
+                "parent": null, "metadata": {"ticket": "T-1"},
+                "created_at": "2026-11-03T09:30:00.000000Z", "updated_at": "2026-11-03T09:30:00.250000Z"
+            })
+        );
+    }
+
+    #[test]
+    fn a_failure_is_a_problem_object() {
+        let shown = TaskError::of(&Failure::limit("max_model_calls"), &sample::settings());
+        let shown = serde_json::to_value(shown).unwrap();
+        assert_eq!(shown["type"], "http://127.0.0.1:8080/problems/limit_reached");
+        assert_eq!((&shown["code"], &shown["limit"]), (&json!("limit_reached"), &json!("max_model_calls")));
+        assert_eq!((&shown["status"], &shown["instance"]), (&json!(500), &Value::Null));
+    }
+}
