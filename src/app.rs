@@ -22,15 +22,16 @@ use crate::model::scripted::Scripted;
 use crate::net::Net;
 use crate::policy::Policy;
 use crate::store::{OpenError, Store};
-use crate::telemetry::{Census, Metrics};
+pub use crate::telemetry::LogFormat;
+use crate::telemetry::{self, Census, Metrics};
 use crate::tool::catalog::Catalog;
 use crate::world::{Clock, Ids, Mistakes, RandomIds, SystemClock};
 
 /// How to serve, beside the configuration.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
-    /// What is measured.
-    pub metrics: Metrics,
+    /// How log lines look.
+    pub log_format: LogFormat,
     /// `--restored`: the database is a restored backup.
     pub restored: bool,
     /// `--unsafe`: a database that may lose commits is a warning instead of a refusal.
@@ -72,12 +73,13 @@ pub async fn serve(config: Config, options: ServeOptions) -> anyhow::Result<()> 
     if options.restored {
         anyhow::bail!("--restored is not supported by this version");
     }
+    let metrics = telemetry::init(options.log_format, config.log.as_deref())?;
     crate::tool::shell::make_undumpable();
     let demo = config.demo;
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     let world: (Arc<dyn Clock>, Arc<dyn Ids>) = (Arc::new(SystemClock), Arc::new(RandomIds));
     let service = tokio::select! {
-        service = Service::start(config, world.0, world.1, options) => service?,
+        service = Service::start(config, world.0, world.1, Some(metrics), options.permit_unsafe) => service?,
         _ = terminate.recv() => return Ok(()),
         _ = tokio::signal::ctrl_c() => return Ok(()),
     };
@@ -123,9 +125,10 @@ impl Service {
         config: Config,
         clock: Arc<dyn Clock>,
         ids: Arc<dyn Ids>,
-        options: ServeOptions,
+        metrics: Option<Metrics>,
+        permit_unsafe: bool,
     ) -> anyhow::Result<Self> {
-        let store = open(&config, &clock, options.permit_unsafe).await?;
+        let store = open(&config, &clock, permit_unsafe).await?;
         let listener = TcpListener::bind(&config.server.listen)
             .await
             .with_context(|| format!("cannot listen on {}", config.server.listen))?;
@@ -146,7 +149,7 @@ impl Service {
             settings: engine::Settings { max_running: config.server.max_running as usize, ..Default::default() },
         });
         let (stop, handlers) = (CancellationToken::new(), TaskTracker::new());
-        let metrics = options.metrics;
+        let metrics = metrics.unwrap_or_default();
         let measured = store.clone();
         let router = http::router(Http {
             engine: Arc::clone(&engine),
