@@ -2,8 +2,10 @@
 //! followed, no proxy is taken from the environment, bodies are read up to a bound, and what failed is told apart by
 //! whether anything can have been sent. The texts of failures are fixed words: no URL, no host, no header can be in one.
 
+use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use reqwest::{Client, ClientBuilder, Response};
@@ -23,6 +25,8 @@ const IDLE_FRESH: Duration = Duration::from_secs(1);
 pub struct Net {
     repeatable: Client,
     fresh: Client,
+    /// For requests that have less time than connecting may take: by how long it may take there, and what is kept idle.
+    hurried: Arc<Mutex<BTreeMap<(Duration, Duration), Client>>>,
 }
 
 impl Net {
@@ -32,7 +36,7 @@ impl Net {
     /// # Errors
     /// [`NetError`] when TLS cannot be set up at all.
     pub fn new() -> Result<Self, NetError> {
-        Ok(Self { repeatable: build(IDLE)?, fresh: build(IDLE_FRESH)? })
+        Ok(Self { repeatable: build(IDLE, CONNECT)?, fresh: build(IDLE_FRESH, CONNECT)?, hurried: Arc::default() })
     }
 
     /// For what may be repeated: models, and tools that are `read_only` or `idempotent`.
@@ -46,18 +50,45 @@ impl Net {
     pub fn fresh(&self) -> &Client {
         &self.fresh
     }
+
+    /// As [`Net::repeatable`], for requests with this total timeout.
+    #[must_use]
+    pub fn repeatable_within(&self, total: Duration) -> Client {
+        self.within(total, IDLE, &self.repeatable)
+    }
+
+    /// As [`Net::fresh`], for requests with this total timeout: connecting gets a part of it only, so that a connection
+    /// that is never made is known as that, and not as a request whose outcome nobody knows.
+    #[must_use]
+    pub fn fresh_within(&self, total: Duration) -> Client {
+        self.within(total, IDLE_FRESH, &self.fresh)
+    }
+
+    fn within(&self, total: Duration, idle: Duration, usual: &Client) -> Client {
+        if total > CONNECT {
+            return usual.clone();
+        }
+        let connect = total * 3 / 4;
+        let mut hurried = self.hurried.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = hurried.get(&(connect, idle)) {
+            return client.clone();
+        }
+        let client = build(idle, connect).unwrap_or_else(|_| usual.clone());
+        hurried.insert((connect, idle), client.clone());
+        client
+    }
 }
 
-fn build(idle: Duration) -> Result<Client, NetError> {
-    if let Ok(client) = base(idle).build() {
+fn build(idle: Duration, connect: Duration) -> Result<Client, NetError> {
+    if let Ok(client) = base(idle, connect).build() {
         return Ok(client);
     }
     tracing::warn!("no trusted certificates on this machine: https endpoints cannot be reached");
-    base(idle).tls_certs_only([]).build().map_err(|_| NetError)
+    base(idle, connect).tls_certs_only([]).build().map_err(|_| NetError)
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is the door for outbound HTTP")]
-fn base(idle: Duration) -> ClientBuilder {
+fn base(idle: Duration, connect: Duration) -> ClientBuilder {
     Client::builder()
         .user_agent(USER_AGENT)
         .redirect(reqwest::redirect::Policy::none())
@@ -65,7 +96,7 @@ fn base(idle: Duration) -> ClientBuilder {
         .no_proxy()
         .referer(false)
         .tcp_nodelay(true)
-        .connect_timeout(CONNECT)
+        .connect_timeout(connect)
         .pool_idle_timeout(idle)
 }
 
@@ -96,7 +127,8 @@ impl Failure {
             return Self::NotSent(connecting(error));
         }
         if error.is_timeout() {
-            // Also a total timeout that ends while still connecting: which of the two it was cannot be seen.
+            // Also a total timeout that ends while still connecting: which of the two it was cannot be seen
+            // (`Net::fresh_within` keeps the two apart).
             return Self::Lost("there was no complete answer within the timeout");
         }
         if error.is_decode() {
@@ -229,6 +261,28 @@ mod tests {
         });
         let failure = read_bounded(sent.unwrap(), 100).await.unwrap_err();
         assert_eq!(failure, Failure::Lost("there was no complete answer within the timeout"));
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_is_never_made_is_not_a_lost_request_however_short_the_time() {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = socket.listen(1).unwrap();
+        let address = listener.local_addr().unwrap();
+        // Nobody accepts: when the queue is full, connecting hangs.
+        let mut queue = Vec::new();
+        while let Ok(peer) =
+            tokio::time::timeout(Duration::from_millis(50), tokio::net::TcpStream::connect(address)).await
+        {
+            queue.push(peer.unwrap());
+        }
+        let net = Net::new().unwrap();
+        let total = Duration::from_millis(200);
+        for client in [net.fresh_within(total), net.repeatable_within(total), net.fresh_within(total)] {
+            let error = client.get(format!("http://{address}/")).timeout(total).send().await.unwrap_err();
+            assert_eq!(Failure::of(&error), Failure::NotSent("no connection could be made in time"));
+        }
+        assert_eq!(net.hurried.lock().unwrap().len(), 2);
     }
 
     #[tokio::test]
