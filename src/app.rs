@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ use tokio_util::task::TaskTracker;
 use crate::agent::Agents;
 use crate::config::Config;
 use crate::engine::{self, Engine, Parts};
+use crate::http::agents::list::{AgentCard, ToolCard};
+use crate::http::origin::Origins;
 use crate::http::{self, Http};
 use crate::model::ModelClient;
 use crate::model::openai::OpenAi;
@@ -50,7 +53,7 @@ pub fn check(config: &Config, mistakes: &mut Mistakes) {
         settings.check(mistakes, &["models", &name]);
     }
     for (name, script) in config.scripts() {
-        let _ = Scripted::load(name, script, config.base(), Arc::clone(&clock), mistakes);
+        let _ = Scripted::load(name, script, Path::new(""), Arc::clone(&clock), mistakes);
     }
     if let Ok(net) = Net::new() {
         let catalog = Catalog::build(config.tools(), &net, &Arc::default(), mistakes);
@@ -85,7 +88,7 @@ pub async fn serve(config: Config, options: ServeOptions) -> anyhow::Result<()> 
     };
     tracing::info!(address = %service.address, "listening");
     if demo {
-        crate::cli::print_demonstration(service.address);
+        demonstrate(service.address);
     }
     tokio::select! {
         _ = terminate.recv() => {}
@@ -149,16 +152,21 @@ impl Service {
             settings: engine::Settings { max_running: config.server.max_running as usize, ..Default::default() },
         });
         let (stop, handlers) = (CancellationToken::new(), TaskTracker::new());
-        let metrics = metrics.unwrap_or_default();
+        let metrics = match metrics {
+            Some(metrics) => metrics,
+            None => Metrics::new()?,
+        };
         let measured = store.clone();
-        let router = http::router(Http {
+        let public_url = config.server.public_url.clone().unwrap_or_else(|| format!("http://{address}"));
+        let router = http::router(Arc::new(Http {
             engine: Arc::clone(&engine),
             store: store.clone(),
-            agents: offers(&rooms.agents, &rooms.catalog),
+            agents: cards(&rooms.agents, &rooms.catalog),
             authenticator: Arc::from(config.authenticator()),
             ids,
+            origins: Origins::new(&public_url, &config.server.cors_origins),
             settings: http::Settings {
-                public_url: config.server.public_url.clone().unwrap_or_else(|| format!("http://{address}")),
+                public_url,
                 request_url: config.server.request_url.clone(),
                 cors_origins: config.server.cors_origins.clone(),
                 wait: config.server.wait,
@@ -170,7 +178,7 @@ impl Service {
                 let (metrics, store) = (metrics.clone(), measured.clone());
                 Box::pin(async move { metrics.render(&census(&store).await) })
             }),
-        });
+        }));
         let (server, worker) = (serving(listener, router, stop.clone()), working(Arc::clone(&engine)));
         Ok(Self { address, engine, store, stop, handlers, server, worker })
     }
@@ -249,7 +257,7 @@ impl Rooms {
             models.insert(name, Arc::new(client));
         }
         for (name, script) in config.scripts() {
-            if let Some(script) = Scripted::load(name, script, config.base(), Arc::clone(clock), &mut mistakes) {
+            if let Some(script) = Scripted::load(name, script, Path::new(""), Arc::clone(clock), &mut mistakes) {
                 models.insert(name.to_owned(), Arc::new(script));
             }
         }
@@ -262,13 +270,22 @@ impl Rooms {
 }
 
 /// The agents as `GET /v1/agents` shows them.
-fn offers(agents: &Agents, catalog: &Catalog) -> Vec<http::Offer> {
-    let offers = agents.all().map(|agent| http::Offer {
-        agent: Arc::clone(agent),
+fn cards(agents: &Agents, catalog: &Catalog) -> Vec<AgentCard> {
+    let tool = |name: &String| {
+        let spec = &catalog.get(name)?.spec;
+        Some(ToolCard { name: spec.name.clone(), description: spec.description.clone(), effect: spec.effect })
+    };
+    let cards = agents.all().map(|agent| AgentCard {
+        name: agent.name.clone(),
+        description: agent.description.clone(),
+        version: agent.version.clone(),
         default: agent.name == agents.default_name(),
-        tools: agent.tools.iter().filter_map(|name| catalog.get(name)).map(|entry| entry.spec.clone()).collect(),
+        tools: agent.tools.iter().filter_map(tool).collect(),
+        sub_agents: agent.sub_agents.iter().map(|sub| sub.agent.clone()).collect(),
+        human: agent.human.iter().map(|kind| kind.as_str().to_owned()).collect(),
+        open_to: agent.open_to.clone(),
     });
-    offers.collect()
+    cards.collect()
 }
 
 async fn census(store: &Store) -> Census {
@@ -296,5 +313,27 @@ pub async fn migrate(config: &Config) -> anyhow::Result<()> {
 /// The OpenAPI document.
 #[must_use]
 pub fn openapi() -> String {
-    http::openapi_json()
+    http::openapi::openapi_json()
+}
+
+/// Prints what to try, and that the model is scripted.
+fn demonstrate(address: SocketAddr) {
+    let text = format!(
+        "\
+Holdpoint runs its built-in demonstration at http://{address} (no accounts, SQLite in ./holdpoint.db).
+Its model is scripted: it plays a small refund conversation from a file, it is no language model.
+
+1. Post a task. The refund is over 20, so it is held; the answer shows `pending`.
+
+   curl -s http://{address}/v1/tasks -H 'Content-Type: application/json' -d '{{\"input\": \"Please refund 120 for order 17\"}}'
+
+2. Approve it: POST to the `approval_url` of that answer, or open its `url` in a browser.
+
+   curl -s -X POST http://{address}/resume/REQUEST_ID/approve
+
+3. Look around: http://{address}/docs. A configuration of your own: `holdpoint init`, then
+   `holdpoint serve --config holdpoint.yaml`.
+"
+    );
+    let _ = std::io::Write::write_all(&mut std::io::stdout().lock(), text.as_bytes());
 }

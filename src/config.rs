@@ -30,6 +30,7 @@ pub mod layers;
 pub mod parts;
 pub mod report;
 pub mod required;
+pub mod rooms;
 pub mod rules;
 pub mod schema;
 pub mod settings;

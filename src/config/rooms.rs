@@ -1,10 +1,10 @@
 //! The typed settings as each room wants them. What must stay true: a room never imports config.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use crate::config::Config;
-use crate::config::parts::{Decide, ToolSettings};
+use crate::config::parts::ToolSettings;
+use crate::config::rules::Decide;
 use crate::config::settings::Provider;
 use crate::model::openai;
 use crate::policy::{self, Expiry, Rule, RuleApprovers};
@@ -116,7 +116,7 @@ impl Config {
         rules.collect()
     }
 
-    /// The database; a relative SQLite path is the file's.
+    /// The database.
     #[must_use]
     pub fn store(&self, permit_unsafe: bool) -> store::Settings {
         let database = &self.database;
@@ -128,12 +128,6 @@ impl Config {
             migrate: database.migrate,
             unsafe_ok: permit_unsafe,
         }
-    }
-
-    /// Where relative paths of scripts begin.
-    #[must_use]
-    pub fn base(&self) -> &Path {
-        &self.directory
     }
 }
 

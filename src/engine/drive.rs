@@ -10,7 +10,6 @@ use futures_util::future::try_join;
 use super::Engine;
 use super::live::Live;
 use crate::agent::Agent;
-use crate::model::ModelClient;
 use crate::store::CommitError;
 use crate::task::change::LeaseChange;
 use crate::task::failure::{Failure, FailureCode};

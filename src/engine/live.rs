@@ -217,8 +217,9 @@ impl Live {
         self.idempotency = None;
     }
 
-    /// What the driver knows and the journal does not.
-    pub(super) fn budget(&self, limits: &Limits, grace: Duration, own_replica: &str) -> Budget {
+    /// What the driver knows and the journal does not. An attempt may still be running until its lease (`grace`) and its
+    /// tool's timeout are over, unless its process is `gone`.
+    pub(super) fn budget(&self, limits: &Limits, grace: Duration, gone: impl Fn(&str) -> bool) -> Budget {
         let mut budget = Budget::default();
         let ran = self.progress.ran + self.progress.running_since.map_or(Duration::ZERO, |since| self.now.since(since));
         if self.progress.turns_since_message >= limits.max_model_calls {
@@ -229,7 +230,7 @@ impl Live {
         for standing in self.progress.unfinished() {
             let Phase::Started(start) = &standing.phase else { continue };
             let over = start.at + start.timeout + grace;
-            if start.replica != own_replica && self.now < over {
+            if !gone(&start.replica) && self.now < over {
                 budget.running.insert(standing.call.tool_call_id);
             }
         }

@@ -37,7 +37,9 @@ impl Engine {
     }
 
     pub(super) fn budget(&self, live: &Live, agent: &Agent) -> Budget {
-        let mut budget = live.budget(&agent.limits, self.settings.lease, &self.replica, self.store.is_sole());
+        // Nobody else serves this database, or it is this process, which knows its own flights.
+        let gone = |replica: &str| self.store.is_sole() || replica == self.replica;
+        let mut budget = live.budget(&agent.limits, self.settings.lease, gone);
         budget.running.extend(self.in_flight.lock().iter().copied());
         budget
     }
@@ -133,7 +135,7 @@ impl Engine {
         };
         let args = match arguments::read(&standing.call.arguments_text, &entry.schema) {
             Ok(args) => args,
-            Err(reason) => return Judgement::invalid(reason),
+            Err(misfits) => return Judgement::invalid(misfits.to_string()),
         };
         let metadata: Value = serde_json::from_str(&live.row.metadata).unwrap_or_default();
         let (row, groups) = (live.row.clone(), live.progress.groups.clone());

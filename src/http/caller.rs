@@ -28,6 +28,7 @@ impl From<AuthError> for Problem {
             AuthError::Missing => Self::new(Code::Unauthorized, "Send a key: Authorization: Bearer <key>."),
             AuthError::Wrong => Self::new(Code::Unauthorized, "The key is not known."),
             AuthError::Forbidden(detail) => Self::forbidden(detail),
+            AuthError::BadHeader(detail) => Self::bad_request(detail),
         }
     }
 }

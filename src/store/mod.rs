@@ -187,6 +187,12 @@ struct At {
 }
 
 impl Store {
+    /// Whether this process is the only one that serves the database (SQLite): whoever held a lease before is gone.
+    #[must_use]
+    pub fn is_sole(&self) -> bool {
+        matches!(self.inner.db.engine, Engine::Sqlite { .. })
+    }
+
     /// Opens the database: takes the lock on a SQLite file, refuses a Postgres that may lose what it confirmed, and
     /// brings the schema up to date (`migrate: true`) or refuses one that is not what this binary knows.
     pub async fn open(settings: &Settings, clock: Arc<dyn crate::world::Clock>) -> Result<Self, OpenError> {
