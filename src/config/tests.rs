@@ -291,6 +291,17 @@ fn a_file_that_is_damaged_anywhere_is_read_to_its_end() {
 }
 
 #[test]
+fn relative_paths_are_the_files() {
+    let text = WHOLE.replace("working_dir: /srv/ops", "working_dir: ops").replace("env: [PATH]", "env: [PATH, GONE]");
+    let text = text.replace("script: builtin:refunds", "script: rules.yaml");
+    let (config, report) = with(&text, &[], &Flags::default()).unwrap();
+    assert_eq!(config.tools["ShellCommand"].shell.as_ref().unwrap().working_dir, "/etc/holdpoint/ops");
+    assert_eq!(config.models["demo"].script.as_deref(), Some("/etc/holdpoint/rules.yaml"));
+    assert_eq!(config.tools["ShellCommand"].shell.as_ref().unwrap().env.0["GONE"], None);
+    assert_eq!(report.warnings.len(), 1, "{report}");
+}
+
+#[test]
 fn a_password_in_the_databases_address_is_a_secret() {
     let (config, _) =
         with(&WHOLE.replace("sqlite://holdpoint.db", "postgres://u:pass%20word-12@h/d"), &[], &Flags::default())
