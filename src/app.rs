@@ -77,7 +77,7 @@ pub async fn serve(config: Config, options: ServeOptions) -> anyhow::Result<()> 
         anyhow::bail!("--restored is not supported by this version");
     }
     let metrics = telemetry::init(options.log_format, config.log.as_deref())?;
-    crate::tool::shell::make_undumpable();
+    crate::tool::shell::make_undumpable().context("this process could not be made undumpable")?;
     let demo = config.demo;
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     let world: (Arc<dyn Clock>, Arc<dyn Ids>) = (Arc::new(SystemClock), Arc::new(RandomIds));
@@ -308,6 +308,12 @@ async fn census(store: &Store) -> Census {
 pub async fn migrate(config: &Config) -> anyhow::Result<()> {
     Store::migrate(&config.store(true), Arc::new(SystemClock)).await?;
     Ok(())
+}
+
+/// Guards one shell command: reads what to run from standard input. The exit code.
+#[must_use]
+pub fn guard() -> u8 {
+    u8::try_from(crate::tool::guard::guard_main(&[])).unwrap_or(1)
 }
 
 /// The OpenAPI document.

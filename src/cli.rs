@@ -53,6 +53,9 @@ enum Command {
     Health(Common),
     /// Print the version.
     Version,
+    /// The guard of one shell command: the service starts it, nobody else.
+    #[command(name = "__guard", hide = true)]
+    Guard,
 }
 
 /// Where the configuration is, and what lies over it.
@@ -109,6 +112,7 @@ pub fn run_with(arguments: impl IntoIterator<Item = std::ffi::OsString>, environ
         },
         Command::Openapi => print(&app::openapi()),
         Command::Health(common) => health(&common, environment),
+        Command::Guard => app::guard(),
         Command::Version => print(&format!("holdpoint {}\n", env!("CARGO_PKG_VERSION"))),
     }
 }

@@ -259,8 +259,8 @@ fn fill(config: &mut Config, root: &Node, environment: &Environment, directory: 
         let Some(shell) = &mut tool.shell else { continue };
         let at = ["tools", name, "shell", "working_dir"];
         shell.working_dir = place(&at, &shell.working_dir);
-        if shell.working_dir.is_empty() || shell.working_dir == "." {
-            ".".clone_into(&mut shell.working_dir);
+        if let Ok(absolute) = std::path::absolute(&shell.working_dir) {
+            shell.working_dir = absolute.display().to_string();
         }
         for (variable, value) in &mut shell.env.0 {
             if value.is_none() {
@@ -271,7 +271,6 @@ fn fill(config: &mut Config, root: &Node, environment: &Environment, directory: 
                 }
             }
         }
-        shell.env.0.retain(|_, value| value.is_some());
     }
     if from_file(&["database", "url"]) {
         config.database.url = Secret::new(sqlite_beside(config.database.url.reveal(), directory));

@@ -125,7 +125,7 @@ impl Method {
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ShellToolSettings {
-    /// Where it runs; default the file's own directory. A relative path is the file's.
+    /// Where it runs; default the file's own directory. A relative path is the file's. Absolute once the file was read.
     pub working_dir: String,
     /// How long one attempt may take; `10m` at most.
     #[serde(with = "duration_text")]
@@ -150,8 +150,8 @@ impl Default for ShellToolSettings {
     }
 }
 
-/// A command's environment. `None` is a name that is passed on from the service's own; it is filled in when the file
-/// was read, and taken out where the service has no such variable.
+/// A command's environment. A name of a list is passed on from the service's own: its value is filled in when the file
+/// was read, and stays `None` where the service has no such variable.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ShellEnv(pub BTreeMap<String, Option<Secret<String>>>);
 

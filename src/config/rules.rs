@@ -37,7 +37,13 @@ pub struct RuleSettings {
     /// What a rejection of every call does.
     pub on_reject: Then,
     /// Which answers an approval allows; default: all.
+    #[schemars(schema_with = "allow_schema")]
     pub allow: Vec<Action>,
+}
+
+fn allow_schema(_: &mut SchemaGenerator) -> Schema {
+    let words = ["approve", "reject", "edit", "respond"];
+    json_schema!({"type": "array", "items": {"enum": words}, "minItems": 1, "default": words})
 }
 
 impl Default for RuleSettings {

@@ -273,6 +273,43 @@ fn what_the_rooms_find_is_reported_beside_the_rest_but_not_twice() {
 }
 
 #[test]
+fn a_file_that_is_damaged_anywhere_is_read_to_its_end() {
+    let lines: Vec<&str> = WHOLE.lines().collect();
+    for at in 0..lines.len() {
+        let (key, _) = lines[at].split_once(':').unwrap_or((lines[at], ""));
+        for instead in
+            [String::new(), format!("{key}: 7"), format!("{key}: [x]"), format!("{key}: {{ x: y }}"), format!("{key}:")]
+        {
+            let mut damaged = lines.clone();
+            damaged[at] = &instead;
+            let _ = read(&damaged.join("\n"));
+        }
+    }
+    for (end, _) in WHOLE.char_indices().step_by(37) {
+        let _ = read(&WHOLE[..end]);
+    }
+}
+
+#[test]
+fn relative_paths_are_the_files() {
+    let text = WHOLE.replace("working_dir: /srv/ops", "working_dir: ops").replace("env: [PATH]", "env: [PATH, GONE]");
+    let text = text.replace("script: builtin:refunds", "script: rules.yaml");
+    let (config, report) = with(&text, &[], &Flags::default()).unwrap();
+    assert_eq!(config.tools["ShellCommand"].shell.as_ref().unwrap().working_dir, "/etc/holdpoint/ops");
+    assert_eq!(config.models["demo"].script.as_deref(), Some("/etc/holdpoint/rules.yaml"));
+    assert_eq!(config.tools["ShellCommand"].shell.as_ref().unwrap().env.0["GONE"], None);
+    assert_eq!(report.warnings.len(), 1, "{report}");
+}
+
+#[test]
+fn a_password_in_the_databases_address_is_a_secret() {
+    let (config, _) =
+        with(&WHOLE.replace("sqlite://holdpoint.db", "postgres://u:pass%20word-12@h/d"), &[], &Flags::default())
+            .unwrap();
+    assert_eq!(config.redactor().clean("it said pass word-12"), "it said [secret database.url]");
+}
+
+#[test]
 fn a_tool_of_every_kind_has_its_parameters() {
     let config = read(WHOLE).unwrap();
     assert_eq!(config.tools["ShellCommand"].filled_parameters()["required"], serde_json::json!(["command"]));
