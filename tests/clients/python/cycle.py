@@ -8,9 +8,17 @@ from http import HTTPStatus
 import holdpoint_client
 from holdpoint_client import Client
 from holdpoint_client.api.requests import approve_request, get_request
-from holdpoint_client.api.tasks import create_task, list_items
-from holdpoint_client.models import AgentTask, ApproveRequestBody, CreateTask, ItemList, TaskStatus
-from holdpoint_client.models import InterventionRequest, Problem, ToolResult
+from holdpoint_client.api.tasks import create_task, list_task_items
+from holdpoint_client.models import (
+    AgentTask,
+    ApproveBody,
+    CreateTask,
+    InterventionRequest,
+    ItemList,
+    Problem,
+    TaskStatus,
+    ToolResultItem,
+)
 
 
 def import_everything() -> int:
@@ -37,7 +45,7 @@ def main(base_url: str) -> None:
     assert isinstance(found, InterventionRequest), found
     assert found.status == "pending", found
 
-    answer = ApproveRequestBody(reason="agreed by phone", digest=request.digest)
+    answer = ApproveBody(reason="agreed by phone", digest=request.digest)
     approved = approve_request.sync_detailed(request.request_id, client=client, body=answer)
     assert approved.status_code == HTTPStatus.OK, approved
     assert isinstance(approved.parsed, AgentTask), approved
@@ -49,10 +57,10 @@ def main(base_url: str) -> None:
     assert isinstance(late.parsed, Problem), late
     assert late.parsed.code == "already_decided", late
 
-    journal = list_items.sync(task.task_id, client=client, limit=200)
+    journal = list_task_items.sync(task.task_id, client=client, limit=200)
     assert isinstance(journal, ItemList), journal
     call = request.tool_calls[0].tool_call_id
-    ran = [item.outcome for item in journal.items if isinstance(item, ToolResult) and item.tool_call_id == call]
+    ran = [item.outcome for item in journal.items if isinstance(item, ToolResultItem) and item.tool_call_id == call]
     assert ran == ["succeeded"], ran
 
     print("the Python client created, approved and completed a task")

@@ -27,7 +27,8 @@ assert(call, "an approval shows the call it is about");
 assert.equal(typeof call.arguments_text, "string");
 
 const found = await client.GET("/resume/{request_id}", { params: { path: { request_id: request.request_id } } });
-assert.equal(found.data?.status, "pending");
+assert(typeof found.data === "object", "JSON, not the page for a person");
+assert.equal(found.data.status, "pending");
 
 const approval = {
   params: { path: { request_id: request.request_id } },
