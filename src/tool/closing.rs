@@ -106,12 +106,11 @@ impl Rewriter<'_> {
             let number = self.targets.get(&target).copied().unwrap_or_default();
             let (reference, close) = target;
             self.close = close;
-            let copy = match resolve(self.root, &reference) {
-                Some(found) => self.open(found, &reference),
-                None => {
-                    self.flaws.insert(format!("has a `$ref` to `{}`, where there is no schema", short(&reference)));
-                    Value::Bool(false)
-                }
+            let copy = if let Some(found) = resolve(self.root, &reference) {
+                self.open(found, &reference)
+            } else {
+                self.flaws.insert(format!("has a `$ref` to `{}`, where there is no schema", short(&reference)));
+                Value::Bool(false)
             };
             copies.insert(number.to_string(), copy);
         }

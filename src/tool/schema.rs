@@ -194,12 +194,12 @@ fn list_of<'s>(members: &'s Map<String, Value>, keyword: &str) -> &'s [Value] {
 fn meta_flaw(error: &ValidationError<'_>) -> String {
     let place = error.instance_path().to_string();
     let place = if place.is_empty() { "its top".to_owned() } else { cut(&place, NAME).to_owned() };
-    match error.kind() {
-        ValidationErrorKind::Format { format } if format == "regex" => {
-            format!("at {place}: the pattern is not one the linear engine can run")
-        }
-        kind => format!("at {place}: {}", expectation(kind)),
+    if let ValidationErrorKind::Format { format } = error.kind()
+        && format == "regex"
+    {
+        return format!("at {place}: the pattern is not one the linear engine can run");
     }
+    format!("at {place}: {}", expectation(error.kind()))
 }
 
 fn misfits(error: &ValidationError<'_>) -> Vec<Misfit> {

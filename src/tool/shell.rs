@@ -3,6 +3,7 @@
 //! without the guard's report the outcome is unknown.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::io;
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -207,11 +208,11 @@ impl ShellTool {
         };
         for (label, text) in [("stdout", out_shown), ("stderr", err_shown)] {
             if !text.is_empty() {
-                content.push_str(&format!("\n{label}:\n{}", text.trim_end_matches('\n')));
+                let _ = write!(content, "\n{label}:\n{}", text.trim_end_matches('\n'));
             }
         }
         if cut {
-            content.push_str(&format!("\n[cut: there was more than {limit} bytes of output]"));
+            let _ = write!(content, "\n[cut: there was more than {limit} bytes of output]");
         }
         if end == End::Code(0) {
             ToolAnswer::Succeeded { content, http_status: None }

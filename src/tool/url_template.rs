@@ -2,6 +2,7 @@
 //! or which segment of the path it stands in; it can only be the text of one segment, or of one value of the query.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use reqwest::Url;
@@ -115,7 +116,7 @@ impl UrlTemplate {
             if !query.is_empty() && !query.ends_with('&') {
                 query.push('&');
             }
-            query.push_str(&format!("{}={}", encoded(name), encoded(&text)));
+            let _ = write!(query, "{}={}", encoded(name), encoded(&text));
         }
         let mut whole = format!("{}{path}", self.start);
         if let Some(query) = query {
@@ -230,6 +231,7 @@ fn short(name: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
@@ -324,5 +326,25 @@ mod tests {
         assert_eq!(template.origin, "https://h");
         assert!(template.needs_credential());
         assert_eq!(template.arguments().collect::<Vec<_>>(), [("x", true), ("z", false)]);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_filled_in_stays_in_its_segment(id in any::<String>(), other in "[./%2eE\\\\?#@:]{0,6}") {
+            for text in [id, other] {
+                let template = UrlTemplate::read("http://h:81/a/{id}/b?x={id}").unwrap();
+                let Ok(url) = template.fill(&json!({"id": text, "n": text}), true) else {
+                    prop_assert!(matches!(text.as_str(), "" | "." | ".."));
+                    continue;
+                };
+                prop_assert_eq!((url.scheme(), url.host_str(), url.port()), ("http", Some("h"), Some(81)));
+                let segments: Vec<&str> = url.path_segments().unwrap().collect();
+                prop_assert_eq!((segments.len(), segments[0], segments[2]), (3, "a", "b"));
+                prop_assert_eq!(percent_decode_str(segments[1]).decode_utf8().unwrap(), text.as_str());
+                let query: Vec<(String, String)> = url.query_pairs().into_owned().collect();
+                prop_assert_eq!(query, [("x".to_owned(), text.clone()), ("n".to_owned(), text.clone())]);
+                prop_assert_eq!(url.fragment(), None);
+            }
+        }
     }
 }

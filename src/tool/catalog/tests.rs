@@ -3,6 +3,7 @@
 use super::*;
 use crate::secret::Secret;
 
+#[expect(clippy::needless_pass_by_value, reason = "the tests write the value in place")]
 fn http(method: &str, url: &str, parameters: Value) -> Settings {
     Settings {
         description: "Texts are not part of it.".to_owned(),

@@ -233,8 +233,14 @@ async fn what_provably_was_not_sent_is_a_failure() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let closed = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
-    let (plain, _seen) = endpoint(vec![answer("200 OK", b"")]).await;
-    for url in [closed, plain.replace("http:", "https:")] {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let no_tls = format!("https://{}", listener.local_addr().unwrap());
+    #[expect(clippy::disallowed_methods, reason = "the fake endpoint of a test")]
+    tokio::spawn(async move {
+        let (mut peer, _) = listener.accept().await.unwrap();
+        let _ = peer.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+    });
+    for url in [closed, no_tls] {
         let answer = tool(Method::POST, url).call(&invocation("{}")).await;
         let ToolAnswer::Failed { content, http_status: None } = answer else { panic!("{answer:?}") };
         assert!(content.starts_with("The tool `pay` failed before anything was sent: "), "{content}");

@@ -248,3 +248,9 @@ fn settings_that_cannot_be_are_mistakes() {
         assert_eq!(wrong.mistakes().len(), 1, "{wrong:?}");
     }
 }
+
+#[test]
+fn an_undumpable_process_is_one() {
+    make_undumpable().unwrap();
+    assert_eq!(rustix::process::dumpable_behavior().unwrap(), DumpableBehavior::NotDumpable);
+}
