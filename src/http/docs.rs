@@ -45,7 +45,8 @@ pub async fn get_openapi() -> Response {
 )]
 pub async fn get_docs() -> Result<Response, Problem> {
     let file = serve("index.html", CONFIG.clone()).ok().flatten().ok_or_else(Problem::not_found)?;
-    let page = String::from_utf8_lossy(&file.bytes).replace("=\"./", "=\"docs/").replace("=\"index.css", "=\"docs/index.css");
+    let page =
+        String::from_utf8_lossy(&file.bytes).replace("=\"./", "=\"docs/").replace("=\"index.css", "=\"docs/index.css");
     Ok(([(CONTENT_TYPE, "text/html; charset=utf-8"), (CONTENT_SECURITY_POLICY, POLICY)], page).into_response())
 }
 

@@ -114,8 +114,7 @@ fn per_call(decisions: Value, at: &str, errors: &mut Errors) -> Option<AnswerBod
 fn one_call(fields: &mut Fields, errors: &mut Errors) -> Option<(CallAnswer, Option<Then>)> {
     let word = fields.take("action");
     let known = [Action::Approve, Action::Reject, Action::Edit, Action::Respond];
-    let Some(action) =
-        known.into_iter().find(|action| word.as_ref().and_then(Value::as_str) == Some(action.as_str()))
+    let Some(action) = known.into_iter().find(|action| word.as_ref().and_then(Value::as_str) == Some(action.as_str()))
     else {
         errors.add(&fields.pointer("action"), "`approve`, `reject`, `edit` or `respond`");
         return None;
@@ -154,7 +153,10 @@ mod tests {
         let whole = |action, then| AnswerBody::Whole { action, reason: None, then, response: None, result: None };
         let body = |body| read(body, None).unwrap().body;
         assert_eq!(body(json!({"action": "approve"})), whole(Action::Approve, None));
-        assert_eq!(body(json!({"action": "reject", "then": "cancel_root"})), whole(Action::Reject, Some(Then::CancelRoot)));
+        assert_eq!(
+            body(json!({"action": "reject", "then": "cancel_root"})),
+            whole(Action::Reject, Some(Then::CancelRoot))
+        );
         assert_eq!(body(json!({"action": "retry", "reason": null})), whole(Action::Retry, None));
         assert_eq!(read(json!({}), Some(Action::Approve)).unwrap().body, whole(Action::Approve, None));
         let AnswerBody::Whole { result, .. } = body(json!({"action": "respond", "result": null})) else { panic!() };

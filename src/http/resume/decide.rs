@@ -10,9 +10,9 @@ use http::header::LOCATION;
 
 use super::answer;
 use crate::http::body::{Posted, Written};
-use crate::http::headers::MoveHeaders;
 use crate::http::moved::{self, Done, insert, perform};
 use crate::http::operation::{Door, Id, Op, SMALL};
+use crate::http::params::MoveHeaders;
 use crate::http::problem::{Code, Problem, prefix};
 use crate::http::wire::{body::DecisionBody, task::AgentTask};
 use crate::http::{Http, read};

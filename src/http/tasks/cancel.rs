@@ -8,9 +8,9 @@ use axum::response::{IntoResponse, Response};
 
 use super::nothing;
 use crate::http::body::Posted;
-use crate::http::headers::KeyHeader;
 use crate::http::moved::{perform, replayed};
 use crate::http::operation::{Door, Id, Op, SMALL};
+use crate::http::params::KeyHeader;
 use crate::http::problem::{Code, Problem};
 use crate::http::wire::task::AgentTask;
 use crate::http::{Http, read};

@@ -11,10 +11,10 @@ use crate::http::Http;
 use crate::http::body::Posted;
 use crate::http::caller::must_create;
 use crate::http::fields::{Errors, Fields};
-use crate::http::headers::MoveHeaders;
 use crate::http::message;
 use crate::http::moved::{Done, answer, perform};
 use crate::http::operation::{Door, LARGE, Op};
+use crate::http::params::MoveHeaders;
 use crate::http::problem::{Code, Problem};
 use crate::http::wire::{body::CreateTask, task::AgentTask};
 

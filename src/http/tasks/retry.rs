@@ -7,9 +7,9 @@ use axum::response::Response;
 
 use super::nothing;
 use crate::http::body::Posted;
-use crate::http::headers::MoveHeaders;
 use crate::http::moved::{Done, answer, perform};
 use crate::http::operation::{Door, Id, Op, SMALL};
+use crate::http::params::MoveHeaders;
 use crate::http::problem::{Code, Problem};
 use crate::http::wire::task::AgentTask;
 use crate::http::{Http, read};

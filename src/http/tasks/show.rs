@@ -10,9 +10,9 @@ use http::HeaderMap;
 use http::header::HeaderName;
 
 use crate::http::caller::Who;
-use crate::http::headers::WaitHeader;
 use crate::http::moved::insert;
 use crate::http::operation::{Door, Id, Op, SMALL};
+use crate::http::params::WaitHeader;
 use crate::http::prefer::Prefer;
 use crate::http::problem::{Code, Problem};
 use crate::http::wire::task::AgentTask;
