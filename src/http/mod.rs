@@ -116,12 +116,12 @@ pub fn router(http: Arc<Http>) -> Router {
     let guarded = |op: &'static Op, methods: MethodRouter<Arc<Http>>| {
         methods.route_layer(from_fn_with_state((http.clone(), op), guard))
     };
-    let mut routes = OpenApiRouter::new();
+    let mut described = OpenApiRouter::new();
     for (op, (schemas, paths, methods)) in operations() {
-        routes = routes.routes((schemas, paths, guarded(op, methods)));
+        described = described.routes((schemas, paths, guarded(op, methods)));
     }
-    let (router, _) = routes.split_for_parts();
-    let router = router
+    let (plain, _) = described.split_for_parts();
+    let router = plain
         .route("/docs/", guarded(&docs::ASSETS, get(docs::get_docs_folder)))
         .route("/docs/{*name}", guarded(&docs::ASSETS, get(docs::get_docs_asset)));
     wrapped(router, http)
@@ -137,7 +137,6 @@ fn wrapped(router: Router<Arc<Http>>, http: Arc<Http>) -> Router {
     Router::new().fallback_service(inner).layer(from_fn_with_state(http, edge::edge))
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "the layer's signature")]
 fn panicked(_: Box<dyn Any + Send + 'static>) -> Response {
     tracing::error!("an operation panicked");
     Problem::internal().into_response()

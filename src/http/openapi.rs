@@ -1,4 +1,4 @@
-//! The OpenAPI document, made from the operations and the wire types. What their derives cannot say is added here:
+//! The document of the API (`OpenAPI` 3.1), made from the operations and the wire types. What their derives cannot say is added here:
 //! that the members of an answer are always there, the tags that tell variants apart, the problems of each operation,
 //! and examples, which are written by the same code as the answers.
 
@@ -47,18 +47,17 @@ fn document() -> Value {
         routes = routes.routes(methods);
     }
     let mut document = serde_json::to_value(routes.into_openapi()).unwrap_or_default();
-    document["security"] = json!([{ "bearer": [] }]);
-    document["components"]["securitySchemes"] = json!({
-        "bearer": { "type": "http", "scheme": "bearer", "description": "A key of the operator's `auth.api_keys`." }
-    });
+    put(&mut document, &["security"], json!([{ "bearer": [] }]));
+    let bearer =
+        json!({ "type": "http", "scheme": "bearer", "description": "A key of the operator's `auth.api_keys`." });
+    put(&mut document, &["components", "securitySchemes", "bearer"], bearer);
     for operation in every_operation(&mut document) {
         let id = operation.get("operationId").and_then(Value::as_str).unwrap_or_default().to_owned();
         if let Some(op) = problems.get(id.as_str()) {
             finish(operation, op);
         }
     }
-    let schemas = &mut document["components"]["schemas"];
-    if let Some(schemas) = schemas.as_object_mut() {
+    if let Some(schemas) = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut) {
         for (name, schema) in schemas.iter_mut() {
             complete(name, schema);
         }
@@ -105,7 +104,7 @@ fn finish(operation: &mut Map<String, Value>, op: &Op) {
         let id = json!({
             "description": "The id of this HTTP request", "schema": { "type": "string", "format": "uuid" }
         });
-        response["headers"]["X-Request-Id"] = id;
+        put(response, &["headers", "X-Request-Id"], id);
     }
 }
 
@@ -127,11 +126,18 @@ fn response(codes: &[Code]) -> Value {
     });
     let has = |code| codes.contains(&code);
     if has(Code::Unauthorized) {
-        response["headers"]["WWW-Authenticate"] = json!({ "description": "`Bearer`", "schema": { "type": "string" } });
+        put(
+            &mut response,
+            &["headers", "WWW-Authenticate"],
+            json!({ "description": "`Bearer`", "schema": { "type": "string" } }),
+        );
     }
     if has(Code::TooMany) || has(Code::Unavailable) {
-        response["headers"]["Retry-After"] =
-            json!({ "description": "Seconds until it is worth trying again", "schema": { "type": "integer" } });
+        put(
+            &mut response,
+            &["headers", "Retry-After"],
+            json!({ "description": "Seconds until it is worth trying again", "schema": { "type": "integer" } }),
+        );
     }
     response
 }
@@ -175,7 +181,7 @@ fn complete(name: &str, schema: &mut Value) {
         Some(properties) => properties.keys().map(|name| json!(name)).collect(),
         None => return,
     };
-    schema["required"] = Value::Array(names);
+    put(schema, &["required"], Value::Array(names));
 }
 
 /// The member that tells a variant from its siblings has one value in each.
@@ -183,16 +189,30 @@ fn tag(schemas: &mut Map<String, Value>) {
     let mut tags = Vec::new();
     for schema in schemas.values() {
         let Some(discriminator) = schema.get("discriminator") else { continue };
-        let member = discriminator["propertyName"].as_str().unwrap_or_default().to_owned();
-        for (word, target) in discriminator["mapping"].as_object().into_iter().flatten() {
+        let member = discriminator.get("propertyName").and_then(Value::as_str).unwrap_or_default().to_owned();
+        for (word, target) in discriminator.get("mapping").and_then(Value::as_object).into_iter().flatten() {
             let component = target.as_str().unwrap_or_default().rsplit('/').next().unwrap_or_default().to_owned();
             tags.push((component, member.clone(), word.clone()));
         }
     }
     for (component, member, word) in tags {
-        if let Some(property) = schemas.get_mut(&component).and_then(|schema| schema["properties"].get_mut(&member)) {
-            property["const"] = json!(word);
+        if let Some(schema) = schemas.get_mut(&component) {
+            put(schema, &["properties", &member, "const"], json!(word));
         }
+    }
+}
+
+/// Sets a member, and the objects on the way to it.
+fn put(value: &mut Value, path: &[&str], new: Value) {
+    let Some((first, rest)) = path.split_first() else {
+        *value = new;
+        return;
+    };
+    if !value.is_object() {
+        *value = json!({});
+    }
+    if let Some(members) = value.as_object_mut() {
+        put(members.entry(*first).or_insert(Value::Null), rest, new);
     }
 }
 
@@ -200,7 +220,7 @@ fn tag(schemas: &mut Map<String, Value>) {
 fn examples(schemas: &mut Map<String, Value>) {
     for (name, examples) in all_examples() {
         if let Some(schema) = schemas.get_mut(name) {
-            schema["examples"] = Value::Array(examples);
+            put(schema, &["examples"], Value::Array(examples));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The headers and queries an operation reads, as the OpenAPI document shows them.
+//! The headers and queries an operation reads, as the API's document shows them.
 
 use utoipa::IntoParams;
 use uuid::Uuid;

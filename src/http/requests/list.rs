@@ -30,7 +30,7 @@ pub const OP: Op = Op { id: "list_requests", door: Door::Key, body: SMALL, probl
     get, path = "/v1/requests", operation_id = "list_requests", tag = "requests", params(RequestQuery),
     responses((status = 200, body = RequestList, description = "Some requests"))
 )]
-pub async fn list_requests(
+pub(crate) async fn list_requests(
     State(http): State<Arc<Http>>,
     Who(caller): Who,
     uri: Uri,

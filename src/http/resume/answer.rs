@@ -39,13 +39,11 @@ fn said(fields: &mut Fields, errors: &mut Errors) -> Option<AnswerBody> {
     match (action, decisions) {
         (Some(word), None) => {
             let known = [Action::Approve, Action::Reject, Action::Respond, Action::Retry];
-            match known.into_iter().find(|action| word.as_str() == Some(action.as_str())) {
-                Some(action) => Some(whole(action, fields, errors)),
-                None => {
-                    errors.add(&fields.pointer("action"), "`approve`, `reject`, `respond` or `retry`");
-                    None
-                }
+            let found = known.into_iter().find(|action| word.as_str() == Some(action.as_str()));
+            if found.is_none() {
+                errors.add(&fields.pointer("action"), "`approve`, `reject`, `respond` or `retry`");
             }
+            found.map(|action| whole(action, fields, errors))
         }
         (None, Some(decisions)) => per_call(decisions, &fields.pointer("decisions"), errors),
         (None, None) => {

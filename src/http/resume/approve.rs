@@ -34,7 +34,7 @@ pub const OP: Op = Op { id: "approve_request", door: Door::Key, body: SMALL, pro
                 ("Idempotency-Replayed" = String, description = "`true` when an earlier POST with the same key did it"))),
     )
 )]
-pub async fn approve_request(
+pub(crate) async fn approve_request(
     State(http): State<Arc<Http>>,
     Id(id): Id<RequestId>,
     posted: Posted,

@@ -55,7 +55,7 @@ pub const OP: Op = Op { id: "decide_request", door: Door::Key, body: SMALL, prob
                 ("Idempotency-Replayed" = String, description = "`true` when an earlier POST with the same key did it"))),
     )
 )]
-pub async fn decide_request(
+pub(crate) async fn decide_request(
     State(http): State<Arc<Http>>,
     Id(id): Id<RequestId>,
     posted: Posted,

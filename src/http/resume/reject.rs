@@ -34,7 +34,7 @@ pub const OP: Op = Op { id: "reject_request", door: Door::Key, body: SMALL, prob
                 ("Idempotency-Replayed" = String, description = "`true` when an earlier POST with the same key did it"))),
     )
 )]
-pub async fn reject_request(
+pub(crate) async fn reject_request(
     State(http): State<Arc<Http>>,
     Id(id): Id<RequestId>,
     posted: Posted,

@@ -27,7 +27,7 @@ pub const OP: Op =
     params(("task_id" = String, Path, format = Uuid, description = "The task"), ItemQuery),
     responses((status = 200, body = ItemList, description = "Some items"))
 )]
-pub async fn list_task_items(
+pub(crate) async fn list_task_items(
     State(http): State<Arc<Http>>,
     Who(caller): Who,
     Id(id): Id<TaskId>,

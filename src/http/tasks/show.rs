@@ -31,7 +31,7 @@ pub const OP: Op = Op { id: "get_task", door: Door::Key, body: SMALL, problems: 
     responses((status = 200, body = AgentTask, description = "The task",
         headers(("Preference-Applied" = String, description = "What of `Prefer` was done"))))
 )]
-pub async fn get_task(
+pub(crate) async fn get_task(
     State(http): State<Arc<Http>>,
     Who(caller): Who,
     Id(id): Id<TaskId>,
