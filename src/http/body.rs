@@ -78,9 +78,8 @@ pub fn too_large(limit: usize) -> Problem {
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, String> {
     let mut keys = headers.get_all("idempotency-key").iter();
     let Some(key) = keys.next() else { return Ok(None) };
-    let fits = keys.next().is_none()
-        && (1..=255).contains(&key.len())
-        && key.as_bytes().iter().all(u8::is_ascii_graphic);
+    let fits =
+        keys.next().is_none() && (1..=255).contains(&key.len()) && key.as_bytes().iter().all(u8::is_ascii_graphic);
     match key.to_str() {
         Ok(key) if fits => Ok(Some(key.to_owned())),
         Ok(_) | Err(_) => Err("Idempotency-Key is one header of 1 to 255 visible ASCII characters.".to_owned()),
@@ -190,8 +189,14 @@ mod tests {
         assert_eq!(posted("", "").json().unwrap(), json!({}));
         assert_eq!(posted("text/plain", "").json().unwrap(), json!({}));
         assert!(posted("application/json; charset=utf-8", "{}").json().is_ok());
-        for content_type in ["", "text/plain", "application/x-www-form-urlencoded", "application/jsonp", "multipart/form-data"] {
-            assert_eq!(posted(content_type, "{}").json().unwrap_err().code, Code::UnsupportedMediaType, "{content_type}");
+        for content_type in
+            ["", "text/plain", "application/x-www-form-urlencoded", "application/jsonp", "multipart/form-data"]
+        {
+            assert_eq!(
+                posted(content_type, "{}").json().unwrap_err().code,
+                Code::UnsupportedMediaType,
+                "{content_type}"
+            );
         }
         assert_eq!(posted("application/json", "{").json().unwrap_err().code, Code::BadJson);
         assert_eq!(posted("application/json", " ").json().unwrap_err().code, Code::BadJson);

@@ -29,12 +29,12 @@ static DOCUMENT: LazyLock<String> = LazyLock::new(openapi_json);
 static CONFIG: LazyLock<Arc<Config<'static>>> =
     LazyLock::new(|| Arc::new(Config::new(["openapi.json"]).validator_url("none").try_it_out_enabled(false)));
 
-/// The OpenAPI document
+/// The document of this API
 #[utoipa::path(
     get, path = "/openapi.json", operation_id = "get_openapi", tag = "service", security(()),
     responses((status = 200, body = std::collections::BTreeMap<String, serde_json::Value>, description = "OpenAPI 3.1"))
 )]
-pub async fn get_openapi() -> Response {
+pub(crate) async fn get_openapi() -> Response {
     ([(CONTENT_TYPE, "application/json")], DOCUMENT.as_str()).into_response()
 }
 
@@ -43,14 +43,15 @@ pub async fn get_openapi() -> Response {
     get, path = "/docs", operation_id = "get_docs", tag = "service", security(()),
     responses((status = 200, body = String, content_type = "text/html", description = "The page"))
 )]
-pub async fn get_docs() -> Result<Response, Problem> {
+pub(crate) async fn get_docs() -> Result<Response, Problem> {
     let file = serve("index.html", CONFIG.clone()).ok().flatten().ok_or_else(Problem::not_found)?;
-    let page = String::from_utf8_lossy(&file.bytes).replace("=\"./", "=\"docs/").replace("=\"index.css", "=\"docs/index.css");
+    let page =
+        String::from_utf8_lossy(&file.bytes).replace("=\"./", "=\"docs/").replace("=\"index.css", "=\"docs/index.css");
     Ok(([(CONTENT_TYPE, "text/html; charset=utf-8"), (CONTENT_SECURITY_POLICY, POLICY)], page).into_response())
 }
 
 /// One of its assets; the folder itself is the page.
-pub async fn get_docs_asset(Path(name): Path<String>) -> Result<Response, Problem> {
+pub(crate) async fn get_docs_asset(Path(name): Path<String>) -> Result<Response, Problem> {
     if name == "index.html" {
         return Ok((StatusCode::PERMANENT_REDIRECT, [(LOCATION, "../docs")]).into_response());
     }
@@ -59,6 +60,6 @@ pub async fn get_docs_asset(Path(name): Path<String>) -> Result<Response, Proble
 }
 
 /// `/docs/` is `/docs`.
-pub async fn get_docs_folder() -> Response {
+pub(crate) async fn get_docs_folder() -> Response {
     (StatusCode::PERMANENT_REDIRECT, [(LOCATION, "../docs")]).into_response()
 }

@@ -22,7 +22,7 @@ pub const METRICS: Op = Op { id: "get_metrics", door: Door::Open, body: SMALL, p
     get, path = "/healthz", operation_id = "get_health", tag = "service", security(()),
     responses((status = 200, body = String, content_type = "text/plain", description = "It lives"))
 )]
-pub async fn get_health() -> &'static str {
+pub(crate) async fn get_health() -> &'static str {
     "ok\n"
 }
 
@@ -33,7 +33,7 @@ pub async fn get_health() -> &'static str {
     get, path = "/readyz", operation_id = "get_readiness", tag = "service", security(()),
     responses((status = 200, body = String, content_type = "text/plain", description = "It can work"))
 )]
-pub async fn get_readiness(State(http): State<Arc<Http>>) -> Result<&'static str, Problem> {
+pub(crate) async fn get_readiness(State(http): State<Arc<Http>>) -> Result<&'static str, Problem> {
     if !http.shutdown.is_cancelled() && http.store.ready().await { Ok("ready\n") } else { Err(Problem::unavailable()) }
 }
 
@@ -44,7 +44,7 @@ pub async fn get_readiness(State(http): State<Arc<Http>>) -> Result<&'static str
     get, path = "/metrics", operation_id = "get_metrics", tag = "service", security(()),
     responses((status = 200, body = String, content_type = "text/plain", description = "The metrics"))
 )]
-pub async fn get_metrics(State(http): State<Arc<Http>>) -> Response {
+pub(crate) async fn get_metrics(State(http): State<Arc<Http>>) -> Response {
     let text = (http.metrics)().await;
     ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }

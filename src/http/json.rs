@@ -120,8 +120,21 @@ mod tests {
     #[test]
     fn what_can_be_read_in_two_ways_is_refused() {
         for text in [
-            r#"{"action":"reject","action":"approve"}"#, r#"{"a":{"b":1,"b":1}}"#, r#"{"a":1,"\u0061":2}"#, "", "{", "{}{}", "{} x",
-            "nan", "NaN", "{'a':1}", r#"{"a":1,}"#, r#""\ud800""#, "\u{feff}{}", "[1e999]", "01",
+            r#"{"action":"reject","action":"approve"}"#,
+            r#"{"a":{"b":1,"b":1}}"#,
+            r#"{"a":1,"\u0061":2}"#,
+            "",
+            "{",
+            "{}{}",
+            "{} x",
+            "nan",
+            "NaN",
+            "{'a':1}",
+            r#"{"a":1,}"#,
+            r#""\ud800""#,
+            "\u{feff}{}",
+            "[1e999]",
+            "01",
         ] {
             assert!(parse(text.as_bytes()).is_err(), "{text}");
         }

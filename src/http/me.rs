@@ -21,9 +21,10 @@ pub const OP: Op = Op { id: "get_me", door: Door::Key, body: SMALL, problems: &[
     get, path = "/v1/me", operation_id = "get_me", tag = "agents",
     responses((status = 200, body = Me, description = "The caller"))
 )]
-pub async fn get_me(State(_http): State<Arc<Http>>, Who(caller): Who) -> Result<Json<Me>, Problem> {
+pub(crate) async fn get_me(State(_http): State<Arc<Http>>, Who(caller): Who) -> Result<Json<Me>, Problem> {
     must_read(&caller)?;
-    let rights = [(caller.may.create, Right::Create), (caller.may.read, Right::Read), (caller.may.decide, Right::Decide)];
+    let rights =
+        [(caller.may.create, Right::Create), (caller.may.read, Right::Read), (caller.may.decide, Right::Decide)];
     Ok(Json(Me {
         may: rights.into_iter().filter(|(has, _)| *has).map(|(_, right)| right).collect(),
         user_id: caller.user_id,

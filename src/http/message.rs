@@ -111,7 +111,9 @@ pub fn user_context(fields: &mut Fields, errors: &mut Errors) -> Option<BTreeMap
 
 /// `metadata`: an object, kept as JSON text.
 pub fn metadata(fields: &mut Fields, errors: &mut Errors) -> String {
-    fields.object("metadata", CONTEXT, errors).map_or_else(|| "{}".to_owned(), |members| Value::Object(members).to_string())
+    fields
+        .object("metadata", CONTEXT, errors)
+        .map_or_else(|| "{}".to_owned(), |members| Value::Object(members).to_string())
 }
 
 /// `session_id`: the caller's own string.
@@ -144,9 +146,17 @@ mod tests {
     #[test]
     fn what_fits_is_taken() {
         let none: [&str; 0] = [];
-        assert_eq!(places(json!({"input": "hi", "session_id": "a.B_c:9-", "user_context": {"a": "b"}, "metadata": {"n": [1]}})), none);
+        assert_eq!(
+            places(
+                json!({"input": "hi", "session_id": "a.B_c:9-", "user_context": {"a": "b"}, "metadata": {"n": [1]}})
+            ),
+            none
+        );
         assert_eq!(places(json!({"items": [{"content_type": "text", "content": "hi"}], "input": null})), none);
-        assert_eq!(places(json!({"items": [{"content_type": "image", "content": "data:image/png;base64,iVBORw0="}]})), none);
+        assert_eq!(
+            places(json!({"items": [{"content_type": "image", "content": "data:image/png;base64,iVBORw0="}]})),
+            none
+        );
         assert_eq!(places(json!({"items": [{"content_type": "image", "content": "https://x.example/a.png"}]})), none);
     }
 
@@ -181,9 +191,19 @@ mod tests {
     #[test]
     fn images_are_named_types_or_https() {
         for content in [
-            "http://x.example/a.png", "https:", "https:/x", "ftp://x/a", "data:image/svg+xml;base64,AAAA", "data:image/png,AAAA",
-            "data:image/png;base64,", "data:image/png;base64,!!!!", "data:text/html;base64,AAAA", "hello", "file:///etc/passwd",
-            "https://x.example/a b", " https://x.example/a",
+            "http://x.example/a.png",
+            "https:",
+            "https:/x",
+            "ftp://x/a",
+            "data:image/svg+xml;base64,AAAA",
+            "data:image/png,AAAA",
+            "data:image/png;base64,",
+            "data:image/png;base64,!!!!",
+            "data:text/html;base64,AAAA",
+            "hello",
+            "file:///etc/passwd",
+            "https://x.example/a b",
+            " https://x.example/a",
         ] {
             assert!(!is_image(content), "{content}");
         }

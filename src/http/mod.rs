@@ -11,7 +11,6 @@ pub mod caller;
 pub mod docs;
 pub mod edge;
 pub mod fields;
-pub mod headers;
 pub mod health;
 pub mod json;
 pub mod me;
@@ -21,6 +20,7 @@ pub mod openapi;
 pub mod operation;
 pub mod origin;
 pub mod page;
+pub mod params;
 pub mod prefer;
 pub mod problem;
 pub mod problems;
@@ -116,21 +116,27 @@ pub fn router(http: Arc<Http>) -> Router {
     let guarded = |op: &'static Op, methods: MethodRouter<Arc<Http>>| {
         methods.route_layer(from_fn_with_state((http.clone(), op), guard))
     };
-    let mut routes = OpenApiRouter::new();
+    let mut described = OpenApiRouter::new();
     for (op, (schemas, paths, methods)) in operations() {
-        routes = routes.routes((schemas, paths, guarded(op, methods)));
+        described = described.routes((schemas, paths, guarded(op, methods)));
     }
-    let (router, _) = routes.split_for_parts();
-    router
+    let (plain, _) = described.split_for_parts();
+    let router = plain
         .route("/docs/", guarded(&docs::ASSETS, get(docs::get_docs_folder)))
-        .route("/docs/{*name}", guarded(&docs::ASSETS, get(docs::get_docs_asset)))
-        .fallback(async || Problem::not_found())
-        .layer(CatchPanicLayer::custom(panicked))
-        .layer(from_fn_with_state(http.clone(), edge::edge))
-        .with_state(http)
+        .route("/docs/{*name}", guarded(&docs::ASSETS, get(docs::get_docs_asset)));
+    wrapped(router, http)
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "the layer's signature")]
+/// What is true of every answer: no panic gets out, and the edge has the last word. The edge stands around the whole
+/// router and not around each route: only there does an answer carry the `Allow` of its path already.
+fn wrapped(router: Router<Arc<Http>>, http: Arc<Http>) -> Router {
+    let inner = router
+        .fallback(async || Problem::not_found())
+        .layer(CatchPanicLayer::custom(panicked))
+        .with_state(http.clone());
+    Router::new().fallback_service(inner).layer(from_fn_with_state(http, edge::edge))
+}
+
 fn panicked(_: Box<dyn Any + Send + 'static>) -> Response {
     tracing::error!("an operation panicked");
     Problem::internal().into_response()

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
-use http::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
 use http::StatusCode;
+use http::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
 
 use super::prefer::Prefer;
 use super::problem::Problem;

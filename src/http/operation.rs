@@ -59,10 +59,9 @@ pub async fn guard(
     if let Some(seen) = request.extensions().get::<Seen>() {
         seen.operation(op.id);
     }
-    if http.settings.open && op.door != Door::Health {
-        if let Some(why) = not_from_here(request.headers(), request.uri()) {
-            return Err(Problem::forbidden(why));
-        }
+    let asked_here = http.settings.open && op.door != Door::Health;
+    if let Some(why) = asked_here.then(|| not_from_here(request.headers(), request.uri())).flatten() {
+        return Err(Problem::forbidden(why));
     }
     if !http.origins.may_change(request.method(), request.headers(), request.uri()) {
         return Err(Problem::forbidden("The request comes from a page of another origin, which is not allowed here."));

@@ -145,7 +145,8 @@ mod tests {
 
     #[test]
     fn a_change_is_let_in_only_from_known_origins() {
-        let origins = Origins::new("https://hold.example/base", &["https://app.example".into(), "http://dev:3000/".into()]);
+        let origins =
+            Origins::new("https://hold.example/base", &["https://app.example".into(), "http://dev:3000/".into()]);
         let host = ("host", "127.0.0.1:8080");
         let cases: &[(&[(&str, &str)], bool)] = &[
             (&[], true),
@@ -202,8 +203,20 @@ mod tests {
             assert_eq!(not_from_here(&headers(&[("host", host)]), &uri), None, "{host}");
         }
         for host in [
-            "evil.com", "localhost.evil.com", "127.0.0.1.nip.io", "localhost.", "127.0.0.2", "[::2]", "::1", "", "0.0.0.0",
-            "localhost:", "localhost:80:80", "localhost:+80", "localhost@evil", "127.0.0.1:99999",
+            "evil.com",
+            "localhost.evil.com",
+            "127.0.0.1.nip.io",
+            "localhost.",
+            "127.0.0.2",
+            "[::2]",
+            "::1",
+            "",
+            "0.0.0.0",
+            "localhost:",
+            "localhost:80:80",
+            "localhost:+80",
+            "localhost@evil",
+            "127.0.0.1:99999",
         ] {
             assert!(not_from_here(&headers(&[("host", host)]), &uri).is_some(), "{host}");
         }

@@ -26,7 +26,10 @@ impl Prefer {
             let (name, value) = (name.trim(), value.trim().trim_matches('"'));
             if name.eq_ignore_ascii_case("respond-async") && value.is_empty() {
                 prefer.respond_async = true;
-            } else if name.eq_ignore_ascii_case("wait") && !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit()) {
+            } else if name.eq_ignore_ascii_case("wait")
+                && !value.is_empty()
+                && value.bytes().all(|b| b.is_ascii_digit())
+            {
                 prefer.wait.get_or_insert(value.parse().unwrap_or(LONGEST).min(LONGEST));
             }
         }

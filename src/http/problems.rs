@@ -56,7 +56,7 @@ pages! {
     params(("code" = Code, Path, description = "The problem's code")),
     responses((status = 200, body = String, content_type = "text/html", description = "The page"))
 )]
-pub async fn get_problem_page(Id(code): Id<Code>) -> Markup {
+pub(crate) async fn get_problem_page(Id(code): Id<Code>) -> Markup {
     page(code)
 }
 

@@ -128,7 +128,10 @@ mod tests {
     #[test]
     fn filters_may_be_repeated_and_parameters_may_not() {
         let mut query = of("a=1&b=x%20y&a=2&limit=7");
-        assert_eq!((query.texts("a"), query.texts("b"), query.limit()), (vec!["1".into(), "2".into()], vec!["x y".into()], 7));
+        assert_eq!(
+            (query.texts("a"), query.texts("b"), query.limit()),
+            (vec!["1".into(), "2".into()], vec!["x y".into()], 7)
+        );
         assert!(query.finish().is_ok());
         let mut query = of("limit=7&limit=8");
         query.limit();
@@ -138,7 +141,16 @@ mod tests {
     #[test]
     fn limits_are_from_1_to_200() {
         assert_eq!(of("").limit(), 50);
-        for text in ["limit=0", "limit=201", "limit=-1", "limit=x", "limit=", "limit=1.5", "limit=99999999999999999999", "limit=+5"] {
+        for text in [
+            "limit=0",
+            "limit=201",
+            "limit=-1",
+            "limit=x",
+            "limit=",
+            "limit=1.5",
+            "limit=99999999999999999999",
+            "limit=+5",
+        ] {
             let mut query = of(text);
             query.limit();
             assert!(query.finish().is_err(), "{text}");

@@ -46,7 +46,9 @@ pub async fn readable(http: &Http, caller: &Caller, id: TaskId) -> Result<TaskRo
     if sees(http, caller, &row.tenant, &row.user_id, row.root_task_id).await? {
         return Ok(row);
     }
-    Err(Problem::forbidden("Only the task's owner, who may decide or has decided one of its requests, and an admin read it."))
+    Err(Problem::forbidden(
+        "Only the task's owner, who may decide or has decided one of its requests, and an admin read it.",
+    ))
 }
 
 async fn sees(http: &Http, caller: &Caller, tenant: &str, owner: &str, root: TaskId) -> Result<bool, Problem> {
@@ -75,7 +77,9 @@ pub async fn readable_request(http: &Http, caller: &Caller, id: RequestId) -> Re
     if decides || sees(http, caller, &row.tenant, &row.owner, row.root_task_id).await? {
         return Ok(row);
     }
-    Err(Problem::forbidden("Only the task's owner, who may decide or has decided one of its requests, and an admin read it."))
+    Err(Problem::forbidden(
+        "Only the task's owner, who may decide or has decided one of its requests, and an admin read it.",
+    ))
 }
 
 /// A task with its open requests, as the caller sees it.

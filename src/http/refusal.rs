@@ -73,7 +73,12 @@ fn about(code: Code, detail: &str, row: &RequestRow, http: &Http, caller: &Calle
     Problem::new(code, detail).with("request", InterventionRequest::of(row, caller, &http.settings))
 }
 
-async fn pending(http: &Http, caller: &Caller, root: TaskId, task: TaskId) -> Result<Vec<InterventionRequest>, Problem> {
+async fn pending(
+    http: &Http,
+    caller: &Caller,
+    root: TaskId,
+    task: TaskId,
+) -> Result<Vec<InterventionRequest>, Problem> {
     let rows = http.store.pending(root, task).await?;
     Ok(rows.iter().map(|row| InterventionRequest::of(row, caller, &http.settings)).collect())
 }

@@ -1,4 +1,4 @@
-//! One task and one request that could be real: the examples of the OpenAPI document, and what the tests look at.
+//! One task and one request that could be real: the examples of the API's document, and what the tests look at.
 
 use serde_json::json;
 use std::time::Duration;

@@ -129,9 +129,10 @@ impl Asked {
     #[must_use]
     pub fn actions(&self) -> Vec<Action> {
         match self.kind {
-            RequestKind::Approval => {
-                [Action::Approve, Action::Reject].into_iter().filter(|action| self.terms.allow.contains(action)).collect()
-            }
+            RequestKind::Approval => [Action::Approve, Action::Reject]
+                .into_iter()
+                .filter(|action| self.terms.allow.contains(action))
+                .collect(),
             RequestKind::Confirmation => vec![Action::Approve, Action::Reject, Action::Respond],
             RequestKind::Reconcile => vec![Action::Retry, Action::Respond, Action::Reject],
             RequestKind::Guidance | RequestKind::Credentials | RequestKind::ExternalResult => {

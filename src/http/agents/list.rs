@@ -56,7 +56,7 @@ pub struct ToolCard {
     get, path = "/v1/agents", operation_id = "list_agents", tag = "agents",
     responses((status = 200, body = AgentList, description = "The agents"))
 )]
-pub async fn list_agents(State(http): State<Arc<Http>>, Who(caller): Who) -> Result<Json<AgentList>, Problem> {
+pub(crate) async fn list_agents(State(http): State<Arc<Http>>, Who(caller): Who) -> Result<Json<AgentList>, Problem> {
     must_read(&caller)?;
     let open = http.agents.iter().filter(|card| card.open_to.as_ref().is_none_or(|to| open_to(to, &caller)));
     Ok(Json(AgentList { agents: open.map(shown).collect() }))

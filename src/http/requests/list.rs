@@ -5,10 +5,10 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use http::Uri;
-use utoipa::IntoParams;
 
 use crate::http::caller::Who;
 use crate::http::operation::{Door, Op, SMALL};
+use crate::http::params::RequestQuery;
 use crate::http::problem::{Code, Problem};
 use crate::http::query::{Query, cursor_of, cut};
 use crate::http::wire::request::{InterventionRequest, status_of};
@@ -23,28 +23,6 @@ use crate::task::status::RequestStatus;
 /// The operation.
 pub const OP: Op = Op { id: "list_requests", door: Door::Key, body: SMALL, problems: &[Code::NotFound, Code::Invalid] };
 
-/// What the query may say.
-#[derive(Debug, IntoParams)]
-#[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "read from the query itself; this is what the document says of it")]
-pub struct RequestQuery {
-    /// Only those that stand so; `pending` unless given (with `task_id`: any).
-    status: Option<Vec<crate::http::wire::request::RequestStatus>>,
-    /// Only those of these kinds.
-    kind: Option<Vec<crate::http::wire::request::RequestKind>>,
-    /// Only those that these agents asked.
-    agent: Option<Vec<String>>,
-    /// Only those of these sessions.
-    session_id: Option<Vec<String>>,
-    /// Every request of these tasks' trees, whoever may decide it.
-    task_id: Option<Vec<uuid::Uuid>>,
-    /// How many, 50 unless given.
-    #[param(minimum = 1, maximum = 200)]
-    limit: Option<i64>,
-    /// `next_cursor` of the answer before.
-    cursor: Option<String>,
-}
-
 /// List requests
 ///
 /// What this caller may decide and has not yet, oldest first. With `task_id`: every request of that tree.
@@ -52,7 +30,7 @@ pub struct RequestQuery {
     get, path = "/v1/requests", operation_id = "list_requests", tag = "requests", params(RequestQuery),
     responses((status = 200, body = RequestList, description = "Some requests"))
 )]
-pub async fn list_requests(
+pub(crate) async fn list_requests(
     State(http): State<Arc<Http>>,
     Who(caller): Who,
     uri: Uri,

@@ -39,13 +39,11 @@ fn said(fields: &mut Fields, errors: &mut Errors) -> Option<AnswerBody> {
     match (action, decisions) {
         (Some(word), None) => {
             let known = [Action::Approve, Action::Reject, Action::Respond, Action::Retry];
-            match known.into_iter().find(|action| word.as_str() == Some(action.as_str())) {
-                Some(action) => Some(whole(action, fields, errors)),
-                None => {
-                    errors.add(&fields.pointer("action"), "`approve`, `reject`, `respond` or `retry`");
-                    None
-                }
+            let found = known.into_iter().find(|action| word.as_str() == Some(action.as_str()));
+            if found.is_none() {
+                errors.add(&fields.pointer("action"), "`approve`, `reject`, `respond` or `retry`");
             }
+            found.map(|action| whole(action, fields, errors))
         }
         (None, Some(decisions)) => per_call(decisions, &fields.pointer("decisions"), errors),
         (None, None) => {
@@ -114,8 +112,7 @@ fn per_call(decisions: Value, at: &str, errors: &mut Errors) -> Option<AnswerBod
 fn one_call(fields: &mut Fields, errors: &mut Errors) -> Option<(CallAnswer, Option<Then>)> {
     let word = fields.take("action");
     let known = [Action::Approve, Action::Reject, Action::Edit, Action::Respond];
-    let Some(action) =
-        known.into_iter().find(|action| word.as_ref().and_then(Value::as_str) == Some(action.as_str()))
+    let Some(action) = known.into_iter().find(|action| word.as_ref().and_then(Value::as_str) == Some(action.as_str()))
     else {
         errors.add(&fields.pointer("action"), "`approve`, `reject`, `edit` or `respond`");
         return None;
@@ -154,7 +151,10 @@ mod tests {
         let whole = |action, then| AnswerBody::Whole { action, reason: None, then, response: None, result: None };
         let body = |body| read(body, None).unwrap().body;
         assert_eq!(body(json!({"action": "approve"})), whole(Action::Approve, None));
-        assert_eq!(body(json!({"action": "reject", "then": "cancel_root"})), whole(Action::Reject, Some(Then::CancelRoot)));
+        assert_eq!(
+            body(json!({"action": "reject", "then": "cancel_root"})),
+            whole(Action::Reject, Some(Then::CancelRoot))
+        );
         assert_eq!(body(json!({"action": "retry", "reason": null})), whole(Action::Retry, None));
         assert_eq!(read(json!({}), Some(Action::Approve)).unwrap().body, whole(Action::Approve, None));
         let AnswerBody::Whole { result, .. } = body(json!({"action": "respond", "result": null})) else { panic!() };

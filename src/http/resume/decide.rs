@@ -10,9 +10,9 @@ use http::header::LOCATION;
 
 use super::answer;
 use crate::http::body::{Posted, Written};
-use crate::http::headers::MoveHeaders;
 use crate::http::moved::{self, Done, insert, perform};
 use crate::http::operation::{Door, Id, Op, SMALL};
+use crate::http::params::MoveHeaders;
 use crate::http::problem::{Code, Problem, prefix};
 use crate::http::wire::{body::DecisionBody, task::AgentTask};
 use crate::http::{Http, read};
@@ -55,7 +55,7 @@ pub const OP: Op = Op { id: "decide_request", door: Door::Key, body: SMALL, prob
                 ("Idempotency-Replayed" = String, description = "`true` when an earlier POST with the same key did it"))),
     )
 )]
-pub async fn decide_request(
+pub(crate) async fn decide_request(
     State(http): State<Arc<Http>>,
     Id(id): Id<RequestId>,
     posted: Posted,

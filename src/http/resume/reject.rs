@@ -8,8 +8,8 @@ use axum::response::Response;
 use super::decide::{PROBLEMS, decide};
 use crate::http::Http;
 use crate::http::body::Posted;
-use crate::http::headers::MoveHeaders;
 use crate::http::operation::{Door, Id, Op, SMALL};
+use crate::http::params::MoveHeaders;
 use crate::http::problem::Problem;
 use crate::http::wire::{body::RejectBody, task::AgentTask};
 use crate::task::decision::Action;
@@ -34,7 +34,7 @@ pub const OP: Op = Op { id: "reject_request", door: Door::Key, body: SMALL, prob
                 ("Idempotency-Replayed" = String, description = "`true` when an earlier POST with the same key did it"))),
     )
 )]
-pub async fn reject_request(
+pub(crate) async fn reject_request(
     State(http): State<Arc<Http>>,
     Id(id): Id<RequestId>,
     posted: Posted,

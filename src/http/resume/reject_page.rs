@@ -25,7 +25,7 @@ pub const OP: Op = Op { id: "get_reject_page", door: Door::Key, body: SMALL, pro
     params(("request_id" = String, Path, format = Uuid, description = "The request")),
     responses((status = 200, body = String, content_type = "text/html", description = "The page"))
 )]
-pub async fn get_reject_page(
+pub(crate) async fn get_reject_page(
     State(http): State<Arc<Http>>,
     Who(caller): Who,
     Id(id): Id<RequestId>,

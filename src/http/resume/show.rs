@@ -28,7 +28,7 @@ pub const OP: Op = Op { id: "get_request", door: Door::Key, body: SMALL, problem
     responses((status = 200, description = "The request", content(
         (InterventionRequest = "application/json"), (String = "text/html"))))
 )]
-pub async fn get_request(
+pub(crate) async fn get_request(
     State(http): State<Arc<Http>>,
     Who(caller): Who,
     Id(id): Id<RequestId>,

@@ -8,9 +8,9 @@ use axum::response::{IntoResponse, Response};
 
 use super::nothing;
 use crate::http::body::Posted;
-use crate::http::headers::KeyHeader;
 use crate::http::moved::{perform, replayed};
 use crate::http::operation::{Door, Id, Op, SMALL};
+use crate::http::params::KeyHeader;
 use crate::http::problem::{Code, Problem};
 use crate::http::wire::task::AgentTask;
 use crate::http::{Http, read};
@@ -43,24 +43,23 @@ pub const OP: Op = Op {
     responses((status = 200, body = AgentTask, description = "The task",
         headers(("Idempotency-Replayed" = String, description = "`true` when an earlier POST with the same key did it"))))
 )]
-pub async fn cancel_task(
+pub(crate) async fn cancel_task(
     State(http): State<Arc<Http>>,
     Id(id): Id<TaskId>,
     posted: Posted,
 ) -> Result<Response, Problem> {
     let caller = &posted.caller;
-    let accepted = match posted.replay(&http).await? {
-        Some(accepted) => accepted,
-        None => {
-            let row = read::task(&http, caller, id).await?;
-            if !may_steer(caller, &row.tenant, &row.user_id) {
-                return Err(Problem::forbidden("Only the task's owner and an admin cancel it."));
-            }
-            let key = posted.key()?;
-            nothing(posted.json()?)?;
-            let (engine, caller) = (http.engine.clone(), caller.clone());
-            perform(&http, &posted.caller, async move { engine.cancel(&caller, id, key).await }).await?
+    let accepted = if let Some(accepted) = posted.replay(&http).await? {
+        accepted
+    } else {
+        let row = read::task(&http, caller, id).await?;
+        if !may_steer(caller, &row.tenant, &row.user_id) {
+            return Err(Problem::forbidden("Only the task's owner and an admin cancel it."));
         }
+        let key = posted.key()?;
+        nothing(posted.json()?)?;
+        let (engine, caller) = (http.engine.clone(), caller.clone());
+        perform(&http, &posted.caller, async move { engine.cancel(&caller, id, key).await }).await?
     };
     let mut response = Json(read::shown(&http, caller, accepted.task_id).await?).into_response();
     replayed(response.headers_mut(), accepted);

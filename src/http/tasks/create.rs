@@ -11,10 +11,10 @@ use crate::http::Http;
 use crate::http::body::Posted;
 use crate::http::caller::must_create;
 use crate::http::fields::{Errors, Fields};
-use crate::http::headers::MoveHeaders;
 use crate::http::message;
 use crate::http::moved::{Done, answer, perform};
 use crate::http::operation::{Door, LARGE, Op};
+use crate::http::params::MoveHeaders;
 use crate::http::problem::{Code, Problem};
 use crate::http::wire::{body::CreateTask, task::AgentTask};
 
@@ -50,17 +50,16 @@ pub const OP: Op = Op {
                 ("Idempotency-Replayed" = String, description = "`true` when an earlier POST with the same key did it"))),
     )
 )]
-pub async fn create_task(State(http): State<Arc<Http>>, posted: Posted) -> Result<Response, Problem> {
+pub(crate) async fn create_task(State(http): State<Arc<Http>>, posted: Posted) -> Result<Response, Problem> {
     let caller = &posted.caller;
-    let accepted = match posted.replay(&http).await? {
-        Some(accepted) => accepted,
-        None => {
-            must_create(caller)?;
-            let key = posted.key()?;
-            let task = read(posted.json()?)?;
-            let (engine, caller) = (http.engine.clone(), caller.clone());
-            perform(&http, &posted.caller, async move { engine.create(&caller, task, key).await }).await?
-        }
+    let accepted = if let Some(accepted) = posted.replay(&http).await? {
+        accepted
+    } else {
+        must_create(caller)?;
+        let key = posted.key()?;
+        let task = read(posted.json()?)?;
+        let (engine, caller) = (http.engine.clone(), caller.clone());
+        perform(&http, &posted.caller, async move { engine.create(&caller, task, key).await }).await?
     };
     answer(&http, caller, &posted.headers, accepted, Done::Created).await
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use http::Uri;
-use utoipa::IntoParams;
 
 use crate::http::caller::Who;
 use crate::http::operation::{Door, Id, Op, SMALL};
+use crate::http::params::ItemQuery;
 use crate::http::problem::{Code, Problem};
 use crate::http::query::Query;
 use crate::http::wire::{item::AgentTaskItem, list::ItemList};
@@ -16,20 +16,8 @@ use crate::http::{Http, read};
 use crate::task::id::TaskId;
 
 /// The operation.
-pub const OP: Op = Op { id: "list_task_items", door: Door::Key, body: SMALL, problems: &[Code::NotFound, Code::Invalid] };
-
-/// What the query may say.
-#[derive(Debug, IntoParams)]
-#[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "read from the query itself; this is what the document says of it")]
-pub struct ItemQuery {
-    /// Only items after this `seq`.
-    #[param(minimum = 0)]
-    after: Option<i64>,
-    /// How many, 50 unless given.
-    #[param(minimum = 1, maximum = 200)]
-    limit: Option<i64>,
-}
+pub const OP: Op =
+    Op { id: "list_task_items", door: Door::Key, body: SMALL, problems: &[Code::NotFound, Code::Invalid] };
 
 /// List a task's items
 ///
@@ -39,7 +27,7 @@ pub struct ItemQuery {
     params(("task_id" = String, Path, format = Uuid, description = "The task"), ItemQuery),
     responses((status = 200, body = ItemList, description = "Some items"))
 )]
-pub async fn list_task_items(
+pub(crate) async fn list_task_items(
     State(http): State<Arc<Http>>,
     Who(caller): Who,
     Id(id): Id<TaskId>,

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use http::Uri;
-use utoipa::IntoParams;
 
 use crate::http::caller::{Who, must_read};
 use crate::http::operation::{Door, Op, SMALL};
+use crate::http::params::TaskQuery;
 use crate::http::problem::{Code, Problem};
 use crate::http::query::{Query, cursor_of, cut};
 use crate::http::wire::{list::TaskList, task::AgentTask};
@@ -23,28 +23,6 @@ use crate::task::status::{RequestStatus, TaskStatus};
 /// The operation.
 pub const OP: Op = Op { id: "list_tasks", door: Door::Key, body: SMALL, problems: &[Code::NotFound, Code::Invalid] };
 
-/// What the query may say.
-#[derive(Debug, IntoParams)]
-#[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "read from the query itself; this is what the document says of it")]
-pub struct TaskQuery {
-    /// Only those that stand so.
-    status: Option<Vec<crate::http::wire::task::TaskStatus>>,
-    /// Only those of these agents.
-    agent: Option<Vec<String>>,
-    /// Only those of these sessions.
-    session_id: Option<Vec<String>>,
-    /// The tasks of these trees, instead of root tasks.
-    root_task_id: Option<Vec<uuid::Uuid>>,
-    /// Only those of these users; for an admin.
-    user_id: Option<Vec<String>>,
-    /// How many, 50 unless given.
-    #[param(minimum = 1, maximum = 200)]
-    limit: Option<i64>,
-    /// `next_cursor` of the answer before.
-    cursor: Option<String>,
-}
-
 /// List tasks
 ///
 /// The caller's root tasks, newest first. An admin sees the tenant's.
@@ -52,7 +30,7 @@ pub struct TaskQuery {
     get, path = "/v1/tasks", operation_id = "list_tasks", tag = "tasks", params(TaskQuery),
     responses((status = 200, body = TaskList, description = "Some tasks"))
 )]
-pub async fn list_tasks(
+pub(crate) async fn list_tasks(
     State(http): State<Arc<Http>>,
     Who(caller): Who,
     uri: Uri,
@@ -99,7 +77,8 @@ fn whose(caller: &Caller, users: Vec<String>, roots_only: bool) -> Result<Vec<St
 
 /// The tasks with their open requests: those of roots are read together.
 async fn shown(http: &Http, caller: &Caller, rows: Vec<TaskRow>) -> Result<Vec<AgentTask>, Problem> {
-    let waiting: Vec<&TaskRow> = rows.iter().filter(|row| row.open_requests > 0 && row.task_id == row.root_task_id).collect();
+    let waiting: Vec<&TaskRow> =
+        rows.iter().filter(|row| row.open_requests > 0 && row.task_id == row.root_task_id).collect();
     let mut pending: BTreeMap<TaskId, Vec<RequestRow>> = BTreeMap::new();
     if !waiting.is_empty() {
         let filter = RequestFilter {

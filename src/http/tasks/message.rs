@@ -9,9 +9,9 @@ use serde_json::Value;
 use crate::engine::NewMessage;
 use crate::http::body::Posted;
 use crate::http::fields::{Errors, Fields};
-use crate::http::headers::MoveHeaders;
 use crate::http::moved::{Done, answer, perform};
 use crate::http::operation::{Door, Id, LARGE, Op};
+use crate::http::params::MoveHeaders;
 use crate::http::problem::{Code, Problem};
 use crate::http::wire::{body::SendMessage, task::AgentTask};
 use crate::http::{Http, message, read};
@@ -54,24 +54,23 @@ pub const OP: Op = Op {
                 ("Idempotency-Replayed" = String, description = "`true` when an earlier POST with the same key did it"))),
     )
 )]
-pub async fn send_message(
+pub(crate) async fn send_message(
     State(http): State<Arc<Http>>,
     Id(id): Id<TaskId>,
     posted: Posted,
 ) -> Result<Response, Problem> {
     let caller = &posted.caller;
-    let accepted = match posted.replay(&http).await? {
-        Some(accepted) => accepted,
-        None => {
-            let row = read::task(&http, caller, id).await?;
-            if !may_message(caller, &row.tenant, &row.user_id) {
-                return Err(Problem::forbidden("Only the task's owner sends it messages."));
-            }
-            let key = posted.key()?;
-            let message = parse(posted.json()?)?;
-            let (engine, caller) = (http.engine.clone(), caller.clone());
-            perform(&http, &posted.caller, async move { engine.message(&caller, id, message, key).await }).await?
+    let accepted = if let Some(accepted) = posted.replay(&http).await? {
+        accepted
+    } else {
+        let row = read::task(&http, caller, id).await?;
+        if !may_message(caller, &row.tenant, &row.user_id) {
+            return Err(Problem::forbidden("Only the task's owner sends it messages."));
         }
+        let key = posted.key()?;
+        let message = parse(posted.json()?)?;
+        let (engine, caller) = (http.engine.clone(), caller.clone());
+        perform(&http, &posted.caller, async move { engine.message(&caller, id, message, key).await }).await?
     };
     answer(&http, caller, &posted.headers, accepted, Done::Moved).await
 }

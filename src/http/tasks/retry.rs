@@ -7,9 +7,9 @@ use axum::response::Response;
 
 use super::nothing;
 use crate::http::body::Posted;
-use crate::http::headers::MoveHeaders;
 use crate::http::moved::{Done, answer, perform};
 use crate::http::operation::{Door, Id, Op, SMALL};
+use crate::http::params::MoveHeaders;
 use crate::http::problem::{Code, Problem};
 use crate::http::wire::task::AgentTask;
 use crate::http::{Http, read};
@@ -50,24 +50,23 @@ pub const OP: Op = Op {
                 ("Idempotency-Replayed" = String, description = "`true` when an earlier POST with the same key did it"))),
     )
 )]
-pub async fn retry_task(
+pub(crate) async fn retry_task(
     State(http): State<Arc<Http>>,
     Id(id): Id<TaskId>,
     posted: Posted,
 ) -> Result<Response, Problem> {
     let caller = &posted.caller;
-    let accepted = match posted.replay(&http).await? {
-        Some(accepted) => accepted,
-        None => {
-            let row = read::task(&http, caller, id).await?;
-            if !may_steer(caller, &row.tenant, &row.user_id) {
-                return Err(Problem::forbidden("Only the task's owner and an admin retry it."));
-            }
-            let key = posted.key()?;
-            nothing(posted.json()?)?;
-            let (engine, caller) = (http.engine.clone(), caller.clone());
-            perform(&http, &posted.caller, async move { engine.retry(&caller, id, key).await }).await?
+    let accepted = if let Some(accepted) = posted.replay(&http).await? {
+        accepted
+    } else {
+        let row = read::task(&http, caller, id).await?;
+        if !may_steer(caller, &row.tenant, &row.user_id) {
+            return Err(Problem::forbidden("Only the task's owner and an admin retry it."));
         }
+        let key = posted.key()?;
+        nothing(posted.json()?)?;
+        let (engine, caller) = (http.engine.clone(), caller.clone());
+        perform(&http, &posted.caller, async move { engine.retry(&caller, id, key).await }).await?
     };
     answer(&http, caller, &posted.headers, accepted, Done::Moved).await
 }

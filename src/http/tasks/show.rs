@@ -10,9 +10,9 @@ use http::HeaderMap;
 use http::header::HeaderName;
 
 use crate::http::caller::Who;
-use crate::http::headers::WaitHeader;
 use crate::http::moved::insert;
 use crate::http::operation::{Door, Id, Op, SMALL};
+use crate::http::params::WaitHeader;
 use crate::http::prefer::Prefer;
 use crate::http::problem::{Code, Problem};
 use crate::http::wire::task::AgentTask;
@@ -31,7 +31,7 @@ pub const OP: Op = Op { id: "get_task", door: Door::Key, body: SMALL, problems: 
     responses((status = 200, body = AgentTask, description = "The task",
         headers(("Preference-Applied" = String, description = "What of `Prefer` was done"))))
 )]
-pub async fn get_task(
+pub(crate) async fn get_task(
     State(http): State<Arc<Http>>,
     Who(caller): Who,
     Id(id): Id<TaskId>,

@@ -1,4 +1,4 @@
-//! What a client sends, as components of the OpenAPI document. The bodies themselves are read member by member
+//! What a client sends, as components of the API's document. The bodies themselves are read member by member
 //! (`fields.rs`), so that every mistake is told with its place; these types say what is read there.
 
 use std::collections::BTreeMap;

@@ -16,7 +16,7 @@ use crate::task::time::Time;
 
 wire_enum! {
     /// What an answer does.
-    DecisionAction from decision::Action, "snake_case" { Approve, Reject, Edit, Respond, Retry, Mixed }
+    DecisionAction from Action, "snake_case" { Approve, Reject, Edit, Respond, Retry, Mixed }
 }
 wire_enum! {
     /// What follows a rejection.
@@ -89,7 +89,11 @@ pub fn one(at: Time, answer: &decision::Decision) -> Decision {
         then: answer.then.map(Into::into),
         response: answer.response.clone(),
         result: answer.result.clone(),
-        decisions: answer.decisions.keys().filter_map(|call| Some((call.to_string(), of_call(at, answer, *call)?))).collect(),
+        decisions: answer
+            .decisions
+            .keys()
+            .filter_map(|call| Some((call.to_string(), of_call(at, answer, *call)?)))
+            .collect(),
     }
 }
 
@@ -184,7 +188,8 @@ pub fn first(row: &RequestRow, user: &str) -> Option<Decision> {
 #[must_use]
 pub fn open_for(row: &RequestRow, user: &str) -> bool {
     row.asked.own_calls().any(|call| {
-        let answered = |answer: &decision::Decision| answer.by == user && answer.decisions.contains_key(&call.tool_call_id);
+        let answered =
+            |answer: &decision::Decision| answer.by == user && answer.decisions.contains_key(&call.tool_call_id);
         deciding(row, call.tool_call_id).is_none() && !row.answers.iter().any(|(_, answer)| answered(answer))
     })
 }

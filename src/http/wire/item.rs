@@ -285,7 +285,8 @@ impl AgentTaskItem {
     /// An item of `task`.
     #[must_use]
     pub fn of(task: TaskId, item: &Item, settings: &Settings) -> Self {
-        let head = (task.to_string(), item.seq, item.fact.type_name().to_owned(), role(&item.fact), item.at.to_string());
+        let head =
+            (task.to_string(), item.seq, item.fact.type_name().to_owned(), role(&item.fact), item.at.to_string());
         match &item.fact {
             Fact::TaskStatus { status, error, output } => build!(TaskStatus, TaskStatusItem, head, {
                 status: (*status).into(),

@@ -1,4 +1,4 @@
-//! What goes over the wire. These types are the contract's objects, member by member, and the OpenAPI document's
+//! What goes over the wire. These types are the contract's objects, member by member, and the API's document's
 //! components; the nouns of `task/` are turned into them here and nowhere else, so nothing that is ours alone (the
 //! provider's raw turn, terms, leases) can slip out. Members are always present, `null` when empty.
 

@@ -180,7 +180,11 @@ pub fn asked_call(call: &AskedCall) -> RequestedCall {
 /// Where a request stands: from its deadline on it is expired, swept or not.
 #[must_use]
 pub fn status_of(row: &RequestRow) -> status::RequestStatus {
-    if row.expired && row.status == status::RequestStatus::Pending { status::RequestStatus::Expired } else { row.status }
+    if row.expired && row.status == status::RequestStatus::Pending {
+        status::RequestStatus::Expired
+    } else {
+        row.status
+    }
 }
 
 /// Whether `caller` may answer it now: he is one of those it asks, it is open, and he has something left to answer.
@@ -263,7 +267,8 @@ mod tests {
     #[test]
     fn a_request_shows_every_member() {
         let row = sample::request();
-        let shown = serde_json::to_value(InterventionRequest::of(&row, &sample::approver(), &sample::settings())).unwrap();
+        let shown =
+            serde_json::to_value(InterventionRequest::of(&row, &sample::approver(), &sample::settings())).unwrap();
         let id = row.asked.request_id;
         let call = &row.asked.pending_tool_calls[0];
         assert_eq!(

@@ -7,8 +7,8 @@ use utoipa::ToSchema;
 
 use super::request::InterventionRequest;
 use super::wire_enum;
-use crate::http::problem::{Code, type_url};
 use crate::http::Settings;
+use crate::http::problem::{Code, type_url};
 use crate::people::Caller;
 use crate::store::RequestRow;
 use crate::task::change::TaskRow;
