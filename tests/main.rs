@@ -1,6 +1,8 @@
-//! One binary for all integration tests: each module is a part of the service seen from outside.
+//! The one integration-test crate.
 
-#[cfg(test)]
+mod api;
 mod architecture;
-#[cfg(test)]
-mod packaging;
+mod chaos;
+mod engine;
+mod store;
+mod support;

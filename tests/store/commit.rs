@@ -1,0 +1,272 @@
+//! What a commit writes, and what it refuses.
+
+use std::time::Duration;
+
+use holdpoint::store::CommitError;
+use holdpoint::task::change::{Counters, Guard, IdempotencyRow, LeaseChange, TaskChange};
+use holdpoint::task::failure::{Failure, FailureCode};
+use holdpoint::task::id::TaskId;
+use holdpoint::task::item::{Fact, Usage};
+use holdpoint::task::status::TaskStatus;
+
+use super::house::{both, change, child_task, fresh, new_task, said, status};
+
+fn ancestor(id: TaskId, counters: Counters) -> TaskChange {
+    TaskChange { task_id: id, guard: Guard::Any, facts: Vec::new(), last_seq: 0, counters, lease: LeaseChange::Keep }
+}
+
+both! {
+    async fn a_new_task_is_read_back_as_it_was_written(house) {
+        let id = TaskId(fresh());
+        let at = house.write(new_task(id, "acme", "alice")).await.unwrap().at;
+        let row = house.store.task(id).await.unwrap().unwrap();
+        assert_eq!((row.task_id, row.root_task_id, row.parent), (id, id, None));
+        assert_eq!((row.tenant.as_str(), row.user_id.as_str(), row.session_id.as_str()), ("acme", "alice", "s"));
+        assert_eq!((row.status, row.version, row.last_seq), (TaskStatus::Running, 1, 2));
+        assert_eq!(row.metadata, "{\"b\":1,\"a\":[2.50]}", "JSON is kept byte by byte");
+        assert_eq!((row.busy, row.open_requests, row.takeovers), (1, 0, 0));
+        assert_eq!((row.created_at, row.updated_at), (at, at));
+        let journal = house.store.journal(id).await.unwrap().unwrap();
+        assert_eq!(journal.row, row);
+        assert_eq!(journal.items.iter().map(|item| item.seq).collect::<Vec<_>>(), [1, 2]);
+        assert!(journal.items.iter().all(|item| item.at == at));
+        assert_eq!(journal.items[1].fact, said("hello"));
+        assert!(journal.now >= at);
+    }
+
+    async fn what_is_not_there_is_none(house) {
+        assert!(house.store.task(TaskId(fresh())).await.unwrap().is_none());
+        assert!(house.store.journal(TaskId(fresh())).await.unwrap().is_none());
+    }
+
+    async fn of_two_changes_at_one_version_the_second_is_stale_and_leaves_nothing(house) {
+        let id = house.task().await;
+        let mut first = house.next(id).await;
+        first.facts = vec![said("first")];
+        let mut second = first.clone();
+        second.facts = vec![said("second"), said("third")];
+        house.write(first).await.unwrap();
+        assert_eq!(house.write(second).await, Err(CommitError::Stale));
+        let journal = house.store.journal(id).await.unwrap().unwrap();
+        assert_eq!((journal.row.version, journal.items.len()), (2, 3));
+    }
+
+    async fn a_seq_that_does_not_go_on_from_the_last_is_stale(house) {
+        let id = house.task().await;
+        let mut gap = house.next(id).await;
+        gap.last_seq += 1;
+        gap.facts = vec![said("after a gap")];
+        assert_eq!(house.write(gap).await, Err(CommitError::Stale));
+    }
+
+    async fn a_new_task_that_exists_is_stale(house) {
+        let id = house.task().await;
+        assert_eq!(house.write(new_task(id, "acme", "alice")).await, Err(CommitError::Stale));
+    }
+
+    async fn a_tree_is_written_all_of_it_or_nothing(house) {
+        let root = house.task().await;
+        let child = TaskId(fresh());
+        let mut parent = house.next(root).await;
+        parent.facts = vec![said("start a child")];
+        parent.counters = Counters { busy: 1, ..Counters::default() };
+        let mut stale = parent.clone();
+        stale.guard = Guard::Version(7);
+        let both = change(root, vec![stale, child_task(child, root)]);
+        assert_eq!(house.store.commit(both).await, Err(CommitError::Stale));
+        assert!(house.store.task(child).await.unwrap().is_none());
+
+        house.store.commit(change(root, vec![parent, child_task(child, root)])).await.unwrap();
+        let row = house.store.task(child).await.unwrap().unwrap();
+        assert_eq!((row.root_task_id, row.parent.unwrap().0), (root, root));
+        assert_eq!(row.agent_path, ["billing", "analyst"]);
+
+        let mut below = house.next(child).await;
+        below.facts = vec![said("in the child")];
+        let usage = Usage { prompt_tokens: 5, completion_tokens: 2, total_tokens: 7 };
+        below.counters = Counters { usage, model_calls: 1, ..Counters::default() };
+        let counted = below.counters;
+        let before = house.store.task(root).await.unwrap().unwrap();
+        house.store.commit(change(root, vec![below, ancestor(root, counted)])).await.unwrap();
+        let after = house.store.task(root).await.unwrap().unwrap();
+        assert_eq!((after.usage, after.model_calls), (usage, 1));
+        assert_eq!(after.version, before.version, "an ancestor that is only counted for is not fenced off");
+        assert_eq!(after.updated_at, before.updated_at);
+
+        let mut alone = house.next(child).await;
+        alone.facts = vec![said("the root is not named")];
+        house.store.commit(change(root, vec![alone])).await.unwrap();
+        let events = house.numbers("select event_number from agent_task_item order by event_number").await.unwrap();
+        assert_eq!(events, (1..=7).collect::<Vec<i64>>());
+    }
+
+    async fn a_task_of_another_tree_is_stale(house) {
+        let (one, other) = (house.task().await, house.task().await);
+        let mut wrong = house.next(other).await;
+        wrong.facts = vec![said("in the wrong tree")];
+        assert_eq!(house.store.commit(change(one, vec![wrong])).await, Err(CommitError::Stale));
+        let twice = house.next(one).await;
+        assert_eq!(house.store.commit(change(one, vec![twice.clone(), twice])).await, Err(CommitError::Refused));
+    }
+
+    async fn output_and_error_are_those_of_the_last_status(house) {
+        let id = house.task().await;
+        let mut end = house.next(id).await;
+        let error = Some(Failure::new(FailureCode::ModelFailed, "No answer."));
+        end.facts = vec![Fact::TaskStatus { status: TaskStatus::Failed, error: error.clone(), output: None }];
+        end.counters.busy = -1;
+        house.write(end).await.unwrap();
+        let row = house.store.task(id).await.unwrap().unwrap();
+        assert_eq!((row.status, &row.error, &row.output), (TaskStatus::Failed, &error, &None));
+
+        let mut again = house.next(id).await;
+        let output = Some("Done.".to_owned());
+        again.facts = vec![
+            status(TaskStatus::Running),
+            said("again"),
+            Fact::TaskStatus { status: TaskStatus::Failed, error: None, output: output.clone() },
+            said("after it"),
+        ];
+        house.write(again).await.unwrap();
+        let journal = house.store.journal(id).await.unwrap().unwrap();
+        assert_eq!((journal.row.error, journal.row.output), (None, output));
+    }
+
+    async fn an_ended_task_changes_only_to_running_and_only_with_a_new_item(house) {
+        let id = house.task().await;
+        let mut end = house.next(id).await;
+        end.facts = vec![status(TaskStatus::Completed)];
+        end.counters.busy = -1;
+        house.write(end).await.unwrap();
+        let mut wrong = house.next(id).await;
+        wrong.facts = vec![status(TaskStatus::Canceled)];
+        assert_eq!(house.write(wrong).await, Err(CommitError::Refused));
+        assert!(house.numbers("update agent_task set status = 'Running' where status = 'Completed'").await.is_err());
+        let mut right = house.next(id).await;
+        right.facts = vec![status(TaskStatus::Running), said("more")];
+        right.counters.busy = 1;
+        house.write(right).await.unwrap();
+    }
+
+    async fn a_task_is_paused_only_with_an_open_request_and_nothing_that_runs(house) {
+        let id = house.task().await;
+        let mut pause = house.next(id).await;
+        pause.facts = vec![status(TaskStatus::Paused)];
+        pause.counters.busy = -1;
+        assert_eq!(house.write(pause.clone()).await, Err(CommitError::Refused), "no open request");
+        pause.counters = Counters { open_requests: 1, ..Counters::default() };
+        assert_eq!(house.write(pause).await, Err(CommitError::Refused), "still busy");
+        let journal = house.store.journal(id).await.unwrap().unwrap();
+        assert_eq!((journal.row.status, journal.items.len()), (TaskStatus::Running, 2));
+    }
+
+    async fn an_idempotency_key_is_spent_once_per_tenant_user_and_path(house) {
+        let key = |tenant: &str, task_id| IdempotencyRow {
+            tenant: tenant.to_owned(),
+            user_id: "alice".to_owned(),
+            path: "POST /v1/tasks".to_owned(),
+            key: "k1".to_owned(),
+            body_digest: "00".to_owned(),
+            task_id,
+            request_id: None,
+        };
+        let create = |tenant: &'static str| {
+            let id = TaskId(fresh());
+            let mut create = change(id, vec![new_task(id, tenant, "alice")]);
+            create.idempotency = Some(key(tenant, id));
+            (id, create)
+        };
+        let (first, one) = create("acme");
+        house.store.commit(one).await.unwrap();
+        let (second, again) = create("acme");
+        assert_eq!(house.store.commit(again).await, Err(CommitError::Refused));
+        assert!(house.store.task(second).await.unwrap().is_none(), "nothing is left of it");
+        let (_, other) = create("globex");
+        house.store.commit(other).await.unwrap();
+        let row = house.store.idempotency("acme", "alice", "POST /v1/tasks", "k1").await.unwrap();
+        assert_eq!(row, Some(key("acme", first)));
+        assert_eq!(house.store.idempotency("acme", "bob", "POST /v1/tasks", "k1").await.unwrap(), None);
+    }
+
+    async fn a_nul_fails_its_own_change_and_no_neighbours(house) {
+        let mut ids = Vec::new();
+        let mut writes = tokio::task::JoinSet::new();
+        for number in 0..60 {
+            let id = TaskId(fresh());
+            let mut new = new_task(id, "acme", "alice");
+            if let (0, Guard::New(fixed)) = (number % 10, &mut new.guard) {
+                fixed.session_id = "nul \0 here".to_owned();
+            }
+            // In JSON it is escaped, and comes back.
+            new.facts.push(said("a\0b"));
+            ids.push(id);
+            let store = house.store.clone();
+            writes.spawn(async move { (number, store.commit(change(id, vec![new])).await) });
+        }
+        while let Some(done) = writes.join_next().await {
+            let (number, result) = done.unwrap();
+            let expected = (number % 10 == 0).then_some(CommitError::Refused);
+            assert_eq!(result.err(), expected, "change {number}");
+        }
+        let journal = house.store.journal(ids[1]).await.unwrap().unwrap();
+        assert_eq!(journal.items[2].fact, said("a\0b"));
+    }
+
+    async fn a_constraint_broken_in_a_batch_is_its_own_changes_matter(house) {
+        let tasks: Vec<TaskId> = {
+            let mut tasks = Vec::new();
+            for _ in 0..40 {
+                tasks.push(house.task().await);
+            }
+            tasks
+        };
+        let mut writes = tokio::task::JoinSet::new();
+        for (number, id) in tasks.into_iter().enumerate() {
+            let mut next = house.next(id).await;
+            next.facts = vec![if number % 8 == 3 { status(TaskStatus::Paused) } else { said("fine") }];
+            let store = house.store.clone();
+            writes.spawn(async move { (number, store.commit(change(id, vec![next])).await) });
+        }
+        while let Some(done) = writes.join_next().await {
+            let (number, result) = done.unwrap();
+            assert_eq!(result.err(), (number % 8 == 3).then_some(CommitError::Refused), "change {number}");
+        }
+    }
+
+    async fn a_watcher_is_told_after_the_commit(house) {
+        let id = house.task().await;
+        let mut news = house.store.watch(id);
+        let mut next = house.next(id).await;
+        next.facts = vec![said("news")];
+        house.write(next).await.unwrap();
+        assert!(news.has_changed().unwrap());
+        news.mark_unchanged();
+        house.task().await;
+        assert!(!news.has_changed().unwrap(), "another tree's news are not told");
+    }
+
+    async fn a_commit_whose_caller_went_away_is_written_all_the_same(house) {
+        let id = TaskId(fresh());
+        let mut news = house.store.watch(id);
+        let commit = house.store.commit(change(id, vec![new_task(id, "acme", "alice")]));
+        assert!(tokio::time::timeout(Duration::ZERO, commit).await.is_err());
+        news.changed().await.unwrap();
+        assert!(house.store.task(id).await.unwrap().is_some());
+    }
+
+    async fn after_close_nothing_is_taken(house) {
+        let id = house.task().await;
+        let next = house.next(id).await;
+        house.store.close().await;
+        assert_eq!(house.write(next).await, Err(CommitError::Unavailable));
+        assert!(!house.store.ready().await);
+    }
+
+    async fn an_agents_definition_is_kept_once(house) {
+        for _ in 0..2 {
+            house.store.agent_version("sha256:1", "{}").await.unwrap();
+        }
+        assert_eq!(house.number("select count(*) from agent_version").await, 1);
+        assert!(house.store.ready().await);
+    }
+}

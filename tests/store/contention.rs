@@ -1,0 +1,127 @@
+//! Writers that want the same rows: no deadlock, no gap in the event numbers, no half of a change.
+
+use holdpoint::store::{CommitError, Store};
+use holdpoint::task::change::{Counters, Guard, LeaseChange, TaskChange};
+use holdpoint::task::id::TaskId;
+
+use super::house::{both, change, child_task, fresh, said};
+
+/// Adds two items to a child and counts on its root, again and again, reading again when somebody was faster.
+async fn write_on(store: Store, trees: Vec<(TaskId, Vec<TaskId>)>, rounds: usize, salt: usize) -> usize {
+    let mut written = 0;
+    for round in 0..rounds {
+        let (root, children) = &trees[(salt * 7 + round * 3) % trees.len()];
+        let mut tasks = Vec::new();
+        for child in children {
+            let row = store.task(*child).await.unwrap().unwrap();
+            tasks.push(TaskChange {
+                task_id: *child,
+                guard: Guard::Version(row.version),
+                facts: vec![said("one"), said("two")],
+                last_seq: row.last_seq,
+                counters: Counters { model_calls: 1, ..Counters::default() },
+                lease: LeaseChange::Keep,
+            });
+        }
+        if salt % 2 == 0 {
+            tasks.reverse();
+        }
+        let counters = Counters { model_calls: i32::try_from(children.len()).unwrap(), ..Counters::default() };
+        tasks.push(TaskChange {
+            task_id: *root,
+            guard: Guard::Any,
+            facts: Vec::new(),
+            last_seq: 0,
+            counters,
+            lease: LeaseChange::Keep,
+        });
+        match store.commit(change(*root, tasks)).await {
+            Ok(_) => written += 1,
+            Err(error) => assert_eq!(error, CommitError::Stale),
+        }
+    }
+    written
+}
+
+both! {
+    async fn contended_batches_leave_no_gap_no_half_and_no_deadlock(house) {
+        let mut trees = Vec::new();
+        for _ in 0..6 {
+            let root = house.task().await;
+            let children: Vec<TaskId> = (0..3).map(|_| TaskId(fresh())).collect();
+            for child in &children {
+                house.store.commit(change(root, vec![child_task(*child, root)])).await.unwrap();
+            }
+            trees.push((root, children));
+        }
+        // On Postgres a second replica writes, too: it shares no queue with the first.
+        let other = if house.is_postgres() {
+            Store::open(&house.settings, house.clock.clone()).await.unwrap()
+        } else {
+            house.store.clone()
+        };
+        let mut writers = tokio::task::JoinSet::new();
+        for salt in 0..16 {
+            let store = if salt % 2 == 0 { house.store.clone() } else { other.clone() };
+            writers.spawn(write_on(store, trees.clone(), 20, salt));
+        }
+        let beside = (house.store.clone(), trees.iter().flat_map(|(_, children)| children.clone()).collect::<Vec<_>>());
+        let renewer = tokio::spawn(async move {
+            for _ in 0..40 {
+                beside.0.renew("me", std::time::Duration::from_secs(60), &beside.1).await.unwrap();
+            }
+        });
+        let written: usize = writers.join_all().await.into_iter().sum();
+        renewer.await.unwrap();
+        assert!(written >= 6, "somebody gets through");
+
+        for (root, children) in &trees {
+            let items = house
+                .number("select count(*) from (select root_task_id from agent_task_item group by root_task_id
+                    having max(event_number) <> count(*) or min(event_number) <> 1) as gaps")
+                .await;
+            assert_eq!(items, 0, "the numbers of each tree's events are 1, 2, 3 …");
+            let row = house.store.task(*root).await.unwrap().unwrap();
+            let mut calls = 0;
+            for child in children {
+                let journal = house.store.journal(*child).await.unwrap().unwrap();
+                assert_eq!(journal.items.len() as i64, 2 + 2 * journal.row.model_calls, "no half of a change");
+                assert_eq!(journal.row.last_seq, journal.items.len() as i64);
+                calls += journal.row.model_calls;
+            }
+            assert_eq!(row.model_calls, calls, "the root counted what its children did");
+        }
+    }
+
+    async fn innocent_changes_of_many_trees_all_get_through_at_once(house) {
+        let mut writers = tokio::task::JoinSet::new();
+        for _ in 0..200 {
+            let store = house.store.clone();
+            writers.spawn(async move {
+                let id = TaskId(fresh());
+                store.commit(change(id, vec![super::house::new_task(id, "acme", "alice")])).await
+            });
+        }
+        assert!(writers.join_all().await.iter().all(Result::is_ok));
+    }
+
+    async fn changes_of_one_root_wait_for_each_other_and_keep_their_order(house) {
+        let id = house.task().await;
+        let row = house.store.task(id).await.unwrap().unwrap();
+        let mut commits = Vec::new();
+        for number in 0..20 {
+            let next = TaskChange {
+                task_id: id,
+                guard: Guard::Version(row.version + number),
+                facts: vec![said(&number.to_string())],
+                last_seq: row.last_seq + number,
+                counters: Counters::default(),
+                lease: LeaseChange::Keep,
+            };
+            commits.push(house.store.commit(change(id, vec![next])));
+        }
+        // Handed over in order at once; each is fenced by the one before it.
+        let results = futures_util::future::join_all(commits).await;
+        assert!(results.iter().all(Result::is_ok), "{results:?}");
+    }
+}

@@ -1,0 +1,11 @@
+//! One conformance suite, run on both engines, and the traps of each.
+
+mod claim;
+mod commit;
+mod contention;
+mod house;
+mod loss;
+mod open;
+mod reads;
+mod requests;
+mod schema;

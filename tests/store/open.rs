@@ -1,0 +1,142 @@
+//! Opening: what is refused, and why.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdpoint::store::{OpenError, Settings, Store};
+use holdpoint::world::SystemClock;
+
+use super::house::{Ground, House};
+use crate::support::postgres::{Cluster, run};
+
+async fn open(settings: &Settings) -> Result<Store, OpenError> {
+    Store::open(settings, Arc::new(SystemClock)).await
+}
+
+fn file(folder: &tempfile::TempDir) -> Settings {
+    Settings { url: format!("sqlite://{}", folder.path().join("x.db").display()), ..Settings::default() }
+}
+
+#[tokio::test]
+async fn a_second_process_on_one_sqlite_file_is_refused_until_the_first_is_done() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = file(&folder);
+    let first = open(&settings).await.unwrap();
+    let refused = open(&settings).await.unwrap_err();
+    assert!(matches!(&refused, OpenError::Held(path) if path.ends_with("x.db")), "{refused}");
+    first.close().await;
+    open(&settings).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_files_of_sqlite_are_readable_by_nobody_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = file(&folder);
+    std::fs::write(folder.path().join("x.db"), "").unwrap();
+    std::fs::set_permissions(folder.path().join("x.db"), std::fs::Permissions::from_mode(0o644)).unwrap();
+    let store = open(&settings).await.unwrap();
+    store.agent_version("d", "{}").await.unwrap();
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder.path()).unwrap() {
+        let entry = entry.unwrap();
+        assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{entry:?}");
+        names.push(entry.file_name().into_string().unwrap());
+    }
+    names.sort();
+    assert_eq!(names, ["x.db", "x.db-shm", "x.db-wal", "x.db.lock"]);
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_database_is_refused_and_left_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "this is a letter, not a database. ".repeat(100);
+    std::fs::write(folder.path().join("x.db"), &text).unwrap();
+    let refused = open(&file(&folder)).await.unwrap_err();
+    assert!(matches!(&refused, OpenError::File { .. } | OpenError::Migration(_)), "{refused:?}");
+    assert_eq!(std::fs::read_to_string(folder.path().join("x.db")).unwrap(), text);
+    let missing = Settings { url: "sqlite:///nowhere/at/all.db".to_owned(), ..Settings::default() };
+    assert!(matches!(open(&missing).await.unwrap_err(), OpenError::File { .. }));
+}
+
+async fn schema_of_another_age(house: House) {
+    house.store.close().await;
+    let settings = Settings { migrate: false, ..house.settings.clone() };
+    open(&settings).await.unwrap().close().await;
+    let newer = "insert into _sqlx_migrations (version, description, success, checksum, execution_time)
+        values (9999, 'from the future', true, '', 0)";
+    house.numbers(newer).await.unwrap();
+    for settings in [&settings, &house.settings] {
+        let refused = open(settings).await.unwrap_err();
+        assert!(matches!(refused, OpenError::Newer { found: 9999, known: 1 }), "{refused:?}");
+    }
+    house.numbers("delete from _sqlx_migrations").await.unwrap();
+    let refused = open(&settings).await.unwrap_err();
+    assert!(matches!(refused, OpenError::Older { found: 0, known: 1 }), "{refused:?}");
+}
+
+#[tokio::test]
+async fn on_sqlite_a_schema_of_another_age_is_refused() {
+    schema_of_another_age(House::sqlite().await).await;
+}
+
+#[tokio::test]
+async fn on_postgres_a_schema_of_another_age_is_refused() {
+    schema_of_another_age(House::postgres().await).await;
+}
+
+#[tokio::test]
+async fn an_empty_database_is_refused_without_migrations_and_made_by_the_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = Settings { migrate: false, ..file(&folder) };
+    assert!(matches!(open(&settings).await.unwrap_err(), OpenError::Older { found: 0, known: 1 }));
+    Store::migrate(&settings, Arc::new(SystemClock)).await.unwrap();
+    assert!(open(&settings).await.unwrap().ready().await);
+}
+
+#[tokio::test]
+async fn two_replicas_may_migrate_one_postgres_at_once() {
+    let house = House::postgres().await;
+    let Ground::Postgres(_) = &house.ground else { unreachable!() };
+    house.store.close().await;
+    run(&house.settings.url, "drop schema public cascade; create schema public".to_owned()).await;
+    let opened = futures_util::future::join_all((0..4).map(|_| open(&house.settings))).await;
+    for store in opened {
+        assert!(store.unwrap().ready().await);
+    }
+}
+
+#[tokio::test]
+async fn a_postgres_that_confirms_before_it_is_durable_is_refused() {
+    let house = House::postgres().await;
+    let name = house.settings.url.rsplit('/').next().unwrap();
+    run(&house.settings.url, format!("alter database \"{name}\" set synchronous_commit = off")).await;
+    let refused = open(&house.settings).await.unwrap_err();
+    assert!(matches!(refused, OpenError::Unsafe("synchronous_commit")), "{refused:?}");
+    let settings = Settings { unsafe_ok: true, ..house.settings.clone() };
+    assert!(open(&settings).await.unwrap().ready().await);
+}
+
+#[tokio::test]
+async fn a_postgres_without_fsync_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let cluster = Cluster::start(&folder.path().join("pg"), "-c fsync=off", std::process::id());
+    let settings = Settings { url: cluster.url("postgres"), ..Settings::default() };
+    let refused = open(&settings).await.unwrap_err();
+    assert!(matches!(refused, OpenError::Unsafe("fsync")), "{refused:?}");
+    // The watcher removes what is in it.
+    let _ = folder.keep();
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_unavailable_and_worth_another_try() {
+    let settings = Settings {
+        url: "postgres://nobody@127.0.0.1:1/nothing".to_owned(),
+        acquire_timeout: Duration::from_millis(300),
+        ..Settings::default()
+    };
+    assert!(matches!(open(&settings).await.unwrap_err(), OpenError::Unavailable));
+    let wrong = Settings { url: "mysql://x/y".to_owned(), ..Settings::default() };
+    assert!(matches!(open(&wrong).await.unwrap_err(), OpenError::Url));
+}

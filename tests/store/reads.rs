@@ -1,0 +1,72 @@
+//! Lists, counts and the clock.
+
+use std::time::Duration;
+
+use holdpoint::store::TaskFilter;
+use holdpoint::task::id::TaskId;
+use holdpoint::task::status::TaskStatus;
+
+use super::house::{both, change, child_task, finance, fresh, said};
+
+both! {
+    async fn tasks_are_listed_newest_first_page_by_page_and_only_roots(house) {
+        let mut all = Vec::new();
+        for user in ["alice", "bob", "alice", "bob", "alice"] {
+            all.push(house.task_of("acme", user).await);
+        }
+        house.task_of("globex", "alice").await;
+        let child = TaskId(fresh());
+        house.store.commit(change(all[0], vec![child_task(child, all[0])])).await.unwrap();
+        all.reverse();
+        let mut filter = TaskFilter { tenant: "acme".to_owned(), limit: 2, ..TaskFilter::default() };
+        let mut seen = Vec::new();
+        loop {
+            let page = house.store.tasks(&filter).await.unwrap();
+            let Some(last) = page.last() else { break };
+            filter.before = Some(last.task_id);
+            seen.extend(page.iter().map(|row| row.task_id));
+        }
+        assert_eq!(seen, all);
+        let base = TaskFilter { tenant: "acme".to_owned(), limit: 9, ..TaskFilter::default() };
+        for (filter, expected) in [
+            (TaskFilter { users: vec!["alice".to_owned()], ..base.clone() }, 3),
+            (TaskFilter { users: vec!["alice".to_owned(), "bob".to_owned()], ..base.clone() }, 5),
+            (TaskFilter { statuses: vec![TaskStatus::Paused], ..base.clone() }, 0),
+            (TaskFilter { statuses: vec![TaskStatus::Running, TaskStatus::Failed], ..base.clone() }, 5),
+            (TaskFilter { agents: vec!["billing".to_owned()], ..base.clone() }, 5),
+            (TaskFilter { sessions: vec!["other".to_owned()], ..base.clone() }, 0),
+            (TaskFilter { roots: vec![all[4]], ..base.clone() }, 2),
+            (TaskFilter { roots: vec![all[3], all[4]], ..base.clone() }, 3),
+            (TaskFilter { roots: vec![all[4]], agents: vec!["analyst".to_owned()], ..base.clone() }, 1),
+        ] {
+            assert_eq!(house.store.tasks(&filter).await.unwrap().len(), expected, "{filter:?}");
+        }
+    }
+
+    async fn items_are_read_after_a_seq_with_their_event_numbers(house) {
+        let id = house.task().await;
+        let mut next = house.next(id).await;
+        next.facts = (0..4).map(|number| said(&number.to_string())).collect();
+        house.write(next).await.unwrap();
+        let items = house.store.items(id, 3, 2).await.unwrap();
+        assert_eq!(items.iter().map(|(item, event)| (item.seq, *event)).collect::<Vec<_>>(), [(4, 4), (5, 5)]);
+    }
+
+    async fn the_census_counts_tasks_by_status_and_open_requests_by_kind(house) {
+        house.task().await;
+        house.paused(finance(1)).await;
+        house.paused(finance(1)).await;
+        let (tasks, requests) = house.store.census().await.unwrap();
+        assert_eq!(tasks, [(TaskStatus::Paused, 2), (TaskStatus::Running, 1)]);
+        assert_eq!(requests, [("approval".to_owned(), 2)]);
+    }
+
+    async fn the_clock_is_the_databases_and_in_microseconds(house) {
+        let before = house.store.now().await.unwrap();
+        house.forward(Duration::from_hours(5));
+        let after = house.store.now().await.unwrap();
+        assert!(after.since(before) >= Duration::from_hours(5));
+        let at = house.store.journal(house.task().await).await.unwrap().unwrap().items[0].at;
+        assert!(at >= after, "items are stamped by the same clock");
+    }
+}

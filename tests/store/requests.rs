@@ -1,0 +1,245 @@
+//! Requests and decisions: who is asked, who answered, and when it is too late.
+
+use std::time::Duration;
+
+use holdpoint::store::{CommitError, Person, RequestFilter};
+use holdpoint::task::change::Counters;
+use holdpoint::task::decision::Action;
+use holdpoint::task::id::{RequestId, TaskId};
+use holdpoint::task::item::{CloseReason, Fact};
+use holdpoint::task::request::RequestKind;
+use holdpoint::task::status::{RequestStatus, TaskStatus};
+use holdpoint::task::verdict::Terms;
+
+use super::house::{asked, both, change, child_task, decided, finance, fresh, status};
+
+fn person(user: &str, groups: &[&str]) -> Person {
+    let groups = groups.iter().map(ToString::to_string).collect();
+    Person { user_id: user.to_owned(), groups, everything: false }
+}
+
+both! {
+    async fn a_request_is_read_with_its_question_and_its_deadline(house) {
+        let (id, question) = house.paused(finance(1)).await;
+        let row = house.store.request(question.request_id).await.unwrap().unwrap();
+        assert_eq!((&row.asked, row.task_id, row.root_task_id), (&question, id, id));
+        assert_eq!((row.tenant.as_str(), row.owner.as_str(), row.session_id.as_str()), ("acme", "alice", "s"));
+        assert_eq!((row.status, row.expired), (RequestStatus::Pending, false));
+        assert_eq!(row.expires_at, Some(row.created_at + Duration::from_hours(24)));
+        assert!(row.answers.is_empty());
+        assert_eq!(house.store.request(RequestId(fresh())).await.unwrap(), None);
+    }
+
+    async fn the_first_answer_wins_and_the_second_is_stale(house) {
+        let (id, question) = house.paused(finance(1)).await;
+        let first = house.deciding(id, &question, "bob", Action::Approve).await;
+        let second = house.deciding(id, &question, "carol", Action::Reject).await;
+        let mut commit = change(id, vec![first]);
+        commit.resumed = vec![question.request_id];
+        let at = house.store.commit(commit).await.unwrap().at;
+        assert_eq!(house.write(second).await, Err(CommitError::Stale));
+        let row = house.store.request(question.request_id).await.unwrap().unwrap();
+        assert_eq!(row.status, RequestStatus::Resumed);
+        assert_eq!(row.answers.len(), 1);
+        assert_eq!((row.answers[0].0, row.answers[0].1.by.as_str()), (at, "bob"));
+        // Even with the right version: it is not pending any more.
+        let third = house.deciding(id, &question, "carol", Action::Reject).await;
+        assert_eq!(house.write(third).await, Err(CommitError::Stale));
+        assert_eq!(house.number("select count(*) from decision where final").await, 1);
+    }
+
+    async fn responded_becomes_resumed_with_a_later_change(house) {
+        let (id, question) = house.paused(finance(1)).await;
+        let decide = house.deciding(id, &question, "bob", Action::Approve).await;
+        house.write(decide).await.unwrap();
+        let row = house.store.request(question.request_id).await.unwrap().unwrap();
+        assert_eq!(row.status, RequestStatus::Responded);
+        let mut later = change(id, vec![house.next(id).await]);
+        later.resumed = vec![question.request_id];
+        house.store.commit(later).await.unwrap();
+        let row = house.store.request(question.request_id).await.unwrap().unwrap();
+        assert_eq!(row.status, RequestStatus::Resumed);
+        assert!(house.numbers("update intervention_request set status = 'pending'").await.is_err(), "it never comes back");
+    }
+
+    async fn of_64_simultaneous_answers_exactly_one_is_stored(house) {
+        for _ in 0..5 {
+            let (id, question) = house.paused(finance(1)).await;
+            let mut answers = tokio::task::JoinSet::new();
+            for number in 0..64 {
+                let decide = house.deciding(id, &question, &format!("user{number}"), Action::Approve).await;
+                let store = house.store.clone();
+                answers.spawn(async move { store.commit(change(id, vec![decide])).await });
+            }
+            let results = answers.join_all().await;
+            assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1);
+            assert!(results.iter().all(|result| matches!(result, Ok(_) | Err(CommitError::Stale))));
+            let row = house.store.request(question.request_id).await.unwrap().unwrap();
+            assert_eq!(row.answers.len(), 1);
+        }
+    }
+
+    async fn from_its_deadline_on_a_request_cannot_be_answered_only_expired(house) {
+        let terms = Terms { expires_in: Some(Duration::from_mins(1)), ..finance(1) };
+        let (id, question) = house.paused(terms).await;
+        let mut expire = house.next(id).await;
+        let closed = Fact::RequestClosed {
+            request_id: question.request_id,
+            status: RequestStatus::Expired,
+            reason: CloseReason::Expired,
+        };
+        expire.facts = vec![closed, status(TaskStatus::Running)];
+        expire.counters = Counters { busy: 1, open_requests: -1, ..Counters::default() };
+        assert_eq!(house.write(expire.clone()).await, Err(CommitError::Stale), "not yet");
+        assert!(house.store.overdue(10).await.unwrap().is_empty());
+
+        house.forward(Duration::from_mins(1));
+        let decide = house.deciding(id, &question, "bob", Action::Approve).await;
+        assert_eq!(house.write(decide).await, Err(CommitError::Stale), "too late, swept or not");
+        let row = house.store.request(question.request_id).await.unwrap().unwrap();
+        assert_eq!((row.status, row.expired), (RequestStatus::Pending, true));
+        let overdue = house.store.overdue(10).await.unwrap();
+        assert_eq!(overdue.iter().map(|row| row.asked.request_id).collect::<Vec<_>>(), [question.request_id]);
+        let filter = |status| RequestFilter { tenant: "acme".to_owned(), statuses: vec![status], limit: 9, ..RequestFilter::default() };
+        assert!(house.store.requests(&filter(RequestStatus::Pending)).await.unwrap().is_empty());
+        assert_eq!(house.store.requests(&filter(RequestStatus::Expired)).await.unwrap().len(), 1);
+
+        house.write(expire).await.unwrap();
+        let row = house.store.request(question.request_id).await.unwrap().unwrap();
+        assert_eq!(row.status, RequestStatus::Expired);
+        assert!(house.store.overdue(10).await.unwrap().is_empty());
+    }
+
+    async fn a_request_without_a_deadline_never_expires(house) {
+        let (id, question) = house.paused(Terms { expires_in: None, ..finance(1) }).await;
+        house.forward(Duration::from_hours(24 * 400));
+        assert!(!house.store.request(question.request_id).await.unwrap().unwrap().expired);
+        let decide = house.deciding(id, &question, "bob", Action::Approve).await;
+        house.write(decide).await.unwrap();
+    }
+
+    async fn of_two_required_approvals_neither_is_final_before_the_last(house) {
+        let (id, question) = house.paused(finance(2)).await;
+        let mut first = house.next(id).await;
+        first.facts = vec![decided(&question, "bob", Action::Approve, false)];
+        house.write(first).await.unwrap();
+        assert_eq!(house.number("select count(*) from decision where final").await, 0);
+        let mut again = house.next(id).await;
+        again.facts = vec![decided(&question, "bob", Action::Approve, true)];
+        assert_eq!(house.write(again).await, Err(CommitError::Refused), "one person twice");
+        let second = house.deciding(id, &question, "carol", Action::Approve).await;
+        house.write(second).await.unwrap();
+        assert_eq!(house.number("select count(*) from decision").await, 2);
+        assert_eq!(house.number("select count(*) from decision where final").await, 1);
+        let row = house.store.request(question.request_id).await.unwrap().unwrap();
+        assert_eq!(row.answers.iter().map(|(_, answer)| answer.by.as_str()).collect::<Vec<_>>(), ["bob", "carol"]);
+    }
+
+    async fn one_call_has_one_final_answer_even_if_the_request_stays_open(house) {
+        let (id, question) = house.paused(finance(1)).await;
+        let mut first = house.next(id).await;
+        first.facts = vec![decided(&question, "bob", Action::Approve, false)];
+        house.write(first).await.unwrap();
+        let mut second = house.next(id).await;
+        second.facts = vec![decided(&question, "carol", Action::Reject, false)];
+        assert_eq!(house.write(second).await, Err(CommitError::Refused));
+    }
+
+    async fn a_whole_answer_belongs_to_the_call_that_asks(house) {
+        let id = house.task().await;
+        let question = asked(RequestKind::Guidance, finance(3), 1);
+        house.pause(id, &question).await;
+        let mut answer = house.deciding(id, &question, "bob", Action::Respond).await;
+        if let Some(Fact::Decision { decision, .. }) = answer.facts.first_mut() {
+            decision.decisions.clear();
+        }
+        house.write(answer).await.unwrap();
+        let joined = "select count(*) from decision d join intervention_request r
+            on r.request_id = d.request_id and r.call_id = d.tool_call_id where d.final";
+        assert_eq!(house.number(joined).await, 1);
+    }
+
+    async fn pending_holds_a_subtrees_open_requests_in_the_order_they_were_asked(house) {
+        let root = house.task().await;
+        let (left, right, below) = (TaskId(fresh()), TaskId(fresh()), TaskId(fresh()));
+        for (child, parent) in [(left, root), (right, root), (below, left)] {
+            house.store.commit(change(root, vec![child_task(child, parent)])).await.unwrap();
+        }
+        // The ids say another order than the one they were asked in.
+        let mut questions: Vec<_> = (0..3).map(|_| asked(RequestKind::Approval, finance(1), 1)).collect();
+        questions.reverse();
+        for (task, question) in [below, right, root].into_iter().zip(&questions) {
+            let mut ask = house.next(task).await;
+            ask.facts = vec![Fact::InterventionRequested(question.clone())];
+            ask.counters.open_requests = 1;
+            house.store.commit(change(root, vec![ask])).await.unwrap();
+        }
+        let ids = |of: Vec<holdpoint::store::RequestRow>| of.into_iter().map(|row| row.asked.request_id).collect::<Vec<_>>();
+        let asked: Vec<_> = questions.iter().map(|question| question.request_id).collect();
+        assert_eq!(ids(house.store.pending(root, root).await.unwrap()), asked);
+        assert_eq!(ids(house.store.pending(root, left).await.unwrap()), asked[..1]);
+        assert_eq!(ids(house.store.pending(root, right).await.unwrap()), asked[1..2]);
+        let row = house.store.request(asked[0]).await.unwrap().unwrap();
+        assert_eq!(row.agent_path, ["billing", "analyst"]);
+    }
+
+    async fn the_inbox_shows_what_one_may_decide_or_has_decided(house) {
+        let (id, by_group) = house.paused(finance(1)).await;
+        let (_, by_owner) = house.paused(Terms::default()).await;
+        let filter = |person, statuses| RequestFilter {
+            tenant: "acme".to_owned(), person, statuses, limit: 50, ..RequestFilter::default()
+        };
+        let pending = vec![RequestStatus::Pending];
+        for (who, expected) in [
+            (person("bob", &["finance"]), vec![by_group.request_id]),
+            (person("carol", &[]), vec![by_group.request_id]),
+            (person("alice", &[]), vec![by_owner.request_id]),
+            (person("dave", &["support"]), vec![]),
+            (Person { everything: true, ..Person::default() }, vec![by_group.request_id, by_owner.request_id]),
+        ] {
+            let found = house.store.requests(&filter(Some(who.clone()), pending.clone())).await.unwrap();
+            let found: Vec<_> = found.iter().map(|row| row.asked.request_id).collect();
+            assert_eq!(found, expected, "{who:?}");
+            assert_eq!(house.store.involved(id, &who).await.unwrap(), expected.contains(&by_group.request_id), "{who:?}");
+        }
+        let other = RequestFilter { tenant: "globex".to_owned(), limit: 9, ..RequestFilter::default() };
+        assert!(house.store.requests(&other).await.unwrap().is_empty());
+
+        let decide = house.deciding(id, &by_group, "zoe", Action::Approve).await;
+        house.write(decide).await.unwrap();
+        let zoe = person("zoe", &[]);
+        assert!(house.store.requests(&filter(Some(zoe.clone()), pending)).await.unwrap().is_empty());
+        assert_eq!(house.store.requests(&filter(Some(zoe.clone()), vec![])).await.unwrap().len(), 1);
+        assert!(house.store.involved(id, &zoe).await.unwrap());
+    }
+
+    async fn requests_are_filtered_and_paged_by_id(house) {
+        let mut all = Vec::new();
+        for _ in 0..5 {
+            all.push(house.paused(finance(1)).await);
+        }
+        let mut filter = RequestFilter { tenant: "acme".to_owned(), limit: 2, ..RequestFilter::default() };
+        let mut seen = Vec::new();
+        loop {
+            let page = house.store.requests(&filter).await.unwrap();
+            let Some(last) = page.last() else { break };
+            filter.after = Some(last.asked.request_id);
+            seen.extend(page.iter().map(|row| row.asked.request_id));
+        }
+        assert_eq!(seen, all.iter().map(|(_, question)| question.request_id).collect::<Vec<_>>());
+        let base = RequestFilter { tenant: "acme".to_owned(), limit: 9, ..RequestFilter::default() };
+        for (filter, expected) in [
+            (RequestFilter { kinds: vec!["guidance".to_owned()], ..base.clone() }, 0),
+            (RequestFilter { kinds: vec!["approval".to_owned()], ..base.clone() }, 5),
+            (RequestFilter { agents: vec!["billing".to_owned()], ..base.clone() }, 5),
+            (RequestFilter { agents: vec!["other".to_owned()], ..base.clone() }, 0),
+            (RequestFilter { sessions: vec!["s".to_owned()], ..base.clone() }, 5),
+            (RequestFilter { roots: vec![all[1].0, all[3].0], ..base.clone() }, 2),
+        ] {
+            for statuses in [vec![], vec![RequestStatus::Pending]] {
+                let filter = RequestFilter { statuses, ..filter.clone() };
+                assert_eq!(house.store.requests(&filter).await.unwrap().len(), expected, "{filter:?}");
+            }
+        }
+    }
+}

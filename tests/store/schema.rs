@@ -1,0 +1,121 @@
+//! The schemas are twins, every statement fits both, and the reads that matter use their index.
+
+use std::collections::BTreeSet;
+
+use holdpoint::store::Store;
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _, SqlSafeStr as _, SqliteConnection};
+
+use super::house::{House, finance};
+
+async fn texts(house: &House, sql: &str) -> Vec<String> {
+    let sql = AssertSqlSafe(sql.to_owned());
+    if house.is_postgres() {
+        let mut connection = PgConnection::connect(&house.settings.url).await.unwrap();
+        return connection.fetch_all(sql).await.unwrap().iter().map(|row| row.get(0)).collect();
+    }
+    let mut connection = SqliteConnection::connect(&house.settings.url).await.unwrap();
+    connection.fetch_all(sql).await.unwrap().iter().map(|row| row.get(0)).collect()
+}
+
+#[tokio::test]
+async fn both_schemas_have_the_same_tables_columns_nullability_and_indexes() {
+    let (postgres, sqlite) = (House::postgres().await, House::sqlite().await);
+    let columns = texts(
+        &postgres,
+        "select table_name || '.' || column_name || ' ' || case data_type when 'bigint' then 'integer'
+            when 'boolean' then 'integer' when 'uuid' then 'blob' else data_type end || ' '
+            || case is_nullable when 'YES' then 'null' else 'not null' end
+           from information_schema.columns where table_schema = 'public' and table_name not like '\\_sqlx%'",
+    )
+    .await;
+    let twins = texts(
+        &sqlite,
+        "select t.name || '.' || c.name || ' ' || lower(c.type) || ' ' || case c.\"notnull\" when 0 then 'null' else 'not null' end
+           from sqlite_schema t join pragma_table_info(t.name) c where t.type = 'table' and t.name not like '\\_sqlx%' escape '\\'",
+    )
+    .await;
+    assert_eq!(columns.iter().collect::<BTreeSet<_>>(), twins.iter().collect::<BTreeSet<_>>());
+    assert!(columns.len() > 60);
+    for (of_postgres, of_sqlite) in [
+        (
+            "select indexname::text from pg_indexes where schemaname = 'public' and indexname not like '%_pkey'",
+            "select name from sqlite_schema where type = 'index' and name not like 'sqlite_%'",
+        ),
+        (
+            "select tgname::text from pg_trigger where not tgisinternal",
+            "select name from sqlite_schema where type = 'trigger'",
+        ),
+    ] {
+        let postgres: BTreeSet<_> = texts(&postgres, of_postgres).await.into_iter().collect();
+        assert_eq!(postgres, texts(&sqlite, of_sqlite).await.into_iter().collect());
+        assert!(!postgres.is_empty());
+    }
+}
+
+#[test]
+fn the_migrations_of_both_engines_have_the_same_numbers_and_names() {
+    let names = |engine: &str| -> BTreeSet<_> {
+        let folder = format!("{}/migrations/{engine}", env!("CARGO_MANIFEST_DIR"));
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+    };
+    assert_eq!(names("postgres"), names("sqlite"));
+}
+
+#[tokio::test]
+async fn every_statement_is_understood_by_both_engines() {
+    let (postgres, sqlite) = (House::postgres().await, House::sqlite().await);
+    let mut on_postgres = PgConnection::connect(&postgres.settings.url).await.unwrap();
+    let mut on_sqlite = SqliteConnection::connect(&sqlite.settings.url).await.unwrap();
+    let statements = Store::statements();
+    assert!(statements.len() > 20);
+    for sql in statements {
+        if !sql.postgres.is_empty() {
+            on_postgres.prepare(sql.postgres.into_sql_str()).await.unwrap_or_else(|error| panic!("{error}: {}", sql.postgres));
+        }
+        if !sql.sqlite.is_empty() {
+            on_sqlite.prepare(sql.sqlite.into_sql_str()).await.unwrap_or_else(|error| panic!("{error}: {}", sql.sqlite));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_paused_task_is_found_by_its_request_id_through_an_index() {
+    for house in [House::postgres().await, House::sqlite().await] {
+        let (_, question) = house.paused(finance(1)).await;
+        let id = if house.is_postgres() {
+            format!("'{}'", question.request_id)
+        } else {
+            format!("x'{}'", question.request_id.0.simple())
+        };
+        let explain = if house.is_postgres() { "explain " } else { "" };
+        let query = format!(
+            "{explain}select t.task_id from intervention_request r join agent_task t on t.task_id = r.task_id
+               join agent_task_item i on i.request_id = r.request_id where r.request_id = {id}"
+        );
+        if house.is_postgres() {
+            run_filler(&house).await;
+            let plan = texts(&house, &query).await.join("\n");
+            assert!(plan.contains("intervention_request_pkey") && plan.contains("agent_task_pkey"), "{plan}");
+            assert!(plan.contains("agent_task_item_request") && !plan.contains("Seq Scan"), "{plan}");
+        } else {
+            let mut connection = SqliteConnection::connect(&house.settings.url).await.unwrap();
+            let rows = connection.fetch_all(AssertSqlSafe(format!("explain query plan {query}"))).await.unwrap();
+            let plan = rows.iter().map(|row| row.get::<String, _>("detail")).collect::<Vec<_>>().join("\n");
+            assert!(plan.contains("agent_task_item_request") && !plan.contains("SCAN"), "{plan}");
+        }
+    }
+}
+
+/// A plan for two rows says nothing: copies of them, many.
+async fn run_filler(house: &House) {
+    let sql = "
+        insert into agent_task select (t).* from (select jsonb_populate_record(t, jsonb_build_object('task_id', u.id,
+            'root_task_id', u.id)) as t from agent_task t, (select gen_random_uuid() as id from generate_series(1, 3000)) u) x;
+        insert into intervention_request select (r).* from (select jsonb_populate_record(r, jsonb_build_object('request_id', u.id))
+            as r from intervention_request r, (select gen_random_uuid() as id from generate_series(1, 3000)) u) x;
+        insert into agent_task_item select (i).* from (select jsonb_populate_record(i, jsonb_build_object('task_id', u.id,
+            'root_task_id', u.id, 'request_id', u.id)) as i from agent_task_item i, (select gen_random_uuid() as id from
+            generate_series(1, 3000)) u) x;
+        analyze";
+    crate::support::postgres::run(&house.settings.url, sql.to_owned()).await;
+}
