@@ -34,8 +34,6 @@ pub mod tasks;
 pub mod wait;
 pub mod wire;
 
-#[cfg(test)]
-mod smoke;
 
 use std::any::Any;
 use std::fmt;

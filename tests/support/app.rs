@@ -1,10 +1,11 @@
 //! The whole service in this process, on a real port, with a real database, a fake model and a fake tool.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use holdpoint::app::Service;
-use holdpoint::config::Config;
+use holdpoint::app::{self, Service};
+use holdpoint::config::environment::Environment;
+use holdpoint::config::layers::Flags;
+use holdpoint::config::{self, Source};
 use holdpoint::world::{RandomIds, SystemClock};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -202,11 +203,11 @@ pub struct Held {
 }
 
 async fn start(yaml: &str, database: &Database) -> Service {
-    let env = BTreeMap::from([("HOLDPOINT_SERVER__LISTEN".to_owned(), "127.0.0.1:0".to_owned())]);
-    let text = format!("{yaml}\ndatabase: {{ url: \"{}\" }}\n", database.url());
-    let config = Config::from_text(&text, std::path::Path::new("."), &env).unwrap_or_else(|mistakes| panic!("{mistakes:?}"));
-    let ids = Arc::new(RandomIds);
-    Service::start(config, Arc::new(SystemClock), ids, true).await.unwrap()
+    let flags = Flags { listen: Some("127.0.0.1:0".to_owned()), database_url: Some(database.url().to_owned()) };
+    let source = Source::File("holdpoint.yaml".into(), yaml.to_owned());
+    let loaded = config::load(source, &Environment::default(), &flags, app::check);
+    let (config, _) = loaded.unwrap_or_else(|report| panic!("{report}"));
+    Service::start(config, Arc::new(SystemClock), Arc::new(RandomIds), None, true).await.unwrap()
 }
 
 impl Actor<'_> {
