@@ -3,8 +3,9 @@
 //! group at the timeout, when its input closes, and when the command has ended (what is left of it in the background).
 //!
 //! What must stay true: only this file signals the group, and only while its leader is not yet reaped, so that the
-//! number cannot have become somebody else's. The guard reports what happened, or nothing: the service then treats the
-//! outcome as unknown.
+//! number cannot have become somebody else's. The command begins only after the guard has said which group it is: so
+//! without that word nothing ran, and with it the service can end the group of a guard that was killed. The guard reports
+//! what happened, or nothing: the service then treats the outcome as unknown.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -22,6 +23,9 @@ use serde::{Deserialize, Serialize};
 pub(super) const GREETING: &str = "holdpoint guard 1";
 /// How long an order may be.
 const ORDER: u32 = 8 * 1024 * 1024;
+/// Waits for one line, then becomes the command: the same process, with nothing to read. What shells export by themselves
+/// is not passed on.
+const WAITING: &str = r#"read -r _go && unset _go PWD OLDPWD SHLVL && exec /bin/sh -c "$0" </dev/null"#;
 /// How long what a command wrote last may take to arrive, when something outside its group holds the pipe open.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
@@ -40,7 +44,7 @@ pub(super) struct Order {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Line {
-    /// The command runs, as the leader of this group.
+    /// The command is about to begin, as the leader of this group.
     Started(i32),
     /// It could not be started.
     NotStarted(String),
@@ -107,7 +111,7 @@ pub(super) fn guard(mut input: impl Read + Send + 'static, output: &mut impl Wri
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let Some(pid) = pid else { return Err(io::ErrorKind::InvalidData.into()) };
     let watched = watch(&mut child, pid, input, order.keep);
-    let said = say(output, &Line::Started(pid.as_raw_nonzero().get()));
+    let said = say(output, &Line::Started(pid.as_raw_nonzero().get())).and_then(|()| begin(&mut child));
     let (events, stdout, stderr) = match (watched, said) {
         (Ok(watched), Ok(())) => watched,
         (Err(error), _) | (_, Err(error)) => {
@@ -163,15 +167,21 @@ pub(super) fn written(order: &Order) -> io::Result<Vec<u8>> {
 fn start(order: &Order) -> io::Result<Child> {
     Command::new("/bin/sh")
         .arg("-c")
+        .arg(WAITING)
         .arg(&order.command)
         .env_clear()
         .envs(&order.environment)
         .current_dir(&order.working_dir)
-        .stdin(Stdio::null())
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0)
         .spawn()
+}
+
+/// Lets the command begin.
+fn begin(child: &mut Child) -> io::Result<()> {
+    child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?.write_all(b"\n")
 }
 
 type Watched = (Receiver<Event>, Arc<Mutex<Kept>>, Arc<Mutex<Kept>>);

@@ -185,10 +185,15 @@ impl ShellTool {
         }
         let mut group = None;
         let reported = tokio::time::timeout(self.settings.timeout + GRACE, read_report(report, order.keep, &mut group));
-        let outcome = reported.await.ok().and_then(Result::ok);
+        let outcome = match reported.await {
+            Ok(Ok(outcome)) => outcome,
+            // The guard is gone without a word of the command's group, so the command never began.
+            Ok(Err(_)) if group.is_none() => Outcome::NotStarted("its guard ended early".to_owned()),
+            Ok(Err(_)) | Err(_) => Outcome::Lost,
+        };
         drop(input);
-        settle(guard, if outcome.is_none() { group } else { None }).await;
-        outcome.unwrap_or(Outcome::Lost)
+        settle(guard, if matches!(outcome, Outcome::Lost) { group } else { None }).await;
+        outcome
     }
 
     fn over(&self, end: End, stdout: &(Vec<u8>, bool), stderr: &(Vec<u8>, bool)) -> ToolAnswer {
