@@ -81,26 +81,26 @@ pub async fn serve(config: Config, options: ServeOptions) -> anyhow::Result<()> 
     let demo = config.demo;
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     let world: (Arc<dyn Clock>, Arc<dyn Ids>) = (Arc::new(SystemClock), Arc::new(RandomIds));
-    let service = tokio::select! {
-        service = Service::start(config, world.0, world.1, Some(metrics), options.permit_unsafe) => service?,
+    let replica = tokio::select! {
+        replica = Replica::start(config, world.0, world.1, Some(metrics), options.permit_unsafe) => replica?,
         _ = terminate.recv() => return Ok(()),
         _ = tokio::signal::ctrl_c() => return Ok(()),
     };
-    tracing::info!(address = %service.address, "listening");
+    tracing::info!(address = %replica.address, "listening");
     if demo {
-        demonstrate(service.address);
+        demonstrate(replica.address);
     }
     tokio::select! {
         _ = terminate.recv() => {}
         _ = tokio::signal::ctrl_c() => {}
     }
     tracing::info!("going down");
-    service.stop().await;
+    replica.stop().await;
     Ok(())
 }
 
-/// A service that runs.
-pub struct Service {
+/// One process of the service, running.
+pub struct Replica {
     /// Where it listens.
     pub address: SocketAddr,
     /// What makes its tasks move.
@@ -113,13 +113,13 @@ pub struct Service {
     worker: JoinHandle<()>,
 }
 
-impl std::fmt::Debug for Service {
+impl std::fmt::Debug for Replica {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Service({})", self.address)
+        write!(f, "Replica({})", self.address)
     }
 }
 
-impl Service {
+impl Replica {
     /// Opens the database, begins to listen and to work.
     ///
     /// # Errors
@@ -195,7 +195,7 @@ impl Service {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the root of the process's own tasks; `Service::stop` waits for it")]
+#[expect(clippy::disallowed_methods, reason = "the root of the process's own tasks; `Replica::stop` waits for it")]
 fn serving(listener: TcpListener, router: axum::Router, stop: CancellationToken) -> JoinHandle<()> {
     let listener = listener.tap_io(|stream| {
         let _ = stream.set_nodelay(true);
@@ -218,7 +218,7 @@ fn serving(listener: TcpListener, router: axum::Router, stop: CancellationToken)
     })
 }
 
-#[expect(clippy::disallowed_methods, reason = "the root of the process's own tasks; `Service::stop` waits for it")]
+#[expect(clippy::disallowed_methods, reason = "the root of the process's own tasks; `Replica::stop` waits for it")]
 fn working(engine: Arc<Engine>) -> JoinHandle<()> {
     tokio::spawn(engine.work())
 }

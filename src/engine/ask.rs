@@ -22,7 +22,9 @@ impl Engine {
     pub(super) fn ask(&self, live: &mut Live, agent: &Agent, questions: Vec<Question>) {
         for question in questions {
             let of_turn = |standing: &&Standing| {
-                live.progress.call(question.calls.first().copied().unwrap_or(standing.call.tool_call_id)).map(|c| c.turn)
+                live.progress
+                    .call(question.calls.first().copied().unwrap_or(standing.call.tool_call_id))
+                    .map(|c| c.turn)
                     == Some(standing.turn)
             };
             let calls = live.progress.calls.iter().filter(of_turn);
@@ -90,10 +92,7 @@ impl Engine {
             arguments_text: call.arguments_text.clone(),
             effect: entry.map_or(Effect::Once, |entry| entry.spec.effect),
             target: entry.map(|entry| entry.spec.target.clone()).unwrap_or_default(),
-            summary: entry.map_or_else(
-                || cut(&call.name, NAME).to_owned(),
-                |entry| entry.spec.summarize(&arguments),
-            ),
+            summary: entry.map_or_else(|| cut(&call.name, NAME).to_owned(), |entry| entry.spec.summarize(&arguments)),
             warnings: Vec::new(),
             needs_decision,
             verdict: judgement.map_or(Verdict::Hold, |judgement| judgement.verdict),

@@ -114,9 +114,8 @@ fn judge_answer(caller: &Caller, row: &RequestRow, answer: &Answer) -> Result<()
 
 /// Whether the body is an answer that this request takes.
 fn fits(row: &RequestRow, answer: &Answer) -> Result<(), Refusal> {
-    let invalid = |pointer: &str, detail: String| {
-        Err(Refusal::Invalid(vec![FieldError { pointer: pointer.to_owned(), detail }]))
-    };
+    let invalid =
+        |pointer: &str, detail: String| Err(Refusal::Invalid(vec![FieldError { pointer: pointer.to_owned(), detail }]));
     let AnswerBody::Whole { action, then, response, result, .. } = &answer.body else {
         return invalid("/decisions", "Decisions for single calls are not taken; answer the whole request.".to_owned());
     };
@@ -143,14 +142,14 @@ fn decision(caller: &Caller, open: &Open, answer: &Answer) -> Result<Decision, R
         return Err(Refusal::Internal);
     };
     let terms = &open.asked.terms;
-    let needed = if caller.unaccounted || open.asked.kind != RequestKind::Approval { 1 } else { terms.approvers.required };
+    let needed =
+        if caller.unaccounted || open.asked.kind != RequestKind::Approval { 1 } else { terms.approvers.required };
     let enough = |call: CallId| {
         let so_far = open.approvals.get(&call).map_or(0, Vec::len);
         u32::try_from(so_far).unwrap_or(u32::MAX).saturating_add(1) >= needed
     };
     let given = CallAnswer { action: *action, reason: reason.clone(), arguments: None, result: result.clone() };
-    let decisions: BTreeMap<_, _> =
-        open.asked.own_calls().map(|call| (call.tool_call_id, given.clone())).collect();
+    let decisions: BTreeMap<_, _> = open.asked.own_calls().map(|call| (call.tool_call_id, given.clone())).collect();
     let rejected = *action == Action::Reject;
     let unsaid = if open.asked.kind == RequestKind::Approval { terms.on_reject } else { Then::Continue };
     Ok(Decision {

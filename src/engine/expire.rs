@@ -31,11 +31,7 @@ impl Engine {
         if live.progress.open(request_id).is_none() {
             return Ok(());
         }
-        live.push(Fact::RequestClosed {
-            request_id,
-            status: RequestStatus::Expired,
-            reason: CloseReason::Expired,
-        });
+        live.push(Fact::RequestClosed { request_id, status: RequestStatus::Expired, reason: CloseReason::Expired });
         if live.progress.ending.is_some() {
             live.withdraw_open(CloseReason::Canceled);
         } else if live.progress.open.is_empty() && live.progress.status == Some(TaskStatus::Paused) {

@@ -6,7 +6,9 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::store::CommitError;
-use crate::task::change::{Change, Committed, Counters, Guard, IdempotencyRow, Journal, LeaseChange, TaskChange, TaskRow};
+use crate::task::change::{
+    Change, Committed, Counters, Guard, IdempotencyRow, Journal, LeaseChange, TaskChange, TaskRow,
+};
 use crate::task::id::{CallId, ChangeId, RequestId, TaskId};
 use crate::task::item::{CloseReason, Fact, Item, Outcome, ToolResult, Usage};
 use crate::task::limits::Limits;
@@ -114,9 +116,9 @@ impl Live {
 
     /// Whether this very result is written already (a commit whose answer was lost).
     fn written(&self, result: &ToolResult) -> bool {
-        self.items.iter().any(
-            |item| matches!(&item.fact, Fact::ToolResult(known) | Fact::LateResult(known) if known == result),
-        )
+        self.items
+            .iter()
+            .any(|item| matches!(&item.fact, Fact::ToolResult(known) | Fact::LateResult(known) if known == result))
     }
 
     /// A result is never thrown away: it is the call's result, or closes the question about it, or is a late one.

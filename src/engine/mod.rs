@@ -188,7 +188,6 @@ pub enum ConflictCode {
     TaskNotFailed,
 }
 
-
 impl From<ReadError> for Refusal {
     fn from(error: ReadError) -> Self {
         match error {

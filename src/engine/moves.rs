@@ -85,7 +85,11 @@ impl Engine {
             live.withdraw_open(CloseReason::Superseded);
             live.push(Fact::TaskStatus { status: TaskStatus::Running, error: None, output: None });
             if paused {
-                close_calls(&mut live, Outcome::Withdrawn, "The user went on with another message; this call was not run.");
+                close_calls(
+                    &mut live,
+                    Outcome::Withdrawn,
+                    "The user went on with another message; this call was not run.",
+                );
             }
             live.push(Fact::UserMessage {
                 items: message.items.clone(),
@@ -104,12 +108,7 @@ impl Engine {
     ///
     /// # Errors
     /// `NotFound`, `Forbidden`, `NotARoot`; `Conflict` when it is not failed.
-    pub async fn retry(
-        self: &Arc<Self>,
-        caller: &Caller,
-        task: TaskId,
-        key: Option<Key>,
-    ) -> Result<Accepted, Refusal> {
+    pub async fn retry(self: &Arc<Self>, caller: &Caller, task: TaskId, key: Option<Key>) -> Result<Accepted, Refusal> {
         for _ in 0..super::TRIES {
             let mut live = self.moved(caller, task, Move::Retry).await?;
             if live.row.status != TaskStatus::Failed {

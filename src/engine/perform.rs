@@ -230,13 +230,7 @@ impl Engine {
                 return;
             }
         };
-        live.push(Fact::ToolResult(ToolResult {
-            tool_call_id,
-            name,
-            outcome,
-            content: cleaned(content),
-            http_status,
-        }));
+        live.push(Fact::ToolResult(ToolResult { tool_call_id, name, outcome, content: cleaned(content), http_status }));
     }
 
     fn invocation(&self, live: &Live, standing: &Standing, arguments: Value, decided_by: Option<String>) -> Invocation {

@@ -34,7 +34,6 @@ pub mod tasks;
 pub mod wait;
 pub mod wire;
 
-
 use std::any::Any;
 use std::fmt;
 use std::future::Future;

@@ -171,7 +171,8 @@ pub(super) fn rows(change: Change) -> Option<Rows> {
         rows.add_task(task, &mut touched)?;
     }
     for RequestId(request_id) in change.resumed {
-        touched.entry(request_id).or_insert_with(|| TouchedLine { request_id, ..TouchedLine::default() }).resumed = true;
+        touched.entry(request_id).or_insert_with(|| TouchedLine { request_id, ..TouchedLine::default() }).resumed =
+            true;
     }
     // What is opened and closed in one change is written once, as it ends.
     for asked in &mut rows.asked {
@@ -373,9 +374,8 @@ impl Rows {
         });
         let people = self.decisions.iter().map(|line| &line.user_id);
         let approvers = self.approvers.iter().filter_map(|line| line.name.as_ref());
-        let key = self.idempotency.iter().flat_map(|row| {
-            [&row.tenant, &row.user_id, &row.path, &row.key, &row.body_digest]
-        });
+        let key =
+            self.idempotency.iter().flat_map(|row| [&row.tenant, &row.user_id, &row.path, &row.key, &row.body_digest]);
         let bodies = self.items.iter().map(|line| &line.body);
         !tasks.chain(people).chain(approvers).chain(key).chain(bodies).any(|text| text.contains('\0'))
     }
@@ -395,10 +395,7 @@ impl Rows {
 fn required(asked: &Asked) -> i64 {
     match asked.kind {
         RequestKind::Approval | RequestKind::Reconcile => asked.terms.approvers.required.into(),
-        RequestKind::Guidance
-        | RequestKind::Credentials
-        | RequestKind::Confirmation
-        | RequestKind::ExternalResult => 1,
+        RequestKind::Guidance | RequestKind::Credentials | RequestKind::Confirmation | RequestKind::ExternalResult => 1,
     }
 }
 

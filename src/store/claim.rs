@@ -86,8 +86,7 @@ impl Store {
     /// Renews the leases this process holds. Returns the tasks whose lease is still its own.
     pub async fn renew(&self, owner: &str, lease: Duration, tasks: &[TaskId]) -> Result<Vec<TaskId>, ReadError> {
         let ids = tasks.iter().map(|id| id.0).collect();
-        let values =
-            vec![Value::Now, Value::Text(owner.to_owned()), Value::Int(micros(lease)), Value::Ids(ids)];
+        let values = vec![Value::Now, Value::Text(owner.to_owned()), Value::Int(micros(lease)), Value::Ids(ids)];
         self.leased(RENEW, values).await
     }
 

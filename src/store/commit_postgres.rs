@@ -175,14 +175,46 @@ fn columns(batch: &[&Rows]) -> Vec<Value> {
 }
 
 /// Shorthands for one column each.
-macro_rules! ints { ($from:expr, $line:ident => $value:expr) => { Value::Ints($from.clone().map(|(_, $line)| $value).collect()) } }
-macro_rules! ids { ($from:expr, $line:ident => $value:expr) => { Value::Ids($from.clone().map(|(_, $line)| $value).collect()) } }
-macro_rules! texts { ($from:expr, $line:ident => $value:expr) => { Value::Texts($from.clone().map(|(_, $line)| $value).collect()) } }
-macro_rules! maybe_ids { ($from:expr, $line:ident => $value:expr) => { Value::MaybeIds($from.clone().map(|(_, $line)| $value).collect()) } }
-macro_rules! maybe_ints { ($from:expr, $line:ident => $value:expr) => { Value::MaybeInts($from.clone().map(|(_, $line)| $value).collect()) } }
-macro_rules! maybe_texts { ($from:expr, $line:ident => $value:expr) => { Value::MaybeTexts($from.clone().map(|(_, $line)| $value).collect()) } }
-macro_rules! bools { ($from:expr, $line:ident => $value:expr) => { Value::Bools($from.clone().map(|(_, $line)| $value).collect()) } }
-macro_rules! change { ($from:expr) => { Value::Ints($from.clone().map(|(change, _)| change).collect()) } }
+macro_rules! ints {
+    ($from:expr, $line:ident => $value:expr) => {
+        Value::Ints($from.clone().map(|(_, $line)| $value).collect())
+    };
+}
+macro_rules! ids {
+    ($from:expr, $line:ident => $value:expr) => {
+        Value::Ids($from.clone().map(|(_, $line)| $value).collect())
+    };
+}
+macro_rules! texts {
+    ($from:expr, $line:ident => $value:expr) => {
+        Value::Texts($from.clone().map(|(_, $line)| $value).collect())
+    };
+}
+macro_rules! maybe_ids {
+    ($from:expr, $line:ident => $value:expr) => {
+        Value::MaybeIds($from.clone().map(|(_, $line)| $value).collect())
+    };
+}
+macro_rules! maybe_ints {
+    ($from:expr, $line:ident => $value:expr) => {
+        Value::MaybeInts($from.clone().map(|(_, $line)| $value).collect())
+    };
+}
+macro_rules! maybe_texts {
+    ($from:expr, $line:ident => $value:expr) => {
+        Value::MaybeTexts($from.clone().map(|(_, $line)| $value).collect())
+    };
+}
+macro_rules! bools {
+    ($from:expr, $line:ident => $value:expr) => {
+        Value::Bools($from.clone().map(|(_, $line)| $value).collect())
+    };
+}
+macro_rules! change {
+    ($from:expr) => {
+        Value::Ints($from.clone().map(|(change, _)| change).collect())
+    };
+}
 
 fn tasks(batch: &[&Rows], values: &mut Vec<Value>) {
     let named = lines(batch, |rows| &rows.tasks);

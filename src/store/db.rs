@@ -103,10 +103,7 @@ pub(super) enum Value {
 }
 
 /// What can be read from a row of either engine.
-pub(super) trait Record:
-    for<'r> FromRow<'r, PgRow> + for<'r> FromRow<'r, SqliteRow> + Send + Unpin
-{
-}
+pub(super) trait Record: for<'r> FromRow<'r, PgRow> + for<'r> FromRow<'r, SqliteRow> + Send + Unpin {}
 
 impl<R> Record for R where R: for<'r> FromRow<'r, PgRow> + for<'r> FromRow<'r, SqliteRow> + Send + Unpin {}
 
@@ -207,12 +204,7 @@ impl Db {
 
     /// One statement on Postgres. A connection that failed it is thrown away. Nothing waits for ever, even when the
     /// network swallows the answer.
-    async fn ask_postgres(
-        &self,
-        pool: &PgPool,
-        sql: &'static str,
-        values: Vec<Value>,
-    ) -> Result<Vec<PgRow>, Failure> {
+    async fn ask_postgres(&self, pool: &PgPool, sql: &'static str, values: Vec<Value>) -> Result<Vec<PgRow>, Failure> {
         let mut connection = pool.acquire().await.map_err(Failure::unsent)?;
         let query = self.postgres(sql, values);
         let answer = match tokio::time::timeout(self.patience, query.fetch_all(&mut *connection)).await {
@@ -284,11 +276,9 @@ impl Db {
                 Value::Now => Ok(Value::Int(self.clock.now().0)),
                 Value::Ids(it) => Ok(Value::Text(list(it.iter().map(|id| hex(Some(*id)))))),
                 Value::Texts(it) => Ok(Value::Text(list(it.into_iter().map(Json::from)))),
-                Value::MaybeIds(_)
-                | Value::Ints(_)
-                | Value::MaybeInts(_)
-                | Value::MaybeTexts(_)
-                | Value::Bools(_) => Err(sqlx::Error::Protocol("SQLite gets rows, not columns".to_owned())),
+                Value::MaybeIds(_) | Value::Ints(_) | Value::MaybeInts(_) | Value::MaybeTexts(_) | Value::Bools(_) => {
+                    Err(sqlx::Error::Protocol("SQLite gets rows, not columns".to_owned()))
+                }
                 Value::Int(_)
                 | Value::Bool(_)
                 | Value::Text(_)
@@ -392,10 +382,7 @@ impl Failure {
 
     /// Whether what is stored does not read as what we expect.
     pub(super) fn corrupt(&self) -> bool {
-        matches!(
-            self.error,
-            sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::ColumnNotFound(_)
-        )
+        matches!(self.error, sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::ColumnNotFound(_))
     }
 }
 

@@ -275,15 +275,22 @@ impl Store {
     #[doc(hidden)]
     pub fn statements() -> Vec<Sql> {
         let lite = commit_sqlite::STATEMENTS.iter().map(|sqlite| Sql { postgres: "", sqlite });
-        [KEEP_VERSION, NOW, READY, commit::FIND, open::LEASES_OVER, Sql { postgres: commit_postgres::WRITE, sqlite: "" }]
-            .into_iter()
-            .chain(lite)
-            .chain(claim::STATEMENTS.iter().copied())
-            .chain(idempotency::STATEMENTS.iter().copied())
-            .chain(journal::STATEMENTS.iter().copied())
-            .chain(requests::STATEMENTS.iter().copied())
-            .chain(tasks::STATEMENTS.iter().copied())
-            .collect()
+        [
+            KEEP_VERSION,
+            NOW,
+            READY,
+            commit::FIND,
+            open::LEASES_OVER,
+            Sql { postgres: commit_postgres::WRITE, sqlite: "" },
+        ]
+        .into_iter()
+        .chain(lite)
+        .chain(claim::STATEMENTS.iter().copied())
+        .chain(idempotency::STATEMENTS.iter().copied())
+        .chain(journal::STATEMENTS.iter().copied())
+        .chain(requests::STATEMENTS.iter().copied())
+        .chain(tasks::STATEMENTS.iter().copied())
+        .collect()
     }
 
     fn db(&self) -> &Db {

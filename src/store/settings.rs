@@ -61,9 +61,7 @@ impl Settings {
         if self.max_connections == 0 {
             mistakes.add(&["database", "max_connections"], "is at least 1");
         }
-        for (name, time) in
-            [("acquire_timeout", self.acquire_timeout), ("statement_timeout", self.statement_timeout)]
-        {
+        for (name, time) in [("acquire_timeout", self.acquire_timeout), ("statement_timeout", self.statement_timeout)] {
             if time < Duration::from_millis(1) {
                 mistakes.add(&["database", name], "is at least 1ms");
             }

@@ -189,8 +189,16 @@ fn next_together(progress: &Progress) -> Vec<CallId> {
             Phase::Allowed | Phase::Approved(_) | Phase::Started(_) if together.is_empty() || repeatable => {
                 together.push(standing.call.tool_call_id);
             }
-            Phase::Allowed | Phase::Approved(_) | Phase::Started(_) | Phase::New | Phase::Held(_) | Phase::Human(_)
-            | Phase::Asked(_) | Phase::Refused(..) | Phase::Doubtful(_) | Phase::Done(_) => break,
+            Phase::Allowed
+            | Phase::Approved(_)
+            | Phase::Started(_)
+            | Phase::New
+            | Phase::Held(_)
+            | Phase::Human(_)
+            | Phase::Asked(_)
+            | Phase::Refused(..)
+            | Phase::Doubtful(_)
+            | Phase::Done(_) => break,
         }
         if !repeatable || together.len() == TOGETHER {
             break;

@@ -335,7 +335,9 @@ impl Progress {
             }
             Action::Reject if kind == RequestKind::Reconcile => Some(Phase::Refused(
                 Outcome::Failed,
-                format!("Nobody knows whether this call took effect. A human was asked and said not to count on it.{reason}"),
+                format!(
+                    "Nobody knows whether this call took effect. A human was asked and said not to count on it.{reason}"
+                ),
             )),
             Action::Reject => {
                 Some(Phase::Refused(Outcome::Rejected, format!("A human rejected this call; it was not run.{reason}")))

@@ -115,7 +115,7 @@ on_both! {
             .send(Method::POST, &format!("{path}/approve"), Some(("application/x-www-form-urlencoded", form))).await;
         assert_eq!(posted.status, 303, "{}", posted.text);
         assert!(posted.header("location").ends_with(&path), "{}", posted.header("location"));
-        assert_eq!(app.tool.ledger().len(), 1);
+        app.tool.reached(1).await;
         let after = app.nobody().get(&format!("{path}/approve")).await;
         assert!(after.status == 200 && !after.text.contains("<form"), "no button where the POST would be refused");
         app.stop().await;

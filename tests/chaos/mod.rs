@@ -25,6 +25,7 @@ impl Binary {
             .args(["serve", "--config"])
             .arg(config)
             .args(["--listen", &format!("127.0.0.1:{port}")])
+            .envs([("MODEL_KEY", "sk-model-key-0123456789"), ("TOOL_SECRET", "tool-secret-0123456789")])
             .stderr(Stdio::null())
             .stdout(Stdio::null())
             .spawn()

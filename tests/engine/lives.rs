@@ -19,6 +19,8 @@ use holdpoint::task::verdict::{Approvers, Judgement, OnExpiry, Terms, Verdict};
 use serde_json::Value;
 use uuid::Uuid;
 
+use super::laws::{check, every_call_has_one_result, retried};
+
 /// A small generator; the seed is the life's number, so a failing life can be lived again.
 struct Dice(u64);
 
@@ -177,8 +179,14 @@ impl World {
     }
 
     fn judge(&mut self, id: CallId) {
-        let verdict =
-            self.dice.pick(&[Verdict::Allow, Verdict::Allow, Verdict::Hold, Verdict::Hold, Verdict::Deny, Verdict::Invalid]);
+        let verdict = self.dice.pick(&[
+            Verdict::Allow,
+            Verdict::Allow,
+            Verdict::Hold,
+            Verdict::Hold,
+            Verdict::Deny,
+            Verdict::Invalid,
+        ]);
         let terms = (verdict == Verdict::Hold).then(|| self.terms());
         let judgement = Judgement { verdict, rule: None, reason: None, terms };
         let effect = self.effects[&id];
@@ -247,7 +255,8 @@ impl World {
                 }
                 Step::Run(calls) => self.run(&calls, &progress, &mut over)?,
                 Step::Wait(on) => {
-                    if progress.status == Some(TaskStatus::Running) && !on.iter().any(|on| matches!(on, On::Attempt(_))) {
+                    if progress.status == Some(TaskStatus::Running) && !on.iter().any(|on| matches!(on, On::Attempt(_)))
+                    {
                         self.push(status(TaskStatus::Paused));
                     }
                     if !self.pushed.is_empty() {
@@ -424,72 +433,6 @@ fn status(status: TaskStatus) -> Fact {
     Fact::TaskStatus { status, error: None, output: None }
 }
 
-/// Every call of every turn that has ended has exactly one result before the model is asked again.
-fn every_call_has_one_result(journal: &[Item]) {
-    let mut results: BTreeMap<CallId, u32> = BTreeMap::new();
-    for item in journal {
-        if let Fact::ToolResult(result) = &item.fact {
-            *results.entry(result.tool_call_id).or_default() += 1;
-        }
-    }
-    for item in journal {
-        if let Fact::AssistantMessage(turn) = &item.fact {
-            for call in &turn.tool_calls {
-                assert_eq!(results.get(&call.tool_call_id), Some(&1), "one result before the next question");
-            }
-        }
-    }
-}
-
-/// No start without leave: an allow, an approval or a retry since the call's last start, unless that start is lost and the
-/// call may be repeated.
-fn check(journal: &[Item]) {
-    let mut leave: BTreeSet<CallId> = BTreeSet::new();
-    let mut starts: BTreeMap<CallId, u32> = BTreeMap::new();
-    let mut effects: BTreeMap<CallId, Effect> = BTreeMap::new();
-    let mut approvals: BTreeMap<(RequestId, CallId), u32> = BTreeMap::new();
-    let mut required: BTreeMap<RequestId, u32> = BTreeMap::new();
-    for item in journal {
-        match &item.fact {
-            Fact::Judged { tool_call_id, judgement, effect } => {
-                effects.insert(*tool_call_id, *effect);
-                leave.remove(tool_call_id);
-                if judgement.verdict == Verdict::Allow {
-                    leave.insert(*tool_call_id);
-                }
-            }
-            Fact::InterventionRequested(asked) => {
-                let n = if asked.kind == RequestKind::Approval { asked.terms.approvers.required } else { 1 };
-                required.insert(asked.request_id, n);
-            }
-            Fact::Decision { request_id, decision } => {
-                for (id, answer) in &decision.decisions {
-                    if matches!(answer.action, Action::Approve | Action::Retry) {
-                        let count = approvals.entry((*request_id, *id)).or_default();
-                        *count += 1;
-                        if *count >= required[request_id] {
-                            leave.insert(*id);
-                        }
-                    }
-                }
-            }
-            Fact::ToolStarted { tool_call_id, .. } => {
-                let again = starts.entry(*tool_call_id).or_default();
-                *again += 1;
-                let repeatable = effects[tool_call_id].repeatable() && *again > 1;
-                assert!(leave.remove(tool_call_id) || repeatable, "a start without leave");
-            }
-            Fact::TaskStatus { .. }
-            | Fact::UserMessage { .. }
-            | Fact::AssistantMessage(_)
-            | Fact::RequestClosed { .. }
-            | Fact::ToolResult(_)
-            | Fact::LateResult(_)
-            | Fact::SubAgentStarted { .. } => {}
-        }
-    }
-}
-
 #[test]
 fn the_laws_hold_over_ten_thousand_lives_with_crashes() {
     let (mut crashes, mut runs, mut ends) = (0, 0, 0);
@@ -512,10 +455,4 @@ fn the_laws_hold_over_ten_thousand_lives_with_crashes() {
         runs += world.ledger.len();
     }
     assert!(crashes > 10_000 && runs > 10_000 && ends > 10_000, "{crashes} crashes, {runs} runs, {ends} ends");
-}
-
-/// Whether a human let a call run (again).
-fn retried(item: &Item, id: CallId) -> bool {
-    matches!(&item.fact, Fact::Decision { decision, .. }
-        if decision.decisions.get(&id).is_some_and(|answer| matches!(answer.action, Action::Retry | Action::Approve)))
 }

@@ -1,3 +1,4 @@
 //! The loop and its laws.
 
+mod laws;
 mod lives;

@@ -261,6 +261,7 @@ pub fn decided(asked: &Asked, by: &str, action: Action, closes: bool) -> Fact {
 }
 
 pub fn finance(required: u32) -> Terms {
-    let approvers = Approvers { owner: false, users: vec!["carol".to_owned()], groups: vec!["finance".to_owned()], required };
+    let approvers =
+        Approvers { owner: false, users: vec!["carol".to_owned()], groups: vec!["finance".to_owned()], required };
     Terms { approvers, ..Terms::default() }
 }

@@ -120,7 +120,8 @@ async fn without_a_connection_nothing_was_sent() {
     let house = House::postgres().await;
     let way = lossy(&house).await;
     let timeout = std::time::Duration::from_millis(300);
-    let settings = Settings { url: way.url.clone(), acquire_timeout: timeout, max_connections: 1, ..Settings::default() };
+    let settings =
+        Settings { url: way.url.clone(), acquire_timeout: timeout, max_connections: 1, ..Settings::default() };
     let store = Store::open(&settings, Arc::new(SystemClock)).await.unwrap();
     let name = house.settings.url.rsplit('/').next().unwrap();
     run(&house.settings.url, format!("alter database \"{name}\" connection limit 0")).await;

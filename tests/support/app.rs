@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use holdpoint::app::{self, Service};
+use holdpoint::app::{self, Replica};
 use holdpoint::config::environment::Environment;
 use holdpoint::config::layers::Flags;
 use holdpoint::config::{self, Source};
@@ -22,7 +22,7 @@ pub enum On {
 }
 
 pub struct TestApp {
-    service: Option<Service>,
+    running: Option<Replica>,
     yaml: String,
     pub model: FakeModel,
     pub tool: FakeTool,
@@ -48,7 +48,11 @@ pub struct Reply {
 
 impl Reply {
     pub fn str(&self, pointer: &str) -> String {
-        self.body.pointer(pointer).and_then(Value::as_str).unwrap_or_else(|| panic!("no {pointer} in {}", self.text)).to_owned()
+        self.body
+            .pointer(pointer)
+            .and_then(Value::as_str)
+            .unwrap_or_else(|| panic!("no {pointer} in {}", self.text))
+            .to_owned()
     }
 
     pub fn header(&self, name: &str) -> &str {
@@ -78,7 +82,7 @@ auth:
 /// Tools of every effect at the fake endpoint, one agent, and rules that allow, hold and deny.
 pub const REFUNDS: &str = r#"
 models:
-  main: { provider: openai, base_url: "{model}", model: fake, api_key: "sk-model-key-0123456789", retries: 1 }
+  main: { provider: openai, base_url: "{model}", model: fake, api_key: "${MODEL_KEY}", retries: 1 }
 tools:
   lookup: { effect: read_only, http: { method: POST, url: "{tool}/lookup" }, parameters: { type: object, properties: { order: { type: integer } } } }
   tag: { effect: idempotent, http: { method: POST, url: "{tool}/tag" }, parameters: { type: object, properties: { text: { type: string } } } }
@@ -86,7 +90,7 @@ tools:
     description: Pay an order back.
     summary: "Refund {amount} for order {order}"
     parameters: { type: object, properties: { order: { type: integer }, amount: { type: number, exclusiveMinimum: 0 } }, required: [order, amount] }
-    http: { method: POST, url: "{tool}/refund", headers: { X-Secret: "tool-secret-0123456789" }, timeout: 5s }
+    http: { method: POST, url: "{tool}/refund", headers: { X-Secret: "${TOOL_SECRET}" }, timeout: 5s }
   forbidden: { http: { method: POST, url: "{tool}/forbidden" } }
 agents:
   billing: { description: Refunds., model: main, instructions: You handle refunds., tools: [lookup, tag, refund, forbidden] }
@@ -129,24 +133,24 @@ impl TestApp {
 
     async fn on_database(database: Database, yaml: &str, model: FakeModel, tool: FakeTool) -> Self {
         let yaml = yaml.replace("{model}", &model.base_url).replace("{tool}", &tool.url);
-        let service = Some(start(&yaml, &database).await);
+        let running = Some(start(&yaml, &database).await);
         #[expect(clippy::disallowed_methods, reason = "a test is a client like any other")]
         let http = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).no_proxy().build().unwrap();
-        Self { service, yaml, model, tool, database, http }
+        Self { running, yaml, model, tool, database, http }
     }
 
-    pub fn service(&self) -> &Service {
-        self.service.as_ref().unwrap()
+    fn running(&self) -> &Replica {
+        self.running.as_ref().unwrap()
     }
 
     pub fn url(&self) -> String {
-        format!("http://{}", self.service().address)
+        format!("http://{}", self.running().address)
     }
 
     /// Goes down as on SIGTERM, and comes up again on the same database.
     pub async fn restart(&mut self) {
-        self.service.take().unwrap().stop().await;
-        self.service = Some(start(&self.yaml, &self.database).await);
+        self.running.take().unwrap().stop().await;
+        self.running = Some(start(&self.yaml, &self.database).await);
     }
 
     /// Comes up again with another configuration.
@@ -189,7 +193,7 @@ impl TestApp {
     }
 
     pub async fn stop(mut self) {
-        self.service.take().unwrap().stop().await;
+        self.running.take().unwrap().stop().await;
     }
 }
 
@@ -202,12 +206,17 @@ pub struct Held {
     pub body: Value,
 }
 
-async fn start(yaml: &str, database: &Database) -> Service {
+async fn start(yaml: &str, database: &Database) -> Replica {
     let flags = Flags { listen: Some("127.0.0.1:0".to_owned()), database_url: Some(database.url().to_owned()) };
     let source = Source::File("holdpoint.yaml".into(), yaml.to_owned());
-    let loaded = config::load(source, &Environment::default(), &flags, app::check);
+    let loaded = config::load(source, &environment(), &flags, app::check);
     let (config, _) = loaded.unwrap_or_else(|report| panic!("{report}"));
-    Service::start(config, Arc::new(SystemClock), Arc::new(RandomIds), None, true).await.unwrap()
+    Replica::start(config, Arc::new(SystemClock), Arc::new(RandomIds), None, true).await.unwrap()
+}
+
+/// What stands in `${…}` of the test configurations.
+fn environment() -> Environment {
+    Environment::of(&[("MODEL_KEY", "sk-model-key-0123456789"), ("TOOL_SECRET", "tool-secret-0123456789")], &[])
 }
 
 impl Actor<'_> {

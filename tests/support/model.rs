@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use axum::extract::State;
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
@@ -64,7 +65,7 @@ async fn answer(State(inner): State<Arc<Inner>>, Json(body): Json<Value>) -> Res
     inner.sent.lock().unwrap().push(body.clone());
     let next = inner.answers.lock().unwrap().pop_front();
     let (status, answer) = next.unwrap_or_else(|| (200, (inner.rule.lock().unwrap())(&body)));
-    let status = axum::http::StatusCode::from_u16(status).unwrap();
+    let status = StatusCode::from_u16(status).unwrap();
     (status, Json(answer)).into_response()
 }
 

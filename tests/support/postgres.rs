@@ -52,8 +52,6 @@ pub async fn database() -> TestDatabase {
     TestDatabase { url: cluster.url(&name), admin: cluster.url("postgres"), name }
 }
 
-
-
 /// A name that nobody else has.
 #[expect(clippy::disallowed_methods, reason = "tests may be surprised")]
 pub fn unique() -> String {

@@ -75,7 +75,13 @@ impl FakeTool {
     }
 }
 
-async fn execute(State(inner): State<Arc<Inner>>, method: Method, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
+async fn execute(
+    State(inner): State<Arc<Inner>>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
     let body = String::from_utf8_lossy(&body).into_owned();
     let count = {
         let mut ledger = inner.ledger.lock().unwrap();

@@ -1,0 +1,82 @@
+//! The laws of the loop, read off a journal.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use holdpoint::task::decision::Action;
+use holdpoint::task::id::{CallId, RequestId};
+use holdpoint::task::item::{Fact, Item};
+use holdpoint::task::request::RequestKind;
+use holdpoint::task::tool_spec::Effect;
+use holdpoint::task::verdict::Verdict;
+
+/// Every call of every turn that has ended has exactly one result before the model is asked again.
+pub fn every_call_has_one_result(journal: &[Item]) {
+    let mut results: BTreeMap<CallId, u32> = BTreeMap::new();
+    for item in journal {
+        if let Fact::ToolResult(result) = &item.fact {
+            *results.entry(result.tool_call_id).or_default() += 1;
+        }
+    }
+    for item in journal {
+        if let Fact::AssistantMessage(turn) = &item.fact {
+            for call in &turn.tool_calls {
+                assert_eq!(results.get(&call.tool_call_id), Some(&1), "one result before the next question");
+            }
+        }
+    }
+}
+
+/// No start without leave: an allow, an approval or a retry since the call's last start, unless that start is lost and the
+/// call may be repeated.
+pub fn check(journal: &[Item]) {
+    let mut leave: BTreeSet<CallId> = BTreeSet::new();
+    let mut starts: BTreeMap<CallId, u32> = BTreeMap::new();
+    let mut effects: BTreeMap<CallId, Effect> = BTreeMap::new();
+    let mut approvals: BTreeMap<(RequestId, CallId), u32> = BTreeMap::new();
+    let mut required: BTreeMap<RequestId, u32> = BTreeMap::new();
+    for item in journal {
+        match &item.fact {
+            Fact::Judged { tool_call_id, judgement, effect } => {
+                effects.insert(*tool_call_id, *effect);
+                leave.remove(tool_call_id);
+                if judgement.verdict == Verdict::Allow {
+                    leave.insert(*tool_call_id);
+                }
+            }
+            Fact::InterventionRequested(asked) => {
+                let n = if asked.kind == RequestKind::Approval { asked.terms.approvers.required } else { 1 };
+                required.insert(asked.request_id, n);
+            }
+            Fact::Decision { request_id, decision } => {
+                for (id, answer) in &decision.decisions {
+                    if matches!(answer.action, Action::Approve | Action::Retry) {
+                        let count = approvals.entry((*request_id, *id)).or_default();
+                        *count += 1;
+                        if *count >= required[request_id] {
+                            leave.insert(*id);
+                        }
+                    }
+                }
+            }
+            Fact::ToolStarted { tool_call_id, .. } => {
+                let again = starts.entry(*tool_call_id).or_default();
+                *again += 1;
+                let repeatable = effects[tool_call_id].repeatable() && *again > 1;
+                assert!(leave.remove(tool_call_id) || repeatable, "a start without leave");
+            }
+            Fact::TaskStatus { .. }
+            | Fact::UserMessage { .. }
+            | Fact::AssistantMessage(_)
+            | Fact::RequestClosed { .. }
+            | Fact::ToolResult(_)
+            | Fact::LateResult(_)
+            | Fact::SubAgentStarted { .. } => {}
+        }
+    }
+}
+
+/// Whether a human let a call run (again).
+pub fn retried(item: &Item, id: CallId) -> bool {
+    matches!(&item.fact, Fact::Decision { decision, .. }
+        if decision.decisions.get(&id).is_some_and(|answer| matches!(answer.action, Action::Retry | Action::Approve)))
+}
