@@ -10,6 +10,8 @@ use http::header::CONTENT_TYPE;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
 
 use super::caller::Who;
 use super::fields::{Errors, refuse_nul};
@@ -20,6 +22,9 @@ use super::{Http, json};
 use crate::engine::{Accepted, Key};
 use crate::people::Caller;
 use crate::task::request::sha256;
+
+/// How long a body may take to arrive.
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A POST whose body has arrived.
 #[derive(Debug)]
@@ -41,7 +46,8 @@ impl FromRequest<Arc<Http>> for Posted {
         let limit = request.extensions().get::<&'static Op>().map_or(0, |op| op.body);
         let (parts, body) = request.into_parts();
         let Some(Who(caller)) = parts.extensions.get::<Who>().cloned() else { return Err(Problem::internal()) };
-        let bytes = read(body, limit).await?;
+        let slow = |_| Problem::bad_request("The body took too long to arrive.");
+        let bytes = timeout(PATIENCE, read(body, limit)).await.map_err(slow)??;
         let key = idempotency_key(&parts.headers).map(|key| {
             key.map(|key| {
                 let digest = sha256(&Sha256::digest(&bytes));

@@ -30,6 +30,7 @@ pub mod refusal;
 pub mod requests;
 pub mod resume;
 pub mod sample;
+pub mod settings;
 pub mod tasks;
 pub mod wait;
 pub mod wire;
@@ -39,7 +40,6 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
@@ -55,6 +55,7 @@ use self::agents::list::AgentCard;
 use self::operation::{Op, guard};
 use self::origin::Origins;
 use self::problem::Problem;
+pub use self::settings::Settings;
 use crate::engine::Engine;
 use crate::people::authenticator::Authenticator;
 use crate::store::Store;
@@ -62,21 +63,6 @@ use crate::world::Ids;
 
 /// Writes the metrics out.
 pub type Metrics = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = String> + Send>> + Send + Sync>;
-
-/// What the operator decides about the HTTP side.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// What links begin with; no slash at the end.
-    pub public_url: String,
-    /// The operator's own page for a request, with `{request_id}` in it.
-    pub request_url: Option<String>,
-    /// Frontends on other origins.
-    pub cors_origins: Vec<String>,
-    /// How long a POST waits unless it says so.
-    pub wait: Duration,
-    /// Whether there are no accounts.
-    pub open: bool,
-}
 
 /// What the operations share.
 pub struct Http {
@@ -92,7 +78,7 @@ pub struct Http {
     pub ids: Arc<dyn Ids>,
     /// The operator's.
     pub settings: Settings,
-    /// Who may change something from a browser; see [`Origins::new`].
+    /// Who may change something from a browser; [`router`] makes it from the settings.
     pub origins: Origins,
     /// Cancelled when the service goes down.
     pub shutdown: CancellationToken,
@@ -109,7 +95,10 @@ impl fmt::Debug for Http {
 }
 
 /// The service.
-pub fn router(http: Arc<Http>) -> Router {
+pub fn router(mut http: Http) -> Router {
+    http.settings = http.settings.trimmed();
+    http.origins = Origins::new(&http.settings.public_url, &http.settings.cors_origins);
+    let http = Arc::new(http);
     let guarded = |op: &'static Op, methods: MethodRouter<Arc<Http>>| {
         methods.route_layer(from_fn_with_state((http.clone(), op), guard))
     };

@@ -2,7 +2,7 @@
 //! that the members of an answer are always there, the tags that tell variants apart, the problems of each operation,
 //! and examples, which are written by the same code as the answers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 use utoipa::OpenApi as _;
@@ -39,7 +39,7 @@ pub fn openapi_json() -> String {
 }
 
 /// The document.
-fn document() -> Value {
+pub(crate) fn document() -> Value {
     let mut routes = OpenApiRouter::with_openapi(Document::openapi());
     let mut problems = BTreeMap::new();
     for (op, methods) in super::operations() {
@@ -87,10 +87,9 @@ fn finish(operation: &mut Map<String, Value>, op: &Op) {
             without_null(schema);
         }
     }
-    let mut codes: BTreeSet<u16> = BTreeSet::new();
+    optional_body(operation);
     let mut words: BTreeMap<u16, Vec<Code>> = BTreeMap::new();
     for code in common(op.door).iter().chain(op.problems) {
-        codes.insert(code.status().as_u16());
         let found = words.entry(code.status().as_u16()).or_default();
         if !found.contains(code) {
             found.push(*code);
@@ -105,6 +104,17 @@ fn finish(operation: &mut Map<String, Value>, op: &Op) {
             "description": "The id of this HTTP request", "schema": { "type": "string", "format": "uuid" }
         });
         put(response, &["headers", "X-Request-Id"], id);
+    }
+}
+
+/// A body that may be left out is an empty one, not `null`.
+fn optional_body(operation: &mut Map<String, Value>) {
+    let Some(body) = operation.get_mut("requestBody") else { return };
+    let schema = body.pointer_mut("/content/application~1json/schema");
+    let named = schema.as_ref().and_then(|schema| schema.pointer("/oneOf/0/$ref")).cloned();
+    if let (Some(schema), Some(named)) = (schema, named) {
+        *schema = json!({ "$ref": named });
+        put(body, &["required"], json!(false));
     }
 }
 
@@ -255,11 +265,12 @@ fn all_examples() -> Vec<(&'static str, Vec<Value>)> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     /// A component as a schema of its own: references are looked up in the whole document.
-    fn validator(document: &Value, component: &str) -> jsonschema::Validator {
+    pub(crate) fn validator(document: &Value, component: &str) -> jsonschema::Validator {
         let mut root = document.clone();
         root["$ref"] = json!(format!("#/components/schemas/{component}"));
         root["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
@@ -311,6 +322,14 @@ mod tests {
         }
         let expected: BTreeSet<String> = super::super::operations().iter().map(|(op, _)| op.id.to_owned()).collect();
         assert_eq!(ids, expected);
+    }
+
+    #[test]
+    fn a_body_that_may_be_empty_is_optional() {
+        let document = document();
+        let body = &document["paths"]["/resume/{request_id}/approve"]["post"]["requestBody"];
+        assert_eq!(body["required"], false);
+        assert_eq!(body["content"]["application/json"]["schema"], json!({"$ref": "#/components/schemas/ApproveBody"}));
     }
 
     /// Walks every schema and says where an enum or a union stands that has no name.

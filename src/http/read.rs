@@ -14,8 +14,9 @@ impl From<ReadError> for Problem {
     fn from(error: ReadError) -> Self {
         match error {
             ReadError::Unavailable => Self::unavailable(),
-            ReadError::Corrupt(what) => {
-                tracing::error!(%what, "what is stored cannot be understood");
+            // What it says may hold stored text, which no log line may.
+            ReadError::Corrupt(_) => {
+                tracing::error!("what is stored cannot be understood");
                 Self::internal()
             }
         }

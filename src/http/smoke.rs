@@ -31,21 +31,21 @@ impl Authenticator for OneKey {
 }
 
 /// The one place that knows how an engine and a store that do nothing are made.
-fn http(open: bool, cors_origins: &[&str]) -> Arc<Http> {
+fn http(open: bool, cors_origins: &[&str]) -> Http {
     let cors_origins: Vec<String> = cors_origins.iter().map(ToString::to_string).collect();
     let settings = Settings { open, cors_origins, wait: Duration::ZERO, ..sample::settings() };
-    Arc::new(Http {
+    Http {
         engine: Arc::new(crate::engine::Engine {}),
         store: crate::store::Store {},
         agents: Vec::new(),
         authenticator: Arc::new(OneKey),
         ids: Arc::new(RandomIds),
-        origins: Origins::new(&settings.public_url, &settings.cors_origins),
+        origins: Origins::default(),
         settings,
         shutdown: CancellationToken::new(),
         tracker: TaskTracker::new(),
         metrics: Arc::new(|| Box::pin(async { "metric 1\n".to_owned() })),
-    })
+    }
 }
 
 fn app(open: bool, cors_origins: &[&str]) -> Router {
@@ -283,7 +283,7 @@ async fn what_needs_no_key_is_served() {
 
 #[tokio::test]
 async fn a_panic_is_an_internal_problem() {
-    let http = http(false, &[]);
+    let http = Arc::new(http(false, &[]));
     let boom = axum::routing::get(|| async { std::hint::black_box(None::<&str>).expect("boom") });
     let app = super::wrapped(Router::new().route("/boom", boom), http);
     let answer = ask(&app, "GET", "/boom", &[], "").await;

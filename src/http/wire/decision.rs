@@ -110,10 +110,10 @@ fn of_call(at: Time, answer: &decision::Decision, call: CallId) -> Option<CallDe
 }
 
 /// The answer that decided a call, if it is decided: the last one of the people its terms ask for, or whatever is not
-/// an approval.
+/// an approval. Where the request is over, fewer were enough (without accounts one is): then the last one that was given.
 fn deciding(row: &RequestRow, call: CallId) -> Option<&(Time, decision::Decision)> {
     let mut missing = row.asked.terms.approvers.required.max(1);
-    row.answers.iter().find(|(_, answer)| {
+    let found = row.answers.iter().find(|(_, answer)| {
         let Some(said) = answer.decisions.get(&call) else { return false };
         match said.action {
             Action::Approve | Action::Retry => {
@@ -122,7 +122,10 @@ fn deciding(row: &RequestRow, call: CallId) -> Option<&(Time, decision::Decision
             }
             Action::Reject | Action::Edit | Action::Respond | Action::Mixed => true,
         }
-    })
+    });
+    let over = row.answers.iter().any(|(_, answer)| answer.closes);
+    let last = || row.answers.iter().rfind(|(_, answer)| over && answer.decisions.contains_key(&call));
+    found.or_else(last)
 }
 
 /// The decision of one call, as soon as it is decided.
@@ -231,6 +234,18 @@ mod tests {
         );
         assert_eq!(of_one_call(&row, call), merged(&row));
         assert!(approvals(&row, call).is_empty());
+    }
+
+    #[test]
+    fn what_closed_a_request_decided_its_calls_whoever_was_asked_for() {
+        let mut row = sample::request();
+        row.asked.terms.approvers.required = 2;
+        let call = row.asked.pending_tool_calls[0].tool_call_id;
+        let closing = decision::Decision { closes: true, ..answer("local", &[(call, Action::Approve)]) };
+        row.answers = vec![(Time(0), closing)];
+        row.status = RequestStatus::Responded;
+        assert_eq!(of_one_call(&row, call).unwrap().by, "local");
+        assert_eq!(merged(&row).unwrap().decisions.len(), 1);
     }
 
     #[test]

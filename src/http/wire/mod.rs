@@ -10,6 +10,9 @@ pub mod problem;
 pub mod request;
 pub mod task;
 
+#[cfg(test)]
+mod shapes;
+
 /// An enum of `task/` as a named component, with the same words.
 macro_rules! wire_enum {
     ($(#[$doc:meta])* $name:ident from $from:ty, $rename:tt { $($variant:ident),* $(,)? }) => {

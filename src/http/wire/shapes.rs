@@ -1,0 +1,170 @@
+//! Every type of item, member by member, and that each fits its component.
+
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::item::AgentTaskItem;
+use crate::http::{openapi, sample};
+use crate::task::decision::{Action, CallAnswer, Decision, Then};
+use crate::task::failure::Failure;
+use crate::task::id::{CallId, RequestId, TaskId};
+use crate::task::item::{
+    CloseReason, Fact, FinishReason, Item, Outcome, Part, PartType, ToolCall, ToolResult, Turn, Usage,
+};
+use crate::task::status::{RequestStatus, TaskStatus};
+use crate::task::time::Time;
+use crate::task::verdict::{Judgement, Terms, Verdict};
+
+fn ids() -> (TaskId, RequestId, CallId) {
+    (TaskId(Uuid::from_u128(1)), RequestId(Uuid::from_u128(2)), CallId(Uuid::from_u128(3)))
+}
+
+fn result() -> ToolResult {
+    let name = "refund".into();
+    ToolResult {
+        tool_call_id: ids().2,
+        name,
+        outcome: Outcome::Succeeded,
+        content: "done".into(),
+        http_status: Some(200),
+    }
+}
+
+fn turn() -> Turn {
+    Turn {
+        turn: 1,
+        text: Some("I refund it.".into()),
+        tool_calls: vec![ToolCall {
+            tool_call_id: ids().2,
+            name: "refund".into(),
+            arguments_text: "{}".into(),
+            provider_id: "call_0".into(),
+        }],
+        finish_reason: FinishReason::ToolCalls,
+        usage: Usage { prompt_tokens: 1, completion_tokens: 2, total_tokens: 3 },
+        raw: json!({ "thinking": "private" }),
+    }
+}
+
+fn decision() -> Decision {
+    let answer = CallAnswer { action: Action::Reject, reason: Some("no".into()), arguments: None, result: None };
+    Decision {
+        action: Action::Reject,
+        by: "bob".into(),
+        via: Some("web".into()),
+        reason: Some("no".into()),
+        then: Some(Then::Continue),
+        response: None,
+        result: None,
+        decisions: [(ids().2, answer)].into(),
+        closes: true,
+    }
+}
+
+fn facts() -> Vec<(Fact, &'static str, Value)> {
+    let (task, request, call) = ids();
+    let at = "1970-01-01T00:00:00.000000Z";
+    let judgement =
+        Judgement { verdict: Verdict::Hold, rule: Some("large".into()), reason: None, terms: Some(Terms::default()) };
+    let asked = sample::request().asked;
+    let shown_call = serde_json::to_value(super::request::asked_call(&asked.pending_tool_calls[0])).unwrap();
+    let result_members =
+        json!({"tool_call_id": call, "name": "refund", "outcome": "succeeded", "content": "done", "http_status": 200});
+    let decided = json!({"action": "reject", "by": "bob", "via": "web", "at": at, "reason": "no", "arguments": null,
+        "result": null});
+    vec![
+        (
+            Fact::TaskStatus { status: TaskStatus::Failed, error: Some(Failure::limit("max_calls")), output: None },
+            "system",
+            json!({"status": "Failed", "output": null, "error": {
+                "type": "http://127.0.0.1:8080/problems/limit_reached", "title": "A limit was reached", "status": 500,
+                "detail": Failure::limit("max_calls").detail, "instance": null, "code": "limit_reached",
+                "limit": "max_calls"}}),
+        ),
+        (
+            Fact::UserMessage {
+                items: vec![Part { content_type: PartType::Text, content: "hi".into() }],
+                user_context: None,
+                by: "alice".into(),
+                groups: vec!["private".into()],
+            },
+            "user",
+            json!({"items": [{"content_type": "text", "content": "hi"}], "user_context": null, "by": "alice"}),
+        ),
+        (
+            Fact::AssistantMessage(turn()),
+            "assistant",
+            json!({"turn": 1, "text": "I refund it.", "finish_reason": "tool_calls",
+                "tool_calls": [{"tool_call_id": call, "name": "refund", "arguments_text": "{}"}],
+                "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}}),
+        ),
+        (
+            Fact::Judged { tool_call_id: call, judgement },
+            "system",
+            json!({"tool_call_id": call, "verdict": "hold", "rule": "large", "reason": null}),
+        ),
+        (
+            Fact::InterventionRequested(asked.clone()),
+            "assistant",
+            json!({"request_id": asked.request_id, "kind": "approval", "pending_tool_calls": [shown_call]}),
+        ),
+        (
+            Fact::Decision { request_id: request, decision: decision() },
+            "human",
+            json!({"request_id": request, "decision": {"action": "reject", "by": "bob", "via": "web", "at": at,
+                "reason": "no", "then": "continue", "response": null, "result": null,
+                "decisions": {call.to_string(): decided}}}),
+        ),
+        (
+            Fact::RequestClosed {
+                request_id: request,
+                status: RequestStatus::Withdrawn,
+                reason: CloseReason::ToolChanged,
+            },
+            "system",
+            json!({"request_id": request, "status": "withdrawn", "reason": "tool_changed"}),
+        ),
+        (
+            Fact::ToolStarted {
+                tool_call_id: call,
+                name: "refund".into(),
+                digest: "sha256:x".into(),
+                attempt: 1,
+                timeout_ms: 30_000,
+                replica: "private".into(),
+            },
+            "system",
+            json!({"tool_call_id": call, "name": "refund", "digest": "sha256:x", "attempt": 1}),
+        ),
+        (Fact::ToolResult(result()), "tool", result_members.clone()),
+        (Fact::LateResult(result()), "tool", result_members),
+        (
+            Fact::SubAgentStarted { tool_call_id: call, child_task_id: task, agent: "analyst".into() },
+            "system",
+            json!({"tool_call_id": call, "child_task_id": task, "agent": "analyst"}),
+        ),
+    ]
+}
+
+#[test]
+fn every_item_shows_its_members_and_no_more_and_fits_its_component() {
+    let document = openapi::document();
+    let any = openapi::tests::validator(&document, "AgentTaskItem");
+    let (task, _, _) = ids();
+    let facts = facts();
+    assert_eq!(facts.len(), 11);
+    for (fact, role, members) in facts {
+        let name = fact.type_name();
+        let item = Item { seq: 4, at: Time(0), fact };
+        let shown = serde_json::to_value(AgentTaskItem::of(task, &item, &sample::settings())).unwrap();
+        let mut expected =
+            json!({"task_id": task, "seq": 4, "type": name, "role": role, "at": "1970-01-01T00:00:00.000000Z"});
+        expected.as_object_mut().unwrap().extend(members.as_object().unwrap().clone());
+        assert_eq!(shown, expected, "{name}");
+        assert!(
+            any.is_valid(&shown),
+            "{name}: {:?}",
+            any.iter_errors(&shown).map(|e| e.to_string()).collect::<Vec<_>>()
+        );
+    }
+}
