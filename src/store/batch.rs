@@ -127,16 +127,26 @@ pub(super) struct ApproverLine {
 #[derive(Debug, Default)]
 pub(super) struct TouchedLine {
     pub(super) request_id: Uuid,
-    /// It must still be pending.
-    pub(super) open: bool,
-    /// It must not be past its deadline.
-    pub(super) in_time: bool,
-    /// It must be past its deadline.
-    pub(super) overdue: bool,
+    /// How it must be found.
+    pub(super) needs: Needs,
     /// What it becomes, unless it is only resumed.
     pub(super) status: Option<RequestStatus>,
     /// Whether it becomes `resumed` where it is `responded`.
     pub(super) resumed: bool,
+}
+
+/// How a request must be found, by the database's clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Needs {
+    /// Any way.
+    #[default]
+    Nothing,
+    /// Pending, past its deadline or not.
+    Open,
+    /// Pending and past its deadline.
+    Overdue,
+    /// Pending and before its deadline: it is answered.
+    InTime,
 }
 
 /// One person's answer to one call.
@@ -171,7 +181,8 @@ pub(super) fn rows(change: Change) -> Option<Rows> {
         rows.add_task(task, &mut touched)?;
     }
     for RequestId(request_id) in change.resumed {
-        touched.entry(request_id).or_insert_with(|| TouchedLine { request_id, ..TouchedLine::default() }).resumed = true;
+        touched.entry(request_id).or_insert_with(|| TouchedLine { request_id, ..TouchedLine::default() }).resumed =
+            true;
     }
     // What is opened and closed in one change is written once, as it ends.
     for asked in &mut rows.asked {
@@ -182,6 +193,13 @@ pub(super) fn rows(change: Change) -> Option<Rows> {
     rows.touched = touched.into_values().collect();
     rows.number_events();
     rows.storable().then_some(rows)
+}
+
+impl Needs {
+    /// Whether it must still be pending.
+    pub(super) fn open(self) -> bool {
+        self != Self::Nothing
+    }
 }
 
 impl TouchedLine {
@@ -201,7 +219,13 @@ impl Rows {
             Guard::Version(version) => (VERSION, version, None),
             Guard::Any => (ANY, 0, None),
         };
-        if self.tasks.iter().any(|line| line.task_id == task.task_id.0) || (guard == ANY && !task.facts.is_empty()) {
+        let twice = self.tasks.iter().any(|line| line.task_id == task.task_id.0);
+        let shape = match guard {
+            NEW => task.last_seq == 0 && !task.facts.is_empty(),
+            ANY => task.facts.is_empty(),
+            _ => true,
+        };
+        if twice || !shape {
             return None;
         }
         let (lease, lease_owner, lease_time) = lease(task.lease, guard);
@@ -258,8 +282,7 @@ impl Rows {
         if let Fact::Decision { request_id: RequestId(request_id), decision } = fact {
             let line = touched.entry(*request_id).or_default();
             line.request_id = *request_id;
-            line.open = true;
-            line.in_time = true;
+            line.needs = Needs::InTime;
             if decision.closes {
                 line.status = Some(RequestStatus::Responded);
             }
@@ -268,8 +291,8 @@ impl Rows {
         if let Fact::RequestClosed { request_id: RequestId(request_id), status, .. } = fact {
             let line = touched.entry(*request_id).or_default();
             line.request_id = *request_id;
-            line.open = true;
-            line.overdue = line.overdue || *status == RequestStatus::Expired;
+            let needs = if *status == RequestStatus::Expired { Needs::Overdue } else { Needs::Open };
+            line.needs = line.needs.max(needs);
             line.status = Some(*status);
         }
     }
@@ -373,9 +396,8 @@ impl Rows {
         });
         let people = self.decisions.iter().map(|line| &line.user_id);
         let approvers = self.approvers.iter().filter_map(|line| line.name.as_ref());
-        let key = self.idempotency.iter().flat_map(|row| {
-            [&row.tenant, &row.user_id, &row.path, &row.key, &row.body_digest]
-        });
+        let key =
+            self.idempotency.iter().flat_map(|row| [&row.tenant, &row.user_id, &row.path, &row.key, &row.body_digest]);
         let bodies = self.items.iter().map(|line| &line.body);
         !tasks.chain(people).chain(approvers).chain(key).chain(bodies).any(|text| text.contains('\0'))
     }
@@ -395,10 +417,7 @@ impl Rows {
 fn required(asked: &Asked) -> i64 {
     match asked.kind {
         RequestKind::Approval | RequestKind::Reconcile => asked.terms.approvers.required.into(),
-        RequestKind::Guidance
-        | RequestKind::Credentials
-        | RequestKind::Confirmation
-        | RequestKind::ExternalResult => 1,
+        RequestKind::Guidance | RequestKind::Credentials | RequestKind::Confirmation | RequestKind::ExternalResult => 1,
     }
 }
 

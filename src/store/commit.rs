@@ -27,8 +27,7 @@ const MOST_BYTES: usize = 4 << 20;
 /// How often a change whose answer was lost is looked for and sent again before nobody knows.
 const MOST_ATTEMPTS: usize = 48;
 
-pub(super) const FIND: Sql =
-    sql!("select at from agent_task_item where task_id = $1 and seq = $2 and change_id = $3");
+pub(super) const FIND: Sql = sql!("select at from agent_task_item where task_id = $1 and seq = $2 and change_id = $3");
 
 type Answer = Result<Committed, CommitError>;
 

@@ -22,12 +22,12 @@ use crate::world::Clock;
 pub struct Sql {
     /// For Postgres.
     pub postgres: &'static str,
-    /// For SQLite.
+    /// For `SQLite`.
     pub sqlite: &'static str,
 }
 
 /// Writes a statement for both engines. A literal is the same on both; in parentheses stand what differs:
-/// `(now $n)` the moment, `(any $n type)` membership in a list, `(none $n)` whether that list is empty; `(task)` and
+/// `(now $n)` the moment, `(any $n type)` membership in a list, `(none $n type)` whether that list is empty; `(task)` and
 /// `(request)` are the columns that several statements read.
 macro_rules! sql {
     (@pg [$($out:tt)*]) => { concat!($($out)*) };
@@ -37,8 +37,8 @@ macro_rules! sql {
     (@pg [$($out:tt)*] (any $n:literal $kind:ident) $($rest:tt)*) => {
         sql!(@pg [$($out)* "= any($", $n, "::", stringify!($kind), "[])",] $($rest)*)
     };
-    (@pg [$($out:tt)*] (none $n:literal) $($rest:tt)*) => {
-        sql!(@pg [$($out)* "cardinality($", $n, ") = 0",] $($rest)*)
+    (@pg [$($out:tt)*] (none $n:literal $kind:ident) $($rest:tt)*) => {
+        sql!(@pg [$($out)* "cardinality($", $n, "::", stringify!($kind), "[]) = 0",] $($rest)*)
     };
     (@$engine:ident [$($out:tt)*] (task) $($rest:tt)*) => {
         sql!(@$engine [$($out)* "t.task_id, t.root_task_id, t.parent_task_id, t.parent_call_id, t.tenant, t.user_id,
@@ -59,7 +59,7 @@ macro_rules! sql {
     (@lite [$($out:tt)*] (any $n:literal text) $($rest:tt)*) => {
         sql!(@lite [$($out)* "in (select value from json_each($", $n, "))",] $($rest)*)
     };
-    (@lite [$($out:tt)*] (none $n:literal) $($rest:tt)*) => {
+    (@lite [$($out:tt)*] (none $n:literal $kind:ident) $($rest:tt)*) => {
         sql!(@lite [$($out)* "json_array_length($", $n, ") = 0",] $($rest)*)
     };
     (@lite [$($out:tt)*] $part:literal $($rest:tt)*) => { sql!(@lite [$($out)* $part,] $($rest)*) };
@@ -69,10 +69,10 @@ macro_rules! sql {
 }
 pub(super) use sql;
 
-/// A parameter. Lists are arrays on Postgres and JSON text on SQLite.
+/// A parameter. Lists are arrays on Postgres and JSON text on `SQLite`.
 #[derive(Clone, Debug)]
 pub(super) enum Value {
-    /// The moment: the database's clock on Postgres (the parameter is what tests add), the injected one on SQLite.
+    /// The moment: the database's clock on Postgres (the parameter is what tests add), the injected one on `SQLite`.
     Now,
     /// A number.
     Int(i64),
@@ -82,10 +82,6 @@ pub(super) enum Value {
     Text(String),
     /// An id.
     Id(Uuid),
-    /// An id or null.
-    MaybeId(Option<Uuid>),
-    /// Text or null.
-    MaybeText(Option<String>),
     /// A list of ids.
     Ids(Vec<Uuid>),
     /// A list of ids or nulls.
@@ -103,10 +99,7 @@ pub(super) enum Value {
 }
 
 /// What can be read from a row of either engine.
-pub(super) trait Record:
-    for<'r> FromRow<'r, PgRow> + for<'r> FromRow<'r, SqliteRow> + Send + Unpin
-{
-}
+pub(super) trait Record: for<'r> FromRow<'r, PgRow> + for<'r> FromRow<'r, SqliteRow> + Send + Unpin {}
 
 impl<R> Record for R where R: for<'r> FromRow<'r, PgRow> + for<'r> FromRow<'r, SqliteRow> + Send + Unpin {}
 
@@ -128,13 +121,13 @@ pub(super) enum Engine {
 pub(super) struct Db {
     /// The connections.
     pub(super) engine: Engine,
-    /// The clock of SQLite.
+    /// The clock of `SQLite`.
     pub(super) clock: Arc<dyn Clock>,
     /// What tests add to the clock of Postgres, in microseconds.
     pub(super) offset: AtomicI64,
     /// How long any one statement may take, its way there and back included.
     pub(super) patience: Duration,
-    /// Keeps a second process off the same SQLite file.
+    /// Keeps a second process off the same `SQLite` file.
     pub(super) lock: Mutex<Option<File>>,
 }
 
@@ -192,7 +185,7 @@ impl Db {
         }
     }
 
-    /// Begins a write transaction of SQLite. `BEGIN IMMEDIATE` always: a transaction that reads first and wants to
+    /// Begins a write transaction of `SQLite`. `BEGIN IMMEDIATE` always: a transaction that reads first and wants to
     /// write later fails with "database is locked" as soon as somebody else wrote.
     pub(super) async fn begin(&self) -> Result<LiteTx, Failure> {
         match &self.engine {
@@ -207,12 +200,7 @@ impl Db {
 
     /// One statement on Postgres. A connection that failed it is thrown away. Nothing waits for ever, even when the
     /// network swallows the answer.
-    async fn ask_postgres(
-        &self,
-        pool: &PgPool,
-        sql: &'static str,
-        values: Vec<Value>,
-    ) -> Result<Vec<PgRow>, Failure> {
+    async fn ask_postgres(&self, pool: &PgPool, sql: &'static str, values: Vec<Value>) -> Result<Vec<PgRow>, Failure> {
         let mut connection = pool.acquire().await.map_err(Failure::unsent)?;
         let query = self.postgres(sql, values);
         let answer = match tokio::time::timeout(self.patience, query.fetch_all(&mut *connection)).await {
@@ -264,8 +252,6 @@ impl Db {
             Value::Bool(it) => query.bind(it),
             Value::Text(it) => query.bind(it),
             Value::Id(it) => query.bind(it),
-            Value::MaybeId(it) => query.bind(it),
-            Value::MaybeText(it) => query.bind(it),
             Value::Ids(it) => query.bind(it),
             Value::MaybeIds(it) => query.bind(it),
             Value::Ints(it) => query.bind(it),
@@ -276,7 +262,7 @@ impl Db {
         })
     }
 
-    /// What SQLite is given: lists become JSON, ids in them hex.
+    /// What `SQLite` is given: lists become JSON, ids in them hex.
     fn sqlite_values(&self, values: Vec<Value>) -> Result<Vec<Value>, sqlx::Error> {
         values
             .into_iter()
@@ -284,23 +270,16 @@ impl Db {
                 Value::Now => Ok(Value::Int(self.clock.now().0)),
                 Value::Ids(it) => Ok(Value::Text(list(it.iter().map(|id| hex(Some(*id)))))),
                 Value::Texts(it) => Ok(Value::Text(list(it.into_iter().map(Json::from)))),
-                Value::MaybeIds(_)
-                | Value::Ints(_)
-                | Value::MaybeInts(_)
-                | Value::MaybeTexts(_)
-                | Value::Bools(_) => Err(sqlx::Error::Protocol("SQLite gets rows, not columns".to_owned())),
-                Value::Int(_)
-                | Value::Bool(_)
-                | Value::Text(_)
-                | Value::Id(_)
-                | Value::MaybeId(_)
-                | Value::MaybeText(_) => Ok(value),
+                Value::MaybeIds(_) | Value::Ints(_) | Value::MaybeInts(_) | Value::MaybeTexts(_) | Value::Bools(_) => {
+                    Err(sqlx::Error::Protocol("SQLite gets rows, not columns".to_owned()))
+                }
+                Value::Int(_) | Value::Bool(_) | Value::Text(_) | Value::Id(_) => Ok(value),
             })
             .collect()
     }
 }
 
-/// A write transaction of SQLite; dropped, it is rolled back.
+/// A write transaction of `SQLite`; dropped, it is rolled back.
 pub(super) struct LiteTx(Transaction<'static, Sqlite>);
 
 impl LiteTx {
@@ -332,8 +311,6 @@ fn lite(sql: &'static str, values: Vec<Value>) -> Query<'static, Sqlite, SqliteA
         Value::Bool(it) => query.bind(it),
         Value::Text(it) => query.bind(it),
         Value::Id(it) => query.bind(it),
-        Value::MaybeId(it) => query.bind(it),
-        Value::MaybeText(it) => query.bind(it),
         Value::Now
         | Value::Ids(_)
         | Value::MaybeIds(_)
@@ -392,10 +369,7 @@ impl Failure {
 
     /// Whether what is stored does not read as what we expect.
     pub(super) fn corrupt(&self) -> bool {
-        matches!(
-            self.error,
-            sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::ColumnNotFound(_)
-        )
+        matches!(self.error, sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::ColumnNotFound(_))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Every byte we keep. A struct, not a trait: SQLite on a temporary file is the test double.
+//! Every byte we keep. A struct, not a trait: `SQLite` on a temporary file is the test double.
 //!
 //! What must stay true: there is one kind of write of tasks (`commit`), all of it or nothing; `claim` and `renew` touch
 //! leases only; everything else reads.
@@ -187,7 +187,7 @@ struct At {
 }
 
 impl Store {
-    /// Opens the database: takes the lock on a SQLite file, refuses a Postgres that may lose what it confirmed, and
+    /// Opens the database: takes the lock on a `SQLite` file, refuses a Postgres that may lose what it confirmed, and
     /// brings the schema up to date (`migrate: true`) or refuses one that is not what this binary knows.
     pub async fn open(settings: &Settings, clock: Arc<dyn crate::world::Clock>) -> Result<Self, OpenError> {
         let schema = if settings.migrate { open::Schema::Migrate } else { open::Schema::Check };
@@ -259,7 +259,7 @@ impl Store {
         self.inner.feed.watch(root)
     }
 
-    /// For tests: sets the database's clock forward on Postgres (on SQLite it is the injected one).
+    /// For tests: sets the database's clock forward on Postgres (on `SQLite` it is the injected one).
     #[doc(hidden)]
     pub fn set_clock_forward(&self, by: Duration) {
         self.db().offset.fetch_add(batch::micros(by), Ordering::Relaxed);
@@ -269,15 +269,22 @@ impl Store {
     #[doc(hidden)]
     pub fn statements() -> Vec<Sql> {
         let lite = commit_sqlite::STATEMENTS.iter().map(|sqlite| Sql { postgres: "", sqlite });
-        [KEEP_VERSION, NOW, READY, commit::FIND, open::LEASES_OVER, Sql { postgres: commit_postgres::WRITE, sqlite: "" }]
-            .into_iter()
-            .chain(lite)
-            .chain(claim::STATEMENTS.iter().copied())
-            .chain(idempotency::STATEMENTS.iter().copied())
-            .chain(journal::STATEMENTS.iter().copied())
-            .chain(requests::STATEMENTS.iter().copied())
-            .chain(tasks::STATEMENTS.iter().copied())
-            .collect()
+        [
+            KEEP_VERSION,
+            NOW,
+            READY,
+            commit::FIND,
+            open::LEASES_OVER,
+            Sql { postgres: commit_postgres::WRITE, sqlite: "" },
+        ]
+        .into_iter()
+        .chain(lite)
+        .chain(claim::STATEMENTS.iter().copied())
+        .chain(idempotency::STATEMENTS.iter().copied())
+        .chain(journal::STATEMENTS.iter().copied())
+        .chain(requests::STATEMENTS.iter().copied())
+        .chain(tasks::STATEMENTS.iter().copied())
+        .collect()
     }
 
     fn db(&self) -> &Db {

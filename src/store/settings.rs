@@ -61,9 +61,7 @@ impl Settings {
         if self.max_connections == 0 {
             mistakes.add(&["database", "max_connections"], "is at least 1");
         }
-        for (name, time) in
-            [("acquire_timeout", self.acquire_timeout), ("statement_timeout", self.statement_timeout)]
-        {
+        for (name, time) in [("acquire_timeout", self.acquire_timeout), ("statement_timeout", self.statement_timeout)] {
             if time < Duration::from_millis(1) {
                 mistakes.add(&["database", name], "is at least 1ms");
             }
@@ -85,15 +83,15 @@ pub enum OpenError {
     /// The URL names no database that we know.
     #[error("database.url names no database")]
     Url,
-    /// Another process has the SQLite file.
+    /// Another process has the `SQLite` file.
     #[error("{0} is held by another process: one process at a time may serve a SQLite file")]
     Held(String),
-    /// The SQLite file cannot be opened, or is no database.
+    /// The `SQLite` file cannot be opened, or is no database.
     #[error("{file} cannot be opened: {why}")]
     File {
         /// Which.
         file: String,
-        /// What the system or SQLite says.
+        /// What the system or `SQLite` says.
         why: String,
     },
     /// The database does not answer: worth trying again.

@@ -70,10 +70,16 @@ async fn every_statement_is_understood_by_both_engines() {
     assert!(statements.len() > 20);
     for sql in statements {
         if !sql.postgres.is_empty() {
-            on_postgres.prepare(sql.postgres.into_sql_str()).await.unwrap_or_else(|error| panic!("{error}: {}", sql.postgres));
+            on_postgres
+                .prepare(sql.postgres.into_sql_str())
+                .await
+                .unwrap_or_else(|error| panic!("{error}: {}", sql.postgres));
         }
         if !sql.sqlite.is_empty() {
-            on_sqlite.prepare(sql.sqlite.into_sql_str()).await.unwrap_or_else(|error| panic!("{error}: {}", sql.sqlite));
+            on_sqlite
+                .prepare(sql.sqlite.into_sql_str())
+                .await
+                .unwrap_or_else(|error| panic!("{error}: {}", sql.sqlite));
         }
     }
 }
