@@ -158,13 +158,13 @@ impl Replica {
         };
         let measured = store.clone();
         let public_url = config.server.public_url.clone().unwrap_or_else(|| format!("http://{address}"));
-        let router = http::router(Arc::new(Http {
+        let router = http::router(Http {
             engine: Arc::clone(&engine),
             store: store.clone(),
             agents: cards(&rooms.agents, &rooms.catalog),
             authenticator: Arc::from(config.authenticator()),
             ids,
-            origins: Origins::new(&public_url, &config.server.cors_origins),
+            origins: Origins::default(),
             settings: http::Settings {
                 public_url,
                 request_url: config.server.request_url.clone(),
@@ -178,7 +178,7 @@ impl Replica {
                 let (metrics, store) = (metrics.clone(), measured.clone());
                 Box::pin(async move { metrics.render(&census(&store).await) })
             }),
-        }));
+        });
         let (server, worker) = (serving(listener, router, stop.clone()), working(Arc::clone(&engine)));
         Ok(Self { address, engine, store, stop, handlers, server, worker })
     }

@@ -106,7 +106,8 @@ impl Config {
                 owner: rule.approvers.owner,
                 users: rule.approvers.users.clone(),
                 groups: rule.approvers.groups.clone(),
-                required: rule.approvers.required,
+                // Without accounts everybody is one person, and his approval is enough.
+                required: if self.auth.is_some() { rule.approvers.required } else { 1 },
             },
             expires_in: Some(rule.expires_in.0.map_or(Expiry::Never, Expiry::After)),
             on_expiry: rule.on_expiry,

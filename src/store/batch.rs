@@ -127,16 +127,26 @@ pub(super) struct ApproverLine {
 #[derive(Debug, Default)]
 pub(super) struct TouchedLine {
     pub(super) request_id: Uuid,
-    /// It must still be pending.
-    pub(super) open: bool,
-    /// It must not be past its deadline.
-    pub(super) in_time: bool,
-    /// It must be past its deadline.
-    pub(super) overdue: bool,
+    /// How it must be found.
+    pub(super) needs: Needs,
     /// What it becomes, unless it is only resumed.
     pub(super) status: Option<RequestStatus>,
     /// Whether it becomes `resumed` where it is `responded`.
     pub(super) resumed: bool,
+}
+
+/// How a request must be found, by the database's clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Needs {
+    /// Any way.
+    #[default]
+    Nothing,
+    /// Pending, past its deadline or not.
+    Open,
+    /// Pending and past its deadline.
+    Overdue,
+    /// Pending and before its deadline: it is answered.
+    InTime,
 }
 
 /// One person's answer to one call.
@@ -185,6 +195,13 @@ pub(super) fn rows(change: Change) -> Option<Rows> {
     rows.storable().then_some(rows)
 }
 
+impl Needs {
+    /// Whether it must still be pending.
+    pub(super) fn open(self) -> bool {
+        self != Self::Nothing
+    }
+}
+
 impl TouchedLine {
     /// The status it ends in, where this change alone says so.
     pub(super) fn end(&self) -> Option<RequestStatus> {
@@ -202,7 +219,13 @@ impl Rows {
             Guard::Version(version) => (VERSION, version, None),
             Guard::Any => (ANY, 0, None),
         };
-        if self.tasks.iter().any(|line| line.task_id == task.task_id.0) || (guard == ANY && !task.facts.is_empty()) {
+        let twice = self.tasks.iter().any(|line| line.task_id == task.task_id.0);
+        let shape = match guard {
+            NEW => task.last_seq == 0 && !task.facts.is_empty(),
+            ANY => task.facts.is_empty(),
+            _ => true,
+        };
+        if twice || !shape {
             return None;
         }
         let (lease, lease_owner, lease_time) = lease(task.lease, guard);
@@ -259,8 +282,7 @@ impl Rows {
         if let Fact::Decision { request_id: RequestId(request_id), decision } = fact {
             let line = touched.entry(*request_id).or_default();
             line.request_id = *request_id;
-            line.open = true;
-            line.in_time = true;
+            line.needs = Needs::InTime;
             if decision.closes {
                 line.status = Some(RequestStatus::Responded);
             }
@@ -269,8 +291,8 @@ impl Rows {
         if let Fact::RequestClosed { request_id: RequestId(request_id), status, .. } = fact {
             let line = touched.entry(*request_id).or_default();
             line.request_id = *request_id;
-            line.open = true;
-            line.overdue = line.overdue || *status == RequestStatus::Expired;
+            let needs = if *status == RequestStatus::Expired { Needs::Overdue } else { Needs::Open };
+            line.needs = line.needs.max(needs);
             line.status = Some(*status);
         }
     }

@@ -13,7 +13,7 @@ use crate::task::id::TaskId;
 
 /// Fair by tenant: each tenant's oldest first, then each one's second …
 ///
-/// Differs because SQLite has no row locks: its one writer already excludes the others. On Postgres a row that
+/// Differs because `SQLite` has no row locks: its one writer already excludes the others. On Postgres a row that
 /// somebody else is writing to is left alone (it is being driven), so a claim never waits and cannot deadlock.
 const CLAIM: Sql = Sql {
     postgres: "
@@ -26,13 +26,12 @@ with moment as materialized (
        and (t.phase = 'queued' or (t.phase = 'leased' and t.lease_until <= m.at)
             or (t.phase = 'parked' and t.wake_at <= m.at))
 ), first as materialized (
-    select task_id from ranked order by place, task_id limit $4 * 4
+    select task_id, place from ranked order by place, task_id limit $4 * 4
 ), mine as materialized (
-    select t.task_id from agent_task t cross join moment m
-     where t.task_id in (select task_id from first)
-       and (t.phase = 'queued' or (t.phase = 'leased' and t.lease_until <= m.at)
+    select t.task_id from first f join agent_task t on t.task_id = f.task_id cross join moment m
+     where (t.phase = 'queued' or (t.phase = 'leased' and t.lease_until <= m.at)
             or (t.phase = 'parked' and t.wake_at <= m.at))
-     limit $4 for update of t skip locked
+     order by f.place, f.task_id limit $4 for update of t skip locked
 )
 update agent_task t set version = t.version + 1, takeovers = t.takeovers + case t.phase when 'leased' then 1 else 0 end,
     phase = 'leased', lease_owner = $2, lease_until = m.at + $3, wake_at = null

@@ -5,10 +5,10 @@
 //! see the rows as they are after the wait), never from another read of the tables, which would see them as they were
 //! before it. Nothing is written for a change that is not taken. Each task row is updated once.
 
-use super::batch::Rows;
+use super::batch::{Needs, Rows};
 use super::db::{Db, Failure, Sql, Value};
 
-/// Differs because SQLite has no data-modifying CTEs, no arrays and no row locks: see `commit_sqlite.rs`.
+/// Differs because `SQLite` has no data-modifying CTEs, no arrays and no row locks: see `commit_sqlite.rs`.
 pub(super) const WRITE: &str = "
 with changes as materialized (
     select * from unnest($2::bigint[], $3::uuid[], $4::uuid[]) as c (change, change_id, root)
@@ -259,9 +259,9 @@ fn touched(batch: &[&Rows], values: &mut Vec<Value>) {
     values.extend([
         change!(touched),
         ids!(touched, line => line.request_id),
-        bools!(touched, line => line.open),
-        bools!(touched, line => line.in_time),
-        bools!(touched, line => line.overdue),
+        bools!(touched, line => line.needs.open()),
+        bools!(touched, line => line.needs == Needs::InTime),
+        bools!(touched, line => line.needs == Needs::Overdue),
         maybe_texts!(touched, line => line.status.map(|status| status.as_str().to_owned())),
         bools!(touched, line => line.resumed),
     ]);

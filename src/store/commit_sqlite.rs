@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use serde_json::{Value as Json, json};
 use uuid::Uuid;
 
-use super::batch::{ANY, NEW, Rows, TaskLine, VERSION};
+use super::batch::{ANY, NEW, Needs, Rows, TaskLine, VERSION};
 use super::db::{Db, Failure, LiteTx, Value, hex, list};
 
 pub(super) const READ_TASKS: &str = "select task_id, root_task_id, version, last_seq, next_event from agent_task
@@ -128,7 +128,8 @@ struct State {
 pub(super) async fn write(db: &Db, batch: &[&Rows]) -> Result<Vec<Option<i64>>, Failure> {
     let mut tx = db.begin().await?;
     let written = in_transaction(&mut tx, db, batch).await.map_err(Failure::sent)?;
-    tx.commit().await.map_err(Failure::sent)?;
+    // A commit that fails (a full disk, say) may still be found in the log later: it is looked up, not guessed.
+    tx.commit().await.map_err(|error| Failure::sent(sqlx::Error::Protocol(error.to_string())))?;
     Ok(written)
 }
 
@@ -180,9 +181,9 @@ impl State {
             && rows.touched.iter().all(|line| {
                 let request = self.requests.get(&line.request_id);
                 let expires_at = request.and_then(|request| request.expires_at);
-                (!line.open || request.is_some_and(|request| request.status == "pending"))
-                    && (!line.in_time || expires_at.is_none_or(|end| end > self.at))
-                    && (!line.overdue || expires_at.is_some_and(|end| end <= self.at))
+                (!line.needs.open() || request.is_some_and(|request| request.status == "pending"))
+                    && (line.needs != Needs::InTime || expires_at.is_none_or(|end| end > self.at))
+                    && (line.needs != Needs::Overdue || expires_at.is_some_and(|end| end <= self.at))
             })
     }
 

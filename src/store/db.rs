@@ -22,12 +22,12 @@ use crate::world::Clock;
 pub struct Sql {
     /// For Postgres.
     pub postgres: &'static str,
-    /// For SQLite.
+    /// For `SQLite`.
     pub sqlite: &'static str,
 }
 
 /// Writes a statement for both engines. A literal is the same on both; in parentheses stand what differs:
-/// `(now $n)` the moment, `(any $n type)` membership in a list, `(none $n)` whether that list is empty; `(task)` and
+/// `(now $n)` the moment, `(any $n type)` membership in a list, `(none $n type)` whether that list is empty; `(task)` and
 /// `(request)` are the columns that several statements read.
 macro_rules! sql {
     (@pg [$($out:tt)*]) => { concat!($($out)*) };
@@ -37,8 +37,8 @@ macro_rules! sql {
     (@pg [$($out:tt)*] (any $n:literal $kind:ident) $($rest:tt)*) => {
         sql!(@pg [$($out)* "= any($", $n, "::", stringify!($kind), "[])",] $($rest)*)
     };
-    (@pg [$($out:tt)*] (none $n:literal) $($rest:tt)*) => {
-        sql!(@pg [$($out)* "cardinality($", $n, ") = 0",] $($rest)*)
+    (@pg [$($out:tt)*] (none $n:literal $kind:ident) $($rest:tt)*) => {
+        sql!(@pg [$($out)* "cardinality($", $n, "::", stringify!($kind), "[]) = 0",] $($rest)*)
     };
     (@$engine:ident [$($out:tt)*] (task) $($rest:tt)*) => {
         sql!(@$engine [$($out)* "t.task_id, t.root_task_id, t.parent_task_id, t.parent_call_id, t.tenant, t.user_id,
@@ -59,7 +59,7 @@ macro_rules! sql {
     (@lite [$($out:tt)*] (any $n:literal text) $($rest:tt)*) => {
         sql!(@lite [$($out)* "in (select value from json_each($", $n, "))",] $($rest)*)
     };
-    (@lite [$($out:tt)*] (none $n:literal) $($rest:tt)*) => {
+    (@lite [$($out:tt)*] (none $n:literal $kind:ident) $($rest:tt)*) => {
         sql!(@lite [$($out)* "json_array_length($", $n, ") = 0",] $($rest)*)
     };
     (@lite [$($out:tt)*] $part:literal $($rest:tt)*) => { sql!(@lite [$($out)* $part,] $($rest)*) };
@@ -69,10 +69,10 @@ macro_rules! sql {
 }
 pub(super) use sql;
 
-/// A parameter. Lists are arrays on Postgres and JSON text on SQLite.
+/// A parameter. Lists are arrays on Postgres and JSON text on `SQLite`.
 #[derive(Clone, Debug)]
 pub(super) enum Value {
-    /// The moment: the database's clock on Postgres (the parameter is what tests add), the injected one on SQLite.
+    /// The moment: the database's clock on Postgres (the parameter is what tests add), the injected one on `SQLite`.
     Now,
     /// A number.
     Int(i64),
@@ -82,10 +82,6 @@ pub(super) enum Value {
     Text(String),
     /// An id.
     Id(Uuid),
-    /// An id or null.
-    MaybeId(Option<Uuid>),
-    /// Text or null.
-    MaybeText(Option<String>),
     /// A list of ids.
     Ids(Vec<Uuid>),
     /// A list of ids or nulls.
@@ -125,13 +121,13 @@ pub(super) enum Engine {
 pub(super) struct Db {
     /// The connections.
     pub(super) engine: Engine,
-    /// The clock of SQLite.
+    /// The clock of `SQLite`.
     pub(super) clock: Arc<dyn Clock>,
     /// What tests add to the clock of Postgres, in microseconds.
     pub(super) offset: AtomicI64,
     /// How long any one statement may take, its way there and back included.
     pub(super) patience: Duration,
-    /// Keeps a second process off the same SQLite file.
+    /// Keeps a second process off the same `SQLite` file.
     pub(super) lock: Mutex<Option<File>>,
 }
 
@@ -189,7 +185,7 @@ impl Db {
         }
     }
 
-    /// Begins a write transaction of SQLite. `BEGIN IMMEDIATE` always: a transaction that reads first and wants to
+    /// Begins a write transaction of `SQLite`. `BEGIN IMMEDIATE` always: a transaction that reads first and wants to
     /// write later fails with "database is locked" as soon as somebody else wrote.
     pub(super) async fn begin(&self) -> Result<LiteTx, Failure> {
         match &self.engine {
@@ -256,8 +252,6 @@ impl Db {
             Value::Bool(it) => query.bind(it),
             Value::Text(it) => query.bind(it),
             Value::Id(it) => query.bind(it),
-            Value::MaybeId(it) => query.bind(it),
-            Value::MaybeText(it) => query.bind(it),
             Value::Ids(it) => query.bind(it),
             Value::MaybeIds(it) => query.bind(it),
             Value::Ints(it) => query.bind(it),
@@ -268,7 +262,7 @@ impl Db {
         })
     }
 
-    /// What SQLite is given: lists become JSON, ids in them hex.
+    /// What `SQLite` is given: lists become JSON, ids in them hex.
     fn sqlite_values(&self, values: Vec<Value>) -> Result<Vec<Value>, sqlx::Error> {
         values
             .into_iter()
@@ -279,18 +273,13 @@ impl Db {
                 Value::MaybeIds(_) | Value::Ints(_) | Value::MaybeInts(_) | Value::MaybeTexts(_) | Value::Bools(_) => {
                     Err(sqlx::Error::Protocol("SQLite gets rows, not columns".to_owned()))
                 }
-                Value::Int(_)
-                | Value::Bool(_)
-                | Value::Text(_)
-                | Value::Id(_)
-                | Value::MaybeId(_)
-                | Value::MaybeText(_) => Ok(value),
+                Value::Int(_) | Value::Bool(_) | Value::Text(_) | Value::Id(_) => Ok(value),
             })
             .collect()
     }
 }
 
-/// A write transaction of SQLite; dropped, it is rolled back.
+/// A write transaction of `SQLite`; dropped, it is rolled back.
 pub(super) struct LiteTx(Transaction<'static, Sqlite>);
 
 impl LiteTx {
@@ -322,8 +311,6 @@ fn lite(sql: &'static str, values: Vec<Value>) -> Query<'static, Sqlite, SqliteA
         Value::Bool(it) => query.bind(it),
         Value::Text(it) => query.bind(it),
         Value::Id(it) => query.bind(it),
-        Value::MaybeId(it) => query.bind(it),
-        Value::MaybeText(it) => query.bind(it),
         Value::Now
         | Value::Ids(_)
         | Value::MaybeIds(_)

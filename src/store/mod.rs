@@ -1,4 +1,4 @@
-//! Every byte we keep. A struct, not a trait: SQLite on a temporary file is the test double.
+//! Every byte we keep. A struct, not a trait: `SQLite` on a temporary file is the test double.
 //!
 //! What must stay true: there is one kind of write of tasks (`commit`), all of it or nothing; `claim` and `renew` touch
 //! leases only; everything else reads.
@@ -193,7 +193,7 @@ impl Store {
         matches!(self.inner.db.engine, Engine::Sqlite { .. })
     }
 
-    /// Opens the database: takes the lock on a SQLite file, refuses a Postgres that may lose what it confirmed, and
+    /// Opens the database: takes the lock on a `SQLite` file, refuses a Postgres that may lose what it confirmed, and
     /// brings the schema up to date (`migrate: true`) or refuses one that is not what this binary knows.
     pub async fn open(settings: &Settings, clock: Arc<dyn crate::world::Clock>) -> Result<Self, OpenError> {
         let schema = if settings.migrate { open::Schema::Migrate } else { open::Schema::Check };
@@ -265,7 +265,7 @@ impl Store {
         self.inner.feed.watch(root)
     }
 
-    /// For tests: sets the database's clock forward on Postgres (on SQLite it is the injected one).
+    /// For tests: sets the database's clock forward on Postgres (on `SQLite` it is the injected one).
     #[doc(hidden)]
     pub fn set_clock_forward(&self, by: Duration) {
         self.db().offset.fetch_add(batch::micros(by), Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Opening: the lock on a SQLite file, the connections, the checks, the schema. After it the database is ours to use,
+//! Opening: the lock on a `SQLite` file, the connections, the checks, the schema. After it the database is ours to use,
 //! at exactly the schema this binary knows.
 
 use std::fs::{File, OpenOptions, Permissions};
@@ -143,7 +143,7 @@ fn lock(file: &Path) -> Result<File, OpenError> {
     }
 }
 
-/// Nobody else reads the file; SQLite gives `-wal` and `-shm` the same mode.
+/// Nobody else reads the file; `SQLite` gives `-wal` and `-shm` the same mode.
 fn private(file: &Path) -> std::io::Result<()> {
     OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(file)?;
     for path in [file.to_owned(), beside(file, "-wal"), beside(file, "-shm")] {
@@ -162,7 +162,7 @@ fn beside(file: &Path, ending: &str) -> PathBuf {
 }
 
 /// Brings the schema up to date, or refuses one that is not what this binary knows. Postgres holds an advisory lock
-/// meanwhile, SQLite is under the lock file.
+/// meanwhile, `SQLite` is under the lock file.
 async fn bring_up<C: Migrate>(migrator: &Migrator, connection: &mut C, schema: Schema) -> Result<(), OpenError> {
     let known = migrator.iter().map(|migration| migration.version).max().unwrap_or(0);
     let failed = |error: sqlx::migrate::MigrateError| OpenError::Migration(error.to_string());

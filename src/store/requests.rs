@@ -22,12 +22,12 @@ const REQUESTS: Sql = sql!(
     "with page as (
         select r.request_id from intervention_request r join agent_task t on t.task_id = r.task_id
          where r.tenant = $2 and ($3 or r.request_id > $4)
-           and (" (none 5) " or case when r.status = 'pending' and r.expires_at <= " (now 1) " then 'expired'
+           and (" (none 5 text) " or case when r.status = 'pending' and r.expires_at <= " (now 1) " then 'expired'
                 else r.status end " (any 5 text) ")
-           and (" (none 6) " or r.kind " (any 6 text) ")
-           and (" (none 7) " or t.agent " (any 7 text) ")
-           and (" (none 8) " or t.session_id " (any 8 text) ")
-           and (" (none 9) " or r.root_task_id " (any 9 uuid) ")
+           and (" (none 6 text) " or r.kind " (any 6 text) ")
+           and (" (none 7 text) " or t.agent " (any 7 text) ")
+           and (" (none 8 text) " or t.session_id " (any 8 text) ")
+           and (" (none 9 uuid) " or r.root_task_id " (any 9 uuid) ")
            and ($10
              or exists (select 1 from request_approver a where a.tenant = r.tenant and a.request_id = r.request_id
                    and ((a.kind in ('owner', 'user') and a.name = $11) or (a.kind = 'group' and a.name " (any 12 text) ")))
@@ -47,10 +47,10 @@ const PENDING_REQUESTS: Sql = sql!(
         select r.request_id from intervention_request r join agent_task t on t.task_id = r.task_id
          where r.tenant = $2 and ($3 or r.request_id > $4) and r.status = 'pending'
            and (r.expires_at is null or r.expires_at > " (now 1) ")
-           and (" (none 5) " or r.kind " (any 5 text) ")
-           and (" (none 6) " or t.agent " (any 6 text) ")
-           and (" (none 7) " or t.session_id " (any 7 text) ")
-           and (" (none 8) " or r.root_task_id " (any 8 uuid) ")
+           and (" (none 5 text) " or r.kind " (any 5 text) ")
+           and (" (none 6 text) " or t.agent " (any 6 text) ")
+           and (" (none 7 text) " or t.session_id " (any 7 text) ")
+           and (" (none 8 uuid) " or r.root_task_id " (any 8 uuid) ")
            and ($9
              or exists (select 1 from request_approver a where a.tenant = r.tenant and a.request_id = r.request_id
                    and ((a.kind in ('owner', 'user') and a.name = $10) or (a.kind = 'group' and a.name " (any 11 text) "))))

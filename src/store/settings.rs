@@ -83,15 +83,15 @@ pub enum OpenError {
     /// The URL names no database that we know.
     #[error("database.url names no database")]
     Url,
-    /// Another process has the SQLite file.
+    /// Another process has the `SQLite` file.
     #[error("{0} is held by another process: one process at a time may serve a SQLite file")]
     Held(String),
-    /// The SQLite file cannot be opened, or is no database.
+    /// The `SQLite` file cannot be opened, or is no database.
     #[error("{file} cannot be opened: {why}")]
     File {
         /// Which.
         file: String,
-        /// What the system or SQLite says.
+        /// What the system or `SQLite` says.
         why: String,
     },
     /// The database does not answer: worth trying again.

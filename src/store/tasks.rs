@@ -21,10 +21,10 @@ const ROOTS: Sql = sql!(
     "select " (task) "
        from agent_task t left join agent_task_item s on s.task_id = t.task_id and s.seq = t.status_seq
       where t.tenant = $1 and t.parent_task_id is null
-        and (" (none 2) " or t.user_id " (any 2 text) ")
-        and (" (none 3) " or t.status " (any 3 text) ")
-        and (" (none 4) " or t.agent " (any 4 text) ")
-        and (" (none 5) " or t.session_id " (any 5 text) ")
+        and (" (none 2 text) " or t.user_id " (any 2 text) ")
+        and (" (none 3 text) " or t.status " (any 3 text) ")
+        and (" (none 4 text) " or t.agent " (any 4 text) ")
+        and (" (none 5 text) " or t.session_id " (any 5 text) ")
         and ($6 or t.task_id < $7)
       order by t.task_id desc limit $8"
 );
@@ -33,10 +33,10 @@ const OF_TREES: Sql = sql!(
     "select " (task) "
        from agent_task t left join agent_task_item s on s.task_id = t.task_id and s.seq = t.status_seq
       where t.tenant = $1
-        and (" (none 2) " or t.user_id " (any 2 text) ")
-        and (" (none 3) " or t.status " (any 3 text) ")
-        and (" (none 4) " or t.agent " (any 4 text) ")
-        and (" (none 5) " or t.session_id " (any 5 text) ")
+        and (" (none 2 text) " or t.user_id " (any 2 text) ")
+        and (" (none 3 text) " or t.status " (any 3 text) ")
+        and (" (none 4 text) " or t.agent " (any 4 text) ")
+        and (" (none 5 text) " or t.session_id " (any 5 text) ")
         and ($6 or t.task_id < $7)
         and (t.task_id " (any 9 uuid) " or (t.parent_task_id is not null and t.root_task_id " (any 9 uuid) "))
       order by t.task_id desc limit $8"

@@ -195,7 +195,7 @@ both! {
             let id = TaskId(fresh());
             let mut new = new_task(id, "acme", "alice");
             if let (0, Guard::New(fixed)) = (number % 10, &mut new.guard) {
-                fixed.session_id = "nul \0 here".to_owned();
+                fixed.session_id.push_str("nul \0 here");
             }
             // In JSON it is escaped, and comes back.
             new.facts.push(said("a\0b"));

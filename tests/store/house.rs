@@ -54,8 +54,8 @@ impl Clock for ManualClock {
 
 /// What keeps the database alive.
 pub enum Ground {
-    Folder(tempfile::TempDir),
-    Postgres(TestDatabase),
+    Folder { _kept: tempfile::TempDir },
+    Postgres { _kept: TestDatabase },
 }
 
 /// A store with its database.
@@ -70,12 +70,12 @@ impl House {
     pub async fn sqlite() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let url = format!("sqlite://{}", folder.path().join("test.db").display());
-        Self::on(url, Ground::Folder(folder)).await
+        Self::on(url, Ground::Folder { _kept: folder }).await
     }
 
     pub async fn postgres() -> Self {
         let database = database().await;
-        Self::on(database.url.clone(), Ground::Postgres(database)).await
+        Self::on(database.url.clone(), Ground::Postgres { _kept: database }).await
     }
 
     async fn on(url: String, ground: Ground) -> Self {
@@ -91,7 +91,7 @@ impl House {
     }
 
     pub fn is_postgres(&self) -> bool {
-        matches!(self.ground, Ground::Postgres(_))
+        matches!(self.ground, Ground::Postgres { .. })
     }
 
     /// Runs a statement beside the store and returns its numbers, first column only.
@@ -200,7 +200,7 @@ pub fn child_task(id: TaskId, parent: TaskId) -> TaskChange {
     if let Guard::New(new) = &mut task.guard {
         new.parent = Some((parent, CallId(fresh())));
         new.agent_path.push("analyst".to_owned());
-        new.agent = "analyst".to_owned();
+        "analyst".clone_into(&mut new.agent);
     }
     task
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use holdpoint::store::{OpenError, Settings, Store};
 use holdpoint::world::SystemClock;
 
-use super::house::{Ground, House};
+use super::house::House;
 use crate::support::postgres::{Cluster, run};
 
 async fn open(settings: &Settings) -> Result<Store, OpenError> {
@@ -97,7 +97,6 @@ async fn an_empty_database_is_refused_without_migrations_and_made_by_the_command
 #[tokio::test]
 async fn two_replicas_may_migrate_one_postgres_at_once() {
     let house = House::postgres().await;
-    let Ground::Postgres(_) = &house.ground else { unreachable!() };
     house.store.close().await;
     run(&house.settings.url, "drop schema public cascade; create schema public".to_owned()).await;
     let opened = futures_util::future::join_all((0..4).map(|_| open(&house.settings))).await;

@@ -139,10 +139,10 @@ fn watch(folder: &Path, watched: u32) {
          rm -rf '{0}' '{0}.lock'",
         folder.display()
     );
-    let mut watcher = Command::new("/bin/sh");
-    watcher.arg("-c").arg(script).process_group(0).current_dir("/");
-    watcher.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    drop(watcher.spawn().expect("sh starts"));
+    let mut shell = Command::new("/bin/sh");
+    shell.arg("-c").arg(script).process_group(0).current_dir("/");
+    shell.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    drop(shell.spawn().expect("sh starts"));
 }
 
 fn command(program: &Path, folder: &Path, user: Option<(u32, u32)>) -> Command {
@@ -164,7 +164,7 @@ fn done(command: &mut Command) {
         let mut said = said;
         std::io::Seek::rewind(&mut said).unwrap();
         std::io::Read::read_to_string(&mut said, &mut text).unwrap();
-        panic!("{:?} failed: {text}", command.get_program());
+        panic!("{} failed: {text}", command.get_program().display());
     }
 }
 
