@@ -42,7 +42,7 @@ pub struct ServeOptions {
 }
 
 /// How long a database that does not answer is waited for at the start.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 /// How long running calls may take to end on SIGTERM.
 const DRAIN: Duration = Duration::from_secs(25);
 

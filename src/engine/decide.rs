@@ -47,10 +47,8 @@ impl Engine {
             if self.enter(live).await?.is_some() {
                 return Ok(accepted);
             }
-            if let Some(key) = &key {
-                if let Some(done) = self.replay(caller, key).await? {
-                    return Ok(done);
-                }
+            if let Some(done) = self.replay_of(caller, key.as_ref()).await? {
+                return Ok(done);
             }
         }
         tracing::error!(%request, "a decision found no place");

@@ -31,12 +31,7 @@ impl Engine {
     /// Drives a task until it waits, is over, or is not ours any more.
     pub(super) async fn drive(self: Arc<Self>, mut live: Live) {
         let task_id = live.task_id();
-        loop {
-            match self.step(&mut live).await {
-                Ok(true) | Err(Stop::Again) => {}
-                Ok(false) | Err(Stop::Lost) => break,
-            }
-        }
+        while let Ok(true) | Err(Stop::Again) = self.step(&mut live).await {}
         self.leases.lock().remove(&task_id);
         drop(live.slot.take());
         if self.backlog.swap(false, Ordering::Relaxed) {
@@ -54,23 +49,23 @@ impl Engine {
             let detail = "The task was taken over again and again without getting any further.";
             return self.finish(live, Ending::Failed(Failure::new(FailureCode::NoProgress, detail))).await;
         }
-        let step = next_step(&live.progress, &self.budget(live, &agent));
+        let step = next_step(&live.progress, &self.budget(live, agent));
         if !matches!(step, Step::Wait(_)) && live.progress.open.is_empty() {
             live.resumed.append(&mut live.progress.responded);
         }
         match step {
-            Step::Judge(calls) => self.judge(live, &agent, &calls).await,
+            Step::Judge(calls) => self.judge(live, agent, &calls).await,
             Step::Refuse(refusals) => Self::refuse(live, refusals),
-            Step::Ask(questions) => self.ask(live, &agent, questions),
-            Step::Reconcile(calls) => self.reconcile(live, &agent, &calls),
-            Step::Wait(on) => return self.wait(live, &agent, &on).await,
+            Step::Ask(questions) => self.ask(live, agent, questions),
+            Step::Reconcile(calls) => self.reconcile(live, agent, &calls),
+            Step::Wait(on) => return self.wait(live, agent, &on).await,
             Step::Finish(ending) => return self.finish(live, ending).await,
             Step::CallModel | Step::Run(_) if live.slot.is_none() || self.stop.is_cancelled() => {
                 self.save(live, LeaseChange::Queue).await?;
                 return Ok(false);
             }
-            Step::CallModel => self.call_model(live, &agent).await?,
-            Step::Run(calls) => self.run(live, &agent, &calls).await?,
+            Step::CallModel => self.call_model(live, agent).await?,
+            Step::Run(calls) => self.run(live, agent, &calls).await?,
         }
         Ok(true)
     }

@@ -127,7 +127,6 @@ impl Live {
             return;
         }
         match self.progress.call(result.tool_call_id).map(|standing| standing.phase.clone()) {
-            Some(Phase::Started(_)) => self.push(Fact::ToolResult(result)),
             Some(Phase::Doubtful(request_id)) => {
                 self.push(Fact::RequestClosed {
                     request_id,
@@ -139,8 +138,10 @@ impl Live {
                 }
                 self.push(Fact::ToolResult(result));
             }
-            // Between a human's `retry` and the new attempt, the first attempt's answer is the call's result.
-            Some(Phase::Approved(_) | Phase::Refused(Outcome::Unknown, _)) => self.push(Fact::ToolResult(result)),
+            // Between a human's `retry` and the new attempt, too, the first attempt's answer is the call's result.
+            Some(Phase::Started(_) | Phase::Approved(_) | Phase::Refused(Outcome::Unknown, _)) => {
+                self.push(Fact::ToolResult(result));
+            }
             Some(
                 Phase::New
                 | Phase::Allowed

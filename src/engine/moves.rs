@@ -188,7 +188,8 @@ impl Engine {
         Ok(may_decide(caller, &row.tenant, &row.owner, &row.asked.terms.approvers))
     }
 
-    async fn replay_of(&self, caller: &Caller, key: Option<&Key>) -> Result<Option<Accepted>, Refusal> {
+    /// [`Engine::replay`] where there is a key.
+    pub(super) async fn replay_of(&self, caller: &Caller, key: Option<&Key>) -> Result<Option<Accepted>, Refusal> {
         match key {
             Some(key) => self.replay(caller, key).await,
             None => Ok(None),

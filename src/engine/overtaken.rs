@@ -52,10 +52,10 @@ impl Engine {
     /// result in hand says that it could not be kept.
     async fn replace(&self, live: &mut Live) -> Stop {
         for item in live.items.iter_mut().skip(live.committed) {
-            if let Fact::ToolResult(result) | Fact::LateResult(result) = &mut item.fact {
-                if matches!(result.outcome, Outcome::Succeeded | Outcome::Failed) {
-                    "The call ended, but its result could not be stored.".clone_into(&mut result.content);
-                }
+            if let Fact::ToolResult(result) | Fact::LateResult(result) = &mut item.fact
+                && matches!(result.outcome, Outcome::Succeeded | Outcome::Failed)
+            {
+                "The call ended, but its result could not be stored.".clone_into(&mut result.content);
             }
         }
         let Some(journal) = self.read_again(live.task_id()).await else { return Stop::Lost };

@@ -109,17 +109,17 @@ impl Engine {
 
     /// Why a call cannot run whatever the policy says, if it cannot.
     fn unfit(&self, live: &Live, agent: &Agent, standing: &Standing) -> Option<String> {
-        if let Last::Model(turn) = &live.progress.last {
-            if turn.turn == standing.turn {
-                let most = usize::try_from(agent.limits.max_calls).unwrap_or(usize::MAX);
-                match turn.finish_reason {
-                    FinishReason::Length => return Some("the answer was cut off at its length".to_owned()),
-                    FinishReason::ContentFilter => return Some("the answer was cut off by a filter".to_owned()),
-                    FinishReason::Stop | FinishReason::ToolCalls | FinishReason::Other => {}
-                }
-                if turn.tool_calls.len() > most {
-                    return Some(format!("a turn may have {most} calls at most; none of these ran"));
-                }
+        if let Last::Model(turn) = &live.progress.last
+            && turn.turn == standing.turn
+        {
+            let most = usize::try_from(agent.limits.max_calls).unwrap_or(usize::MAX);
+            match turn.finish_reason {
+                FinishReason::Length => return Some("the answer was cut off at its length".to_owned()),
+                FinishReason::ContentFilter => return Some("the answer was cut off by a filter".to_owned()),
+                FinishReason::Stop | FinishReason::ToolCalls | FinishReason::Other => {}
+            }
+            if turn.tool_calls.len() > most {
+                return Some(format!("a turn may have {most} calls at most; none of these ran"));
             }
         }
         if self.offered(agent, &standing.call.name).is_none() {

@@ -15,7 +15,9 @@ use super::origin::Origins;
 use super::{Http, Settings, sample};
 use crate::people::Caller;
 use crate::people::authenticator::{AuthError, Authenticator};
-use crate::world::RandomIds;
+use crate::engine::{Engine, Parts};
+use crate::store::Store;
+use crate::world::{RandomIds, SystemClock};
 
 struct OneKey;
 
@@ -30,13 +32,40 @@ impl Authenticator for OneKey {
     }
 }
 
+/// A store that does not answer: it was opened and closed again, and its file is gone.
+fn closed_store() -> Store {
+    let opened = std::thread::spawn(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite://{}/closed.db", folder.path().display());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let settings = crate::store::Settings { url, ..crate::store::Settings::default() };
+            let store = Store::open(&settings, Arc::new(SystemClock)).await.unwrap();
+            store.close().await;
+            store
+        })
+    });
+    opened.join().unwrap()
+}
+
 /// The one place that knows how an engine and a store that do nothing are made.
 fn http(open: bool, cors_origins: &[&str]) -> Http {
     let cors_origins: Vec<String> = cors_origins.iter().map(ToString::to_string).collect();
     let settings = Settings { open, cors_origins, wait: Duration::ZERO, ..sample::settings() };
+    let store = closed_store();
+    let engine = Engine::new(Parts {
+        store: store.clone(),
+        agents: Arc::default(),
+        policy: Arc::default(),
+        catalog: Arc::default(),
+        models: std::collections::BTreeMap::new(),
+        clock: Arc::new(SystemClock),
+        ids: Arc::new(RandomIds),
+        settings: crate::engine::Settings::default(),
+    });
     Http {
-        engine: Arc::new(crate::engine::Engine {}),
-        store: crate::store::Store {},
+        engine,
+        store,
         agents: Vec::new(),
         authenticator: Arc::new(OneKey),
         ids: Arc::new(RandomIds),

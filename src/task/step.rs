@@ -7,7 +7,7 @@ use super::id::{CallId, RequestId};
 use super::item::Outcome;
 use super::request::RequestKind;
 use super::status::TaskStatus;
-use super::turn::{Last, Phase, Progress, Standing, UNKNOWN};
+use super::turn::{Last, Phase, Progress, Standing};
 use super::verdict::Terms;
 
 /// The one thing to do now. Deliberately exhaustive: a new step must break every driver.
@@ -73,8 +73,7 @@ pub struct Budget {
     pub running: BTreeSet<CallId>,
 }
 
-/// Attempts at a call that may be repeated, crashes included.
-pub const ATTEMPTS: u32 = 3;
+/// Neighbours that run together.
 const TOGETHER: usize = 8;
 
 /// The next step of a journal.
@@ -84,14 +83,14 @@ pub fn next_step(progress: &Progress, budget: &Budget) -> Step {
         return Step::Wait(vec![On::Message]);
     }
     if progress.ending.is_some() {
-        let rest: Vec<_> = progress.unfinished().map(canceled).collect();
+        let rest: Vec<_> = progress.unfinished().map(Standing::canceled).collect();
         return if rest.is_empty() { Step::Finish(Ending::Canceled) } else { Step::Refuse(rest) };
     }
     let new = ids(progress, |standing| standing.phase == Phase::New);
     if !new.is_empty() {
         return Step::Judge(new);
     }
-    let refused: Vec<_> = progress.unfinished().filter_map(refusal).collect();
+    let refused: Vec<_> = progress.unfinished().filter_map(Standing::refusal).collect();
     if !refused.is_empty() {
         return Step::Refuse(refused);
     }
@@ -125,32 +124,6 @@ pub fn next_step(progress: &Progress, budget: &Budget) -> Step {
 
 fn ids(progress: &Progress, which: impl Fn(&Standing) -> bool) -> Vec<CallId> {
     progress.unfinished().filter(|standing| which(standing)).map(|standing| standing.call.tool_call_id).collect()
-}
-
-/// What a call that has no result gets when the task is canceled.
-fn canceled(standing: &Standing) -> (CallId, Outcome, String) {
-    let id = standing.call.tool_call_id;
-    if let Phase::Refused(outcome @ (Outcome::Rejected | Outcome::Responded), text) = &standing.phase {
-        return (id, *outcome, text.clone());
-    }
-    if standing.attempts > 0 {
-        return (id, Outcome::Unknown, UNKNOWN.to_owned());
-    }
-    (id, Outcome::Canceled, "The task was canceled; this call was not run.".to_owned())
-}
-
-/// The result of a call that will not run (again).
-fn refusal(standing: &Standing) -> Option<(CallId, Outcome, String)> {
-    let id = standing.call.tool_call_id;
-    if let Phase::Refused(outcome, text) = &standing.phase {
-        return Some((id, *outcome, text.clone()));
-    }
-    let started = matches!(standing.phase, Phase::Started(_));
-    let given_up = started && standing.effect.repeatable() && standing.attempts >= ATTEMPTS;
-    given_up.then(|| {
-        let text = format!("There was no answer in {ATTEMPTS} attempts. The call may have taken effect.");
-        (id, Outcome::Failed, text)
-    })
 }
 
 /// Started, without a result, and nobody is running it any more.

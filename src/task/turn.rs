@@ -89,6 +89,48 @@ pub struct Standing {
     pub start: Option<Start>,
 }
 
+impl Standing {
+    /// What it gets when the task is canceled before it has a result.
+    #[must_use]
+    pub fn canceled(&self) -> (CallId, Outcome, String) {
+        let (outcome, text) = match &self.phase {
+            Phase::Refused(outcome @ (Outcome::Rejected | Outcome::Responded), text) => (*outcome, text.as_str()),
+            Phase::New
+            | Phase::Allowed
+            | Phase::Held(_)
+            | Phase::Human(_)
+            | Phase::Asked(_)
+            | Phase::Approved(_)
+            | Phase::Refused(..)
+            | Phase::Started(_)
+            | Phase::Doubtful(_)
+            | Phase::Done(_) => {
+                if self.attempts > 0 {
+                    (Outcome::Unknown, UNKNOWN)
+                } else {
+                    (Outcome::Canceled, "The task was canceled; this call was not run.")
+                }
+            }
+        };
+        (self.call.tool_call_id, outcome, text.to_owned())
+    }
+
+    /// Its result, when it will not run (again).
+    #[must_use]
+    pub fn refusal(&self) -> Option<(CallId, Outcome, String)> {
+        let id = self.call.tool_call_id;
+        if let Phase::Refused(outcome, text) = &self.phase {
+            return Some((id, *outcome, text.clone()));
+        }
+        let given_up = self.effect.repeatable() && self.attempts >= ATTEMPTS;
+        let text = || format!("There was no answer in {ATTEMPTS} attempts. The call may have taken effect.");
+        (given_up && matches!(self.phase, Phase::Started(_))).then(|| (id, Outcome::Failed, text()))
+    }
+}
+
+/// Attempts at a call that may be repeated, crashes included.
+pub const ATTEMPTS: u32 = 3;
+
 /// An open question.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Open {

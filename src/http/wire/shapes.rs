@@ -99,7 +99,7 @@ fn facts() -> Vec<(Fact, &'static str, Value)> {
                 "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}}),
         ),
         (
-            Fact::Judged { tool_call_id: call, judgement },
+            Fact::Judged { tool_call_id: call, judgement, effect: crate::task::tool_spec::Effect::Once },
             "system",
             json!({"tool_call_id": call, "verdict": "hold", "rule": "large", "reason": null}),
         ),
