@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use uuid::Uuid;
 
 use super::batch::{Rows, rows};
 use super::db::{Db, Engine, Failure, Sql, Value, sql};
@@ -262,9 +261,8 @@ impl Committer {
             at: i64,
         }
         let Some((task, seq)) = rows.first_item() else { return Ok(None) };
-        let values: [Uuid; 2] = [task, rows.change];
-        let [task, change] = values;
-        let found = self.db.one::<Found>(FIND, vec![Value::Id(task), Value::Int(seq), Value::Id(change)]).await?;
+        let values = vec![Value::Id(task), Value::Int(seq), Value::Id(rows.change)];
+        let found = self.db.one::<Found>(FIND, values).await?;
         Ok(found.map(|found| found.at))
     }
 }

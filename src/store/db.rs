@@ -28,11 +28,12 @@ pub struct Sql {
 
 /// Writes a statement for both engines. A literal is the same on both; in parentheses stand what differs:
 /// `(now $n)` the moment, `(any $n type)` membership in a list, `(none $n type)` whether that list is empty; `(task)` and
-/// `(request)` are the columns that several statements read.
+/// `(request)` are the columns that several statements read. The moment is a subquery on Postgres, so that it is taken
+/// once and an index can be searched by it.
 macro_rules! sql {
     (@pg [$($out:tt)*]) => { concat!($($out)*) };
     (@pg [$($out:tt)*] (now $n:literal) $($rest:tt)*) => {
-        sql!(@pg [$($out)* "((extract(epoch from clock_timestamp()) * 1000000)::bigint + $", $n, "::bigint)",] $($rest)*)
+        sql!(@pg [$($out)* "(select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $", $n, "::bigint)",] $($rest)*)
     };
     (@pg [$($out:tt)*] (any $n:literal $kind:ident) $($rest:tt)*) => {
         sql!(@pg [$($out)* "= any($", $n, "::", stringify!($kind), "[])",] $($rest)*)

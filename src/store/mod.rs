@@ -221,7 +221,8 @@ impl Store {
         Ok(())
     }
 
-    /// Writes what was handed over, then lets go of the database. Changes that come later are `Unavailable`.
+    /// Writes what was handed over, then lets go of the database. Changes that come later are `Unavailable`. A store
+    /// that is only dropped lets go a moment later: close it before its `SQLite` file is opened again.
     pub async fn close(&self) {
         self.inner.committer.close();
         self.inner.stop.cancel();

@@ -112,6 +112,30 @@ async fn a_paused_task_is_found_by_its_request_id_through_an_index() {
     }
 }
 
+#[tokio::test]
+async fn overdue_requests_and_an_inbox_are_found_through_the_indexes_of_open_ones() {
+    let house = House::postgres().await;
+    house.paused(finance(1)).await;
+    run_filler(&house).await;
+    let plan_of = async |part: &str, values: &[&str]| {
+        let sql = Store::statements().into_iter().find(|sql| sql.postgres.contains(part)).unwrap();
+        let mut query = format!("explain {}", sql.postgres);
+        for (number, value) in values.iter().enumerate().rev() {
+            query = query.replace(&format!("${}", number + 1), value);
+        }
+        texts(&house, &query).await.join("\n")
+    };
+    let plan = plan_of("r.expires_at limit", &["0", "10"]).await;
+    let found = plan.lines().skip_while(|line| !line.contains("intervention_request_deadline")).nth(1);
+    assert!(found.is_some_and(|line| line.contains("Index Cond") && line.contains("expires_at <=")), "{plan}");
+
+    let none = "'{}'";
+    let nobody = "'00000000-0000-0000-0000-000000000000'";
+    let values = ["0", "'globex'", "true", nobody, none, none, none, none, "false", "'bob'", none, "10"];
+    let plan = plan_of("r.status = 'pending'\n           and (r.expires_at", &values).await;
+    assert!(plan.contains("intervention_request_open"), "{plan}");
+}
+
 /// A plan for two rows says nothing: copies of them, many.
 async fn run_filler(house: &House) {
     let sql = "
