@@ -3,4 +3,6 @@
 #[cfg(test)]
 mod architecture;
 #[cfg(test)]
+mod first_run;
+#[cfg(test)]
 mod packaging;
