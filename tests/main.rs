@@ -1,8 +1,18 @@
 //! The one integration-test crate.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test that cannot go on fails"
+)]
+
 mod api;
 mod architecture;
 mod chaos;
 mod engine;
+mod first_run;
+mod packaging;
 mod store;
 mod support;

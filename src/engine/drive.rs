@@ -84,6 +84,10 @@ impl Engine {
     }
 
     async fn finish(&self, live: &mut Live, ending: Ending) -> Result<bool, Stop> {
+        if live.row.status.is_terminal() && live.unsaved() {
+            // What was over is open again before it can end in another way.
+            self.save(live, self.take()).await?;
+        }
         let (status, error, output) = match ending {
             Ending::Completed(text) => (TaskStatus::Completed, None, Some(text)),
             Ending::Failed(failure) => {

@@ -209,6 +209,7 @@ impl Live {
         self.row.busy += counters.busy;
         self.row.open_requests += counters.open_requests;
         self.row.version += 1;
+        self.row.status = self.progress.status.unwrap_or(self.row.status);
         self.row.last_seq = i64::try_from(self.items.len()).unwrap_or(i64::MAX);
         for item in self.items.iter_mut().skip(self.committed) {
             item.at = done.at;

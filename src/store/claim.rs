@@ -76,6 +76,9 @@ pub(super) struct Claimed {
 impl Store {
     /// Takes over up to `limit` tasks that nobody drives: queued ones, those whose lease ran out, and parked ones whose
     /// time has come. Bumps each one's version (the old driver's fence) and, where a lease ran out, its `takeovers`.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
     pub async fn claim(&self, owner: &str, lease: Duration, limit: i64) -> Result<Vec<TaskId>, ReadError> {
         let values =
             vec![Value::Now, Value::Text(owner.to_owned()), Value::Int(micros(lease)), Value::Int(limit.max(0))];
@@ -83,6 +86,9 @@ impl Store {
     }
 
     /// Renews the leases this process holds. Returns the tasks whose lease is still its own.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
     pub async fn renew(&self, owner: &str, lease: Duration, tasks: &[TaskId]) -> Result<Vec<TaskId>, ReadError> {
         let ids = tasks.iter().map(|id| id.0).collect();
         let values = vec![Value::Now, Value::Text(owner.to_owned()), Value::Int(micros(lease)), Value::Ids(ids)];

@@ -28,6 +28,9 @@ struct KeyRecord {
 
 impl Store {
     /// The row of an idempotency key.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
     pub async fn idempotency(
         &self,
         tenant: &str,

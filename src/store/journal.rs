@@ -48,6 +48,9 @@ impl ItemRecord {
 
 impl Store {
     /// A task's row and its whole journal, in one snapshot.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
     pub async fn journal(&self, id: TaskId) -> Result<Option<Journal>, ReadError> {
         let read = self.db().headed::<Head, ItemRecord>(JOURNAL, vec![Value::Id(id.0), Value::Now]).await?;
         let Some((head, items)) = read else { return Ok(None) };
@@ -56,6 +59,9 @@ impl Store {
     }
 
     /// A task's items after a `seq`, with each one's event number in its root's stream.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
     pub async fn items(&self, id: TaskId, after: i64, limit: i64) -> Result<Vec<(Item, i64)>, ReadError> {
         let values = vec![Value::Id(id.0), Value::Int(after), Value::Int(limit)];
         let records: Vec<ItemRecord> = self.db().all(ITEMS, values).await?;

@@ -195,6 +195,9 @@ impl Store {
 
     /// Opens the database: takes the lock on a `SQLite` file, refuses a Postgres that may lose what it confirmed, and
     /// brings the schema up to date (`migrate: true`) or refuses one that is not what this binary knows.
+    ///
+    /// # Errors
+    /// [`OpenError`]: why it could not be opened.
     pub async fn open(settings: &Settings, clock: Arc<dyn crate::world::Clock>) -> Result<Self, OpenError> {
         let schema = if settings.migrate { open::Schema::Migrate } else { open::Schema::Check };
         let db = Arc::new(open::open(settings, schema, clock).await?);
@@ -216,6 +219,9 @@ impl Store {
     }
 
     /// Only brings the schema up to date, for the command.
+    ///
+    /// # Errors
+    /// [`OpenError`]: why it could not be opened.
     pub async fn migrate(settings: &Settings, clock: Arc<dyn crate::world::Clock>) -> Result<(), OpenError> {
         open::open(settings, open::Schema::Migrate, clock).await?.close().await;
         Ok(())
@@ -231,6 +237,9 @@ impl Store {
     }
 
     /// Writes one change, all of it or nothing. Dropping the future does not take it back.
+    ///
+    /// # Errors
+    /// [`CommitError`]: what became of it.
     pub async fn commit(&self, change: Change) -> Result<Committed, CommitError> {
         self.inner.committer.commit(change).await
     }
@@ -241,6 +250,9 @@ impl Store {
     }
 
     /// Keeps an agent's definition under its digest; called at every start.
+    ///
+    /// # Errors
+    /// [`CommitError`]: what became of it.
     pub async fn agent_version(&self, digest: &str, definition: &str) -> Result<(), CommitError> {
         let values = vec![Value::Now, Value::Text(digest.to_owned()), Value::Text(definition.to_owned())];
         self.inner.db.write::<At>(KEEP_VERSION, values).await.map(|_| ()).map_err(|failure| {
@@ -251,6 +263,9 @@ impl Store {
     }
 
     /// The database's clock.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
     pub async fn now(&self) -> Result<Time, ReadError> {
         let row = self.db().one::<At>(NOW, vec![Value::Now]).await?;
         row.map(|row| Time(row.at)).ok_or_else(|| ReadError::Corrupt("no moment".to_owned()))

@@ -172,11 +172,17 @@ impl Store {
     }
 
     /// A request, by its id through the primary key.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
     pub async fn request(&self, id: RequestId) -> Result<Option<RequestRow>, ReadError> {
         Ok(self.gather(REQUEST, vec![Value::Id(id.0), Value::Now]).await?.into_iter().next())
     }
 
     /// Requests, oldest first.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
     pub async fn requests(&self, filter: &RequestFilter) -> Result<Vec<RequestRow>, ReadError> {
         let only_pending = filter.statuses == [RequestStatus::Pending];
         let person = filter.person.as_ref();
@@ -203,11 +209,17 @@ impl Store {
     }
 
     /// The open requests of a task and of its sub-agents, in the order they were asked.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
     pub async fn pending(&self, root: TaskId, task: TaskId) -> Result<Vec<RequestRow>, ReadError> {
         self.gather(PENDING, vec![Value::Id(root.0), Value::Id(task.0), Value::Now]).await
     }
 
     /// Whether somebody may decide (by approver rows) or has decided one of a tree's requests.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
     pub async fn involved(&self, root: TaskId, person: &Person) -> Result<bool, ReadError> {
         let values = vec![
             Value::Id(root.0),
@@ -220,6 +232,9 @@ impl Store {
     }
 
     /// Open requests whose deadline has passed, by the database's clock, oldest first.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
     pub async fn overdue(&self, limit: i64) -> Result<Vec<RequestRow>, ReadError> {
         self.gather(OVERDUE, vec![Value::Now, Value::Int(limit)]).await
     }

@@ -144,12 +144,18 @@ struct Count {
 
 impl Store {
     /// A task's row.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
     pub async fn task(&self, id: TaskId) -> Result<Option<TaskRow>, ReadError> {
         let record: Option<TaskRecord> = self.db().one(TASK, vec![Value::Id(id.0)]).await?;
         record.map(TaskRecord::row).transpose()
     }
 
     /// Tasks, newest first.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
     pub async fn tasks(&self, filter: &TaskFilter) -> Result<Vec<TaskRow>, ReadError> {
         let statuses = filter.statuses.iter().map(|status| status.as_str().to_owned()).collect();
         let mut values = vec![
@@ -173,6 +179,9 @@ impl Store {
     }
 
     /// How many tasks stand in each status, and how many open requests there are of each kind (wire words).
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
     pub async fn census(&self) -> Result<(Vec<(TaskStatus, i64)>, Vec<(String, i64)>), ReadError> {
         let tasks: Vec<Count> = self.db().all(CENSUS, Vec::new()).await?;
         let requests: Vec<Count> = self.db().all(OPEN_KINDS, Vec::new()).await?;

@@ -155,4 +155,49 @@ on_both! {
         assert_eq!(app.model.sent().len(), 2);
         app.stop().await;
     }
+
+    async fn an_approval_of_a_tool_that_changed_since_is_not_taken(on: On) {
+        let mut app = TestApp::start(on).await;
+        let held = app.held().await;
+        app.restart_with(|yaml| yaml.replace("/refund\"", "/refund-all\"")).await;
+        let path = format!("/resume/{}/approve", held.request);
+        let refused = app.owner().hit(&path).await;
+        assert_eq!((refused.status, refused.str("/code").as_str()), (409, "request_withdrawn"), "{}", refused.text);
+        assert_eq!(refused.str("/request/status"), "withdrawn");
+        let anew = refused.str("/pending/0/request_id");
+        assert_ne!(anew, held.request);
+        assert!(app.tool.ledger().is_empty());
+        app.model.then(says("refunded"));
+        let done = app.owner().hit(&format!("/resume/{anew}/approve")).await;
+        assert_eq!(done.str("/status"), "Completed", "{}", done.text);
+        assert_eq!(app.tool.ledger()[0].uri, "/refund-all");
+        app.stop().await;
+    }
+
+    async fn a_rule_that_became_stricter_stops_an_approved_call(on: On) {
+        let mut app = TestApp::start(on).await;
+        let held = app.held().await;
+        app.restart_with(|yaml| yaml.replace("name: large, tools: [refund], decide: hold", "name: large, tools: [refund], decide: deny")).await;
+        app.model.then(says("I see"));
+        let done = app.owner().hit(&format!("/resume/{}/approve", held.request)).await;
+        assert_eq!(done.str("/output"), "I see", "{}", done.text);
+        assert!(app.tool.ledger().is_empty(), "an approval does not outlive the rule");
+        app.stop().await;
+    }
+
+    async fn other_approvers_by_now_are_asked_again(on: On) {
+        let mut app = TestApp::start(on).await;
+        let held = app.held().await;
+        app.restart_with(|yaml| yaml.replace("approvers: { owner: true }", "approvers: { groups: [finance] }")).await;
+        let asked = app.owner().hit(&format!("/resume/{}/approve", held.request)).await;
+        assert_eq!((asked.status, asked.str("/status").as_str()), (200, "Paused"), "{}", asked.text);
+        assert!(app.tool.ledger().is_empty());
+        let path = format!("/resume/{}/approve", asked.str("/pending/0/request_id"));
+        assert_eq!(app.owner().hit(&path).await.status, 403);
+        app.model.then(says("refunded"));
+        let done = app.approver().hit(&path).await;
+        assert_eq!(done.str("/status"), "Completed", "{}", done.text);
+        assert_eq!(app.tool.ledger().len(), 1);
+        app.stop().await;
+    }
 }

@@ -55,6 +55,7 @@ on_both! {
 
         let ledger = app.tool.ledger();
         assert_eq!(ledger.len(), 1);
+        assert_eq!((ledger[0].method.as_str(), ledger[0].uri.as_str()), ("POST", "/refund"));
         assert_eq!(ledger[0].body, r#"{"order": 17, "amount": 120}"#, "the bytes approved are the bytes run");
         assert_eq!(ledger[0].header("idempotency-key"), held.call);
         assert_eq!(ledger[0].header("holdpoint-tool-call-id"), held.call);

@@ -33,7 +33,7 @@ const HOSTILE: [&str; 30] = [
     r#"[{"order": 1, "amount": 5}]"#,
     r#"{"order": 1, "amount": 5} {"order": 1, "amount": 500}"#,
     r#"{"order": 1, "amount": 5,}"#,
-    r#"{'order': 1, 'amount': 5}"#,
+    r"{'order': 1, 'amount': 5}",
     r#"{"order": 1, "amount": 0x5}"#,
     r#"{"order": 1, "amount": 5 // five
     }"#,

@@ -92,7 +92,7 @@ impl World {
     }
 
     fn push(&mut self, fact: Fact) {
-        let seq = (self.journal.len() + self.pushed.len() + 1) as i64;
+        let seq = i64::try_from(self.journal.len() + self.pushed.len() + 1).unwrap();
         self.progress.apply(&Item { seq, at: Time(self.clock + 1), fact: fact.clone() });
         // Total on every prefix.
         let _ = next_step(&self.progress, &Budget::default());
@@ -107,7 +107,7 @@ impl World {
     fn commit_surely(&mut self) {
         self.clock += 1;
         for fact in std::mem::take(&mut self.pushed) {
-            let seq = self.journal.len() as i64 + 1;
+            let seq = i64::try_from(self.journal.len() + 1).unwrap();
             self.journal.push(Item { seq, at: Time(self.clock), fact });
         }
     }

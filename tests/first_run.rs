@@ -1,0 +1,94 @@
+//! The first run, as somebody has it who has just built the program: nothing configured, an empty folder, and the
+//! commands that the service prints, run as they stand. The README shows the same ones.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// The demonstration; it goes down with this value.
+struct Demonstration {
+    process: Child,
+    /// The commands it printed.
+    commands: Vec<String>,
+}
+
+impl Demonstration {
+    fn start(folder: &Path) -> Self {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_holdpoint"))
+            .args(["serve", "--listen", "127.0.0.1:0"])
+            .env_clear()
+            .current_dir(folder)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the program starts");
+        let printed = BufReader::new(process.stdout.take().expect("its output")).lines();
+        let commands = printed.map_while(Result::ok).map(|line| line.trim().to_owned());
+        let commands = commands.filter(|line| line.starts_with("curl ")).take(2).collect();
+        Self { process, commands }
+    }
+
+    /// The last part of the address it listens on, as it stands in what it printed.
+    fn address(&self) -> &str {
+        let command = self.commands.first().expect("it printed a command");
+        let (_, rest) = command.split_once("http://").expect("with an address");
+        rest.split_once('/').expect("and a path").0
+    }
+}
+
+impl Drop for Demonstration {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn the_printed_commands_lead_from_a_task_to_its_end_and_a_restart_in_between_does_no_harm() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut first = Demonstration::start(folder.path());
+    let paused = json(&run(&first.commands[0]));
+    assert_eq!(paused["status"], "Paused", "{paused}");
+    let request = paused["pending"][0]["request_id"].as_str().expect("a request").to_owned();
+    let url = format!("http://{}/resume/{request}/approve", first.address());
+    assert_eq!(paused["pending"][0]["approval_url"], url);
+
+    kill_process(Pid::from_child(&first.process), Signal::TERM).expect("a signal");
+    assert_eq!(first.process.wait().expect("an end").code(), Some(0), "SIGTERM is an ordinary end");
+
+    let second = Demonstration::start(folder.path());
+    let completed = json(&run(&second.commands[1].replace("REQUEST_ID", &request)));
+    assert_eq!(completed["status"], "Completed", "{completed}");
+    assert_eq!(completed["task_id"], paused["task_id"]);
+    assert!(completed["output"].as_str().is_some_and(|output| output.contains("120")), "{completed}");
+}
+
+#[test]
+fn the_readme_shows_the_printed_commands() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let demonstration = Demonstration::start(folder.path());
+    let readme = fs::read_to_string(root().join("README.md")).expect("the README");
+    assert_eq!(demonstration.commands.len(), 2, "{:?}", demonstration.commands);
+    for command in &demonstration.commands {
+        let shown = command.replace(demonstration.address(), "127.0.0.1:8080");
+        assert!(readme.lines().any(|line| line == shown), "the README does not show: {shown}");
+    }
+}
+
+fn run(command: &str) -> String {
+    let done = Command::new("sh").args(["-c", command]).output().expect("a shell");
+    assert!(done.status.success(), "{command}: {}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8(done.stdout).expect("text")
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).expect("JSON")
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
