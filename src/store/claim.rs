@@ -47,6 +47,7 @@ update agent_task set version = version + 1, takeovers = takeovers + case phase 
                 or (phase = 'parked' and wake_at <= $1))
     ) order by place, task_id limit $4)
 returning task_id",
+    by_key: false,
 };
 
 /// Differs because on Postgres the rows are locked in the order of ids first, as every writer of several rows does.
@@ -63,6 +64,7 @@ update agent_task t
 update agent_task set lease_until = $1 + $3
  where task_id in (select unhex(value) from json_each($4)) and phase = 'leased' and lease_owner = $2
 returning task_id",
+    by_key: false,
 };
 
 pub(super) const STATEMENTS: &[Sql] = &[CLAIM, RENEW];

@@ -26,7 +26,8 @@ const MOST_BYTES: usize = 4 << 20;
 /// How often a change whose answer was lost is looked for and sent again before nobody knows.
 const MOST_ATTEMPTS: usize = 48;
 
-pub(super) const FIND: Sql = sql!("select at from agent_task_item where task_id = $1 and seq = $2 and change_id = $3");
+pub(super) const FIND: Sql =
+    sql!("select at from agent_task_item where task_id = $1 and seq = $2 and change_id = $3").by_key();
 
 type Answer = Result<Committed, CommitError>;
 
@@ -197,7 +198,7 @@ impl Committer {
 
     async fn send(&self, batch: &[&Rows]) -> Result<Vec<Option<i64>>, Failure> {
         match &self.db.engine {
-            Engine::Postgres(_) => commit_postgres::write(&self.db, batch).await,
+            Engine::Postgres { .. } => commit_postgres::write(&self.db, batch).await,
             Engine::Sqlite { .. } => commit_sqlite::write(&self.db, batch).await,
         }
     }

@@ -9,7 +9,9 @@ use super::batch::{Needs, Rows};
 use super::db::{Db, Failure, Sql, Value};
 
 /// Differs because `SQLite` has no data-modifying CTEs, no arrays and no row locks: see `commit_sqlite.rs`.
-pub(super) const WRITE: &str = "
+pub(super) const STATEMENT: Sql = Sql { postgres: WRITE, sqlite: "", by_key: true };
+
+const WRITE: &str = "
 with changes as materialized (
     select * from unnest($2::bigint[], $3::uuid[], $4::uuid[]) as c (change, change_id, root)
 ), named as materialized (
@@ -141,7 +143,7 @@ struct Line {
 
 /// Writes a batch. The answers are in its order.
 pub(super) async fn write(db: &Db, batch: &[&Rows]) -> Result<Vec<Option<i64>>, Failure> {
-    let lines: Vec<Line> = db.all(Sql { postgres: WRITE, sqlite: "" }, columns(batch)).await?;
+    let lines: Vec<Line> = db.all(STATEMENT, columns(batch)).await?;
     if lines.len() != batch.len() {
         return Err(Failure::sent(sqlx::Error::Protocol("one answer per change was expected".to_owned())));
     }

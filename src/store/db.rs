@@ -24,6 +24,15 @@ pub struct Sql {
     pub postgres: &'static str,
     /// For `SQLite`.
     pub sqlite: &'static str,
+    /// Whether every row it touches is found by its key, so that one plan serves for ever.
+    pub by_key: bool,
+}
+
+impl Sql {
+    /// The same, planned once: planning it anew each time would cost more than running it.
+    pub(super) const fn by_key(self) -> Self {
+        Self { by_key: true, ..self }
+    }
 }
 
 /// Writes a statement for both engines. A literal is the same on both; in parentheses stand what differs:
@@ -65,7 +74,7 @@ macro_rules! sql {
     };
     (@lite [$($out:tt)*] $part:literal $($rest:tt)*) => { sql!(@lite [$($out)* $part,] $($rest)*) };
     ($($part:tt)*) => {
-        $crate::store::db::Sql { postgres: sql!(@pg [] $($part)*), sqlite: sql!(@lite [] $($part)*) }
+        $crate::store::db::Sql { postgres: sql!(@pg [] $($part)*), sqlite: sql!(@lite [] $($part)*), by_key: false }
     };
 }
 pub(super) use sql;
@@ -107,8 +116,13 @@ impl<R> Record for R where R: for<'r> FromRow<'r, PgRow> + for<'r> FromRow<'r, S
 /// The connections.
 #[derive(Debug)]
 pub(super) enum Engine {
-    /// A pool; each statement commits by itself.
-    Postgres(PgPool),
+    /// Two pools; each statement commits by itself.
+    Postgres {
+        /// For statements that find every row by its key: planned once, without scans.
+        keyed: PgPool,
+        /// For the others: planned anew for what is asked.
+        lists: PgPool,
+    },
     /// One connection that writes, a few that only read.
     Sqlite {
         /// The one writer.
@@ -134,7 +148,7 @@ pub(super) struct Db {
 
 impl std::fmt::Debug for Db {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if matches!(self.engine, Engine::Postgres(_)) { "Db(Postgres)" } else { "Db(Sqlite)" })
+        f.write_str(if matches!(self.engine, Engine::Postgres { .. }) { "Db(Postgres)" } else { "Db(Sqlite)" })
     }
 }
 
@@ -142,7 +156,10 @@ impl Db {
     /// Reads all rows.
     pub(super) async fn all<R: Record>(&self, sql: Sql, values: Vec<Value>) -> Result<Vec<R>, Failure> {
         match &self.engine {
-            Engine::Postgres(pool) => decoded(&self.ask_postgres(pool, sql.postgres, values).await?),
+            Engine::Postgres { keyed, lists } => {
+                let pool = if sql.by_key { keyed } else { lists };
+                decoded(&self.ask_postgres(pool, sql.postgres, values).await?)
+            }
             Engine::Sqlite { readers, .. } => decoded(&self.ask_sqlite(readers, sql.sqlite, values).await?),
         }
     }
@@ -154,7 +171,8 @@ impl Db {
         values: Vec<Value>,
     ) -> Result<Option<(H, Vec<R>)>, Failure> {
         match &self.engine {
-            Engine::Postgres(pool) => {
+            Engine::Postgres { keyed, lists } => {
+                let pool = if sql.by_key { keyed } else { lists };
                 let rows = self.ask_postgres(pool, sql.postgres, values).await?;
                 let Some(first) = rows.first() else { return Ok(None) };
                 Ok(Some((H::from_row(first).map_err(Failure::sent)?, decoded(&rows)?)))
@@ -175,7 +193,7 @@ impl Db {
     /// Writes with one statement, which is a transaction of its own, and reads what it returns.
     pub(super) async fn write<R: Record>(&self, sql: Sql, values: Vec<Value>) -> Result<Vec<R>, Failure> {
         match &self.engine {
-            Engine::Postgres(_) => self.all(sql, values).await,
+            Engine::Postgres { .. } => self.all(sql, values).await,
             Engine::Sqlite { .. } => {
                 let values = self.sqlite_values(values).map_err(Failure::sent)?;
                 let mut tx = self.begin().await?;
@@ -193,7 +211,7 @@ impl Db {
             Engine::Sqlite { writer, .. } => {
                 writer.begin_with("BEGIN IMMEDIATE").await.map(LiteTx).map_err(Failure::unsent)
             }
-            Engine::Postgres(_) => {
+            Engine::Postgres { .. } => {
                 Err(Failure::unsent(sqlx::Error::Protocol("one statement is one transaction here".to_owned())))
             }
         }
@@ -236,7 +254,10 @@ impl Db {
     /// Lets go of everything.
     pub(super) async fn close(&self) {
         match &self.engine {
-            Engine::Postgres(pool) => pool.close().await,
+            Engine::Postgres { keyed, lists } => {
+                keyed.close().await;
+                lists.close().await;
+            }
             Engine::Sqlite { writer, readers } => {
                 readers.close().await;
                 writer.close().await;

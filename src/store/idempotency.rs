@@ -11,7 +11,8 @@ use crate::task::id::{RequestId, TaskId};
 const KEY: Sql = sql!(
     "select tenant, user_id, path, key, body_digest, task_id, request_id from idempotency
       where tenant = $1 and user_id = $2 and path = $3 and key = $4"
-);
+)
+.by_key();
 
 pub(super) const STATEMENTS: &[Sql] = &[KEY];
 

@@ -17,11 +17,13 @@ const JOURNAL: Sql = sql!(
        from agent_task t join agent_task_item i on i.task_id = t.task_id
        left join agent_task_item s on s.task_id = t.task_id and s.seq = t.status_seq and i.seq = 1
       where t.task_id = $1 order by i.seq"
-);
+)
+.by_key();
 
 const ITEMS: Sql = sql!(
     "select seq, at, body, event_number from agent_task_item where task_id = $1 and seq > $2 order by seq limit $3"
-);
+)
+.by_key();
 
 pub(super) const STATEMENTS: &[Sql] = &[JOURNAL, ITEMS];
 

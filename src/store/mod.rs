@@ -202,7 +202,7 @@ impl Store {
         let schema = if settings.migrate { open::Schema::Migrate } else { open::Schema::Check };
         let db = Arc::new(open::open(settings, schema, clock).await?);
         let writers = match db.engine {
-            Engine::Postgres(_) => WRITERS.min(settings.max_connections.div_ceil(2)),
+            Engine::Postgres { .. } => WRITERS.min(settings.max_connections.div_ceil(2)),
             Engine::Sqlite { .. } => {
                 db.write::<claim::Claimed>(open::LEASES_OVER, Vec::new())
                     .await
@@ -290,23 +290,16 @@ impl Store {
     /// For the test that prepares every statement on both engines; an empty text is not used on that engine.
     #[doc(hidden)]
     pub fn statements() -> Vec<Sql> {
-        let lite = commit_sqlite::STATEMENTS.iter().map(|sqlite| Sql { postgres: "", sqlite });
-        [
-            KEEP_VERSION,
-            NOW,
-            READY,
-            commit::FIND,
-            open::LEASES_OVER,
-            Sql { postgres: commit_postgres::WRITE, sqlite: "" },
-        ]
-        .into_iter()
-        .chain(lite)
-        .chain(claim::STATEMENTS.iter().copied())
-        .chain(idempotency::STATEMENTS.iter().copied())
-        .chain(journal::STATEMENTS.iter().copied())
-        .chain(requests::STATEMENTS.iter().copied())
-        .chain(tasks::STATEMENTS.iter().copied())
-        .collect()
+        let lite = commit_sqlite::STATEMENTS.iter().map(|sqlite| Sql { postgres: "", sqlite, by_key: true });
+        [KEEP_VERSION, NOW, READY, commit::FIND, open::LEASES_OVER, commit_postgres::STATEMENT]
+            .into_iter()
+            .chain(lite)
+            .chain(claim::STATEMENTS.iter().copied())
+            .chain(idempotency::STATEMENTS.iter().copied())
+            .chain(journal::STATEMENTS.iter().copied())
+            .chain(requests::STATEMENTS.iter().copied())
+            .chain(tasks::STATEMENTS.iter().copied())
+            .collect()
     }
 
     fn db(&self) -> &Db {

@@ -61,17 +61,31 @@ async fn postgres(url: &str, settings: &Settings, schema: Schema) -> Result<Engi
     durable(&mut first, settings.unsafe_ok).await?;
     bring_up(&POSTGRES, &mut first, schema).await?;
     let _ = first.close().await;
-    let options = options.options([
-        ("plan_cache_mode", "force_custom_plan".to_owned()),
-        ("jit", "off".to_owned()),
-        ("statement_timeout", settings.statement_timeout.as_millis().to_string()),
-    ]);
-    let pool = PgPoolOptions::new()
-        .max_connections(settings.max_connections)
-        .acquire_timeout(settings.acquire_timeout)
-        .test_before_acquire(false)
-        .connect_lazy_with(options);
-    Ok(Engine::Postgres(pool))
+    let timeout = settings.statement_timeout.as_millis().to_string();
+    let common = [("jit", "off".to_owned()), ("statement_timeout", timeout)];
+    // A plan that is made once, maybe on empty tables, must not be one that scans: nested loops over keys only.
+    let planned_once = [
+        ("plan_cache_mode", "force_generic_plan".to_owned()),
+        ("enable_seqscan", "off".to_owned()),
+        ("enable_bitmapscan", "off".to_owned()),
+        ("enable_hashjoin", "off".to_owned()),
+        ("enable_mergejoin", "off".to_owned()),
+        ("enable_material", "off".to_owned()),
+    ];
+    let planned_anew = [("plan_cache_mode", "force_custom_plan".to_owned())];
+    let lists = (settings.max_connections / 4).max(1);
+    let keyed = settings.max_connections.saturating_sub(lists).max(1);
+    let pool = |options: PgConnectOptions, connections: u32| {
+        PgPoolOptions::new()
+            .max_connections(connections)
+            .acquire_timeout(settings.acquire_timeout)
+            .test_before_acquire(false)
+            .connect_lazy_with(options)
+    };
+    Ok(Engine::Postgres {
+        keyed: pool(options.clone().options(common.clone()).options(planned_once), keyed),
+        lists: pool(options.options(common).options(planned_anew), lists),
+    })
 }
 
 /// Refuses a server that may lose what it confirmed: an approval that ran would be open again after a crash.

@@ -16,7 +16,8 @@ const REQUEST: Sql = sql!(
        from intervention_request r join agent_task t on t.task_id = r.task_id
        join agent_task_item i on i.request_id = r.request_id
       where r.request_id = $1 order by i.seq"
-);
+)
+.by_key();
 
 const REQUESTS: Sql = sql!(
     "with page as (
@@ -76,6 +77,16 @@ const PENDING: Sql = sql!(
       where r.root_task_id = $1 and r.status = 'pending' order by q.event_number, i.seq"
 );
 
+/// Of a whole tree: no need to look for who is below whom.
+const PENDING_OF_ROOT: Sql = sql!(
+    "select " (request) ", " (now 2) " as moment
+       from intervention_request r join agent_task t on t.task_id = r.task_id
+       join agent_task_item i on i.request_id = r.request_id
+       join agent_task_item q on q.task_id = r.task_id and q.seq = r.seq
+      where r.root_task_id = $1 and r.status = 'pending' order by q.event_number, i.seq"
+)
+.by_key();
+
 const OVERDUE: Sql = sql!(
     "with page as (
         select r.request_id from intervention_request r
@@ -98,7 +109,8 @@ const INVOLVED: Sql = sql!(
       limit 1"
 );
 
-pub(super) const STATEMENTS: &[Sql] = &[REQUEST, REQUESTS, PENDING_REQUESTS, PENDING, OVERDUE, INVOLVED];
+pub(super) const STATEMENTS: &[Sql] =
+    &[REQUEST, REQUESTS, PENDING_REQUESTS, PENDING, PENDING_OF_ROOT, OVERDUE, INVOLVED];
 
 /// One item of a request, with its row beside it.
 #[derive(FromRow)]
@@ -213,6 +225,9 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
     pub async fn pending(&self, root: TaskId, task: TaskId) -> Result<Vec<RequestRow>, ReadError> {
+        if root == task {
+            return self.gather(PENDING_OF_ROOT, vec![Value::Id(root.0), Value::Now]).await;
+        }
         self.gather(PENDING, vec![Value::Id(root.0), Value::Id(task.0), Value::Now]).await
     }
 

@@ -15,7 +15,8 @@ const TASK: Sql = sql!(
     "select " (task) "
        from agent_task t left join agent_task_item s on s.task_id = t.task_id and s.seq = t.status_seq
       where t.task_id = $1"
-);
+)
+.by_key();
 
 const ROOTS: Sql = sql!(
     "select " (task) "
