@@ -1,6 +1,7 @@
 //! The service as a client sees it, over real HTTP.
 
 mod answers;
+mod bodies;
 mod conversations;
 mod cycle;
 mod hostile;

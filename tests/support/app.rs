@@ -239,7 +239,16 @@ impl Actor<'_> {
         self.send(Method::POST, path, None).await
     }
 
+    /// A POST of any bytes that says they are JSON.
+    pub async fn bytes(&self, path: &str, bytes: Vec<u8>) -> Reply {
+        self.exchange(Method::POST, path, Some(("application/json", bytes))).await
+    }
+
     pub async fn send(&self, method: Method, path: &str, body: Option<(&str, String)>) -> Reply {
+        self.exchange(method, path, body.map(|(content_type, text)| (content_type, text.into_bytes()))).await
+    }
+
+    async fn exchange(&self, method: Method, path: &str, body: Option<(&str, Vec<u8>)>) -> Reply {
         let url = if path.starts_with("http") { path.to_owned() } else { format!("{}{path}", self.app.url()) };
         let mut request = self.app.http.request(method, url);
         if let Some(key) = self.key {
@@ -248,8 +257,8 @@ impl Actor<'_> {
         for (name, value) in &self.headers {
             request = request.header(name, value);
         }
-        if let Some((content_type, text)) = body {
-            request = request.header("content-type", content_type).body(text);
+        if let Some((content_type, bytes)) = body {
+            request = request.header("content-type", content_type).body(bytes);
         }
         let reply = request.send().await.unwrap();
         let (status, headers) = (reply.status().as_u16(), reply.headers().clone());

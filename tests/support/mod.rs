@@ -4,6 +4,7 @@ pub mod app;
 pub mod database;
 pub mod model;
 pub mod postgres;
+pub mod raw;
 pub mod tool;
 
 use std::net::SocketAddr;
