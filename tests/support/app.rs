@@ -250,7 +250,7 @@ impl Actor<'_> {
 
     async fn exchange(&self, method: Method, path: &str, body: Option<(&str, Vec<u8>)>) -> Reply {
         let url = if path.starts_with("http") { path.to_owned() } else { format!("{}{path}", self.app.url()) };
-        let mut request = self.app.http.request(method, url);
+        let mut request = self.app.http.request(method.clone(), url);
         if let Some(key) = self.key {
             request = request.bearer_auth(key);
         }
@@ -264,6 +264,8 @@ impl Actor<'_> {
         let (status, headers) = (reply.status().as_u16(), reply.headers().clone());
         let text = reply.text().await.unwrap();
         let body = serde_json::from_str(&text).unwrap_or(Value::Null);
-        Reply { status, headers, text, body }
+        let reply = Reply { status, headers, text, body };
+        super::document::is_kept(&method, path, &reply);
+        reply
     }
 }

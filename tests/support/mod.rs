@@ -2,6 +2,7 @@
 
 pub mod app;
 pub mod database;
+pub mod document;
 pub mod model;
 pub mod postgres;
 pub mod raw;
