@@ -8,5 +8,6 @@ mod document;
 mod hostile;
 mod order;
 mod pages;
+mod people;
 mod races;
 mod tasks;
