@@ -121,7 +121,7 @@ fn preflight(asked: &Asked, allow: Option<&HeaderValue>) -> Response {
 fn problem(http: &Http, asked: &Asked, problem: &Problem) -> Response {
     let status = problem.code.status();
     let mut response = if asked.page {
-        (status, page::problem(problem, asked.id)).into_response()
+        (status, page::problem(problem, asked.id, &http.settings.public_url)).into_response()
     } else {
         let mut response = (status, Json(problem.document(&http.settings.public_url, asked.id))).into_response();
         response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

@@ -103,7 +103,9 @@ async function comesTooLate(browser) {
   assert.equal(answer.status(), 409);
   assert.match(answer.headers()["content-type"], /^text\/html/);
   await page.waitForLoadState();
-  assert.match(await page.locator("main").innerText(), /already_decided/);
+  assert.match(await page.locator("main").innerText(), /reject by local[^]*already_decided/);
+  await page.getByRole("link", { name: "Back to the request" }).click();
+  await page.waitForURL(asked.url);
   await context.close();
 }
 

@@ -52,7 +52,7 @@ fn fits(template: &str, path: &str) -> bool {
 }
 
 fn validator(component: &str) -> &'static Validator {
-    *VALIDATORS.lock().unwrap().entry(component.to_owned()).or_insert_with(|| {
+    VALIDATORS.lock().unwrap().entry(component.to_owned()).or_insert_with(|| {
         let mut root = DOCUMENT.clone();
         root["$ref"] = json!(component);
         root["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
