@@ -18,6 +18,7 @@ use super::accept::wants_html;
 use super::origin::not_from_here;
 use super::page;
 use super::problem::Problem;
+use super::rest;
 
 /// Which operation a request turned out to be; the guard says it, the log line reads it, also after a panic.
 #[derive(Clone, Debug, Default)]
@@ -63,8 +64,12 @@ pub async fn edge(State(http): State<Arc<Http>>, mut request: Request, next: Nex
     let asked = Asked::of(&http, &request);
     let seen = Seen::default();
     request.extensions_mut().insert(seen.clone());
+    let rest = rest::lend(&mut request);
     let started = Instant::now();
     let response = next.run(request).await;
+    if let Some(body) = rest.unread() {
+        http.tracker.spawn(rest::drain(body));
+    }
     let mut response = write_out(&http, &asked, response);
     let taken = started.elapsed().as_secs_f64();
     add_headers(&asked, response.headers_mut());
@@ -116,7 +121,7 @@ fn preflight(asked: &Asked, allow: Option<&HeaderValue>) -> Response {
 fn problem(http: &Http, asked: &Asked, problem: &Problem) -> Response {
     let status = problem.code.status();
     let mut response = if asked.page {
-        (status, page::problem(problem, asked.id)).into_response()
+        (status, page::problem(problem, asked.id, &http.settings.public_url)).into_response()
     } else {
         let mut response = (status, Json(problem.document(&http.settings.public_url, asked.id))).into_response();
         response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

@@ -89,17 +89,12 @@ impl Fields {
         value.as_bool()
     }
 
-    /// An object member whose JSON has at most `bytes` bytes.
-    pub fn object(&mut self, name: &str, bytes: usize, errors: &mut Errors) -> Option<Map<String, Value>> {
-        let value = self.take(name)?;
-        let pointer = self.pointer(name);
-        if value.to_string().len() > bytes {
-            errors.add(&pointer, format!("at most {bytes} bytes of JSON"));
-        }
-        if let Value::Object(members) = value {
+    /// An object member.
+    pub fn object(&mut self, name: &str, errors: &mut Errors) -> Option<Map<String, Value>> {
+        if let Value::Object(members) = self.take(name)? {
             return Some(members);
         }
-        errors.add(&pointer, "an object");
+        errors.add(&self.pointer(name), "an object");
         None
     }
 
@@ -153,7 +148,7 @@ mod tests {
         assert_eq!(fields.text("a", &mut errors), None);
         fields.text_within("b", 3, &mut errors);
         assert_eq!(fields.flag("c", &mut errors), None);
-        assert_eq!(fields.object("d", 10, &mut errors), None);
+        assert_eq!(fields.object("d", &mut errors), None);
         fields.finish(&mut errors);
         let places: Vec<&str> = errors.0.iter().map(|error| error.pointer.as_str()).collect();
         assert_eq!(places, ["/a", "/b", "/c", "/d", "/e~1f~0"]);

@@ -1,8 +1,10 @@
 //! JSON read so that nobody reads it differently: a repeated member is an error, and so is deep nesting.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
 use serde_json::{Map, Number, Value};
 
 /// How deep a body may be nested.
@@ -29,6 +31,32 @@ pub fn parse(bytes: &[u8]) -> Result<Value, String> {
             }
         }
     })
+}
+
+/// The text of a member of an object, exactly as it was written but for the blanks between its parts: where numbers have
+/// to stay what they were, a value that went through a double will not do. For what [`parse`] has accepted.
+#[must_use]
+pub fn member(bytes: &[u8], name: &str) -> Option<String> {
+    let members: BTreeMap<String, &RawValue> = serde_json::from_slice(bytes).ok()?;
+    members.get(name).map(|value| compact(value.get()))
+}
+
+/// JSON without the blanks that say nothing.
+fn compact(text: &str) -> String {
+    let (mut inside, mut escaped) = (false, false);
+    text.chars()
+        .filter(|&c| {
+            let kept = inside || !matches!(c, ' ' | '\t' | '\n' | '\r');
+            if escaped {
+                escaped = false;
+            } else if inside && c == '\\' {
+                escaped = true;
+            } else if c == '"' {
+                inside = !inside;
+            }
+            kept
+        })
+        .collect()
 }
 
 const REPEATED: &str = "A member is repeated";
@@ -140,6 +168,14 @@ mod tests {
         }
         assert!(parse(b"\"\xff\"").is_err());
         assert!(parse(r#"{"a":1,"a":2}"#.as_bytes()).unwrap_err().starts_with(REPEATED));
+    }
+
+    #[test]
+    fn a_member_is_given_as_it_was_written() {
+        let body = br#"{"a": 1, "m\u0065ta": { "z" : [1.10, 12345678901234567890123, 1E2], "t": " \" \\ \u00e9" }}"#;
+        let expected = r#"{"z":[1.10,12345678901234567890123,1E2],"t":" \" \\ \u00e9"}"#;
+        assert_eq!(member(body, "meta").as_deref(), Some(expected));
+        assert_eq!(member(body, "none"), None);
     }
 
     #[test]

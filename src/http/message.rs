@@ -6,6 +6,7 @@ use base64::Engine as _;
 use serde_json::Value;
 
 use super::fields::{Errors, Fields, pointer};
+use super::json;
 use crate::task::item::{Part, PartType};
 
 /// How many parts a message may have.
@@ -93,8 +94,11 @@ fn is_image(content: &str) -> bool {
 
 /// `user_context`: an object of strings.
 pub fn user_context(fields: &mut Fields, errors: &mut Errors) -> Option<BTreeMap<String, String>> {
-    let members = fields.object("user_context", CONTEXT, errors)?;
+    let members = fields.object("user_context", errors)?;
     let at = fields.pointer("user_context");
+    if Value::Object(members.clone()).to_string().len() > CONTEXT {
+        errors.add(&at, format!("at most {CONTEXT} bytes of JSON"));
+    }
     let mut context = BTreeMap::new();
     for (name, value) in members {
         match value {
@@ -109,11 +113,14 @@ pub fn user_context(fields: &mut Fields, errors: &mut Errors) -> Option<BTreeMap
     Some(context)
 }
 
-/// `metadata`: an object, kept as JSON text.
-pub fn metadata(fields: &mut Fields, errors: &mut Errors) -> String {
-    fields
-        .object("metadata", CONTEXT, errors)
-        .map_or_else(|| "{}".to_owned(), |members| Value::Object(members).to_string())
+/// `metadata`: an object, kept as the JSON text of `body`, the whole body it stands in.
+pub fn metadata(body: &[u8], fields: &mut Fields, errors: &mut Errors) -> String {
+    let member = fields.object("metadata", errors);
+    let text = member.and_then(|_| json::member(body, "metadata")).unwrap_or_else(|| "{}".to_owned());
+    if text.len() > CONTEXT {
+        errors.add(&fields.pointer("metadata"), format!("at most {CONTEXT} bytes of JSON"));
+    }
+    text
 }
 
 /// `session_id`: the caller's own string.
@@ -134,10 +141,11 @@ mod tests {
 
     fn places(body: Value) -> Vec<String> {
         let mut errors = Errors::default();
+        let text = body.to_string();
         let mut fields = Fields::of(body, "", &mut errors).unwrap();
         message(&mut fields, &mut errors);
         user_context(&mut fields, &mut errors);
-        metadata(&mut fields, &mut errors);
+        metadata(text.as_bytes(), &mut fields, &mut errors);
         session_id(&mut fields, &mut errors);
         fields.finish(&mut errors);
         errors.0.into_iter().map(|error| error.pointer).collect()

@@ -28,6 +28,7 @@ pub mod query;
 pub mod read;
 pub mod refusal;
 pub mod requests;
+pub mod rest;
 pub mod resume;
 pub mod sample;
 pub mod settings;

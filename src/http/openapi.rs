@@ -121,7 +121,7 @@ fn optional_body(operation: &mut Map<String, Value>) {
 /// What every operation behind a door can answer with.
 fn common(door: Door) -> &'static [Code] {
     match door {
-        Door::Key => &[Code::Unauthorized, Code::Forbidden, Code::Internal, Code::Unavailable],
+        Door::Key => &[Code::BadRequest, Code::Unauthorized, Code::Forbidden, Code::Internal, Code::Unavailable],
         Door::Open => &[Code::Forbidden, Code::Internal],
         Door::Health => &[Code::Internal],
     }

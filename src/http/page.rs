@@ -11,7 +11,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
-use super::problem::Problem;
+use super::problem::{Problem, prefix};
 
 const STYLE: &str = "\
 :root{color-scheme:light dark}\
@@ -56,16 +56,23 @@ pub fn frame(title: &str, body: &Markup) -> Markup {
     }
 }
 
-/// A problem as a page: the same words.
+/// A problem as a page: the same words, what was decided instead, and the way back to the request.
 #[must_use]
-pub fn problem(problem: &Problem, instance: Uuid) -> Markup {
+pub fn problem(problem: &Problem, instance: Uuid, public_url: &str) -> Markup {
     let errors = problem.members.get("errors").and_then(|errors| errors.as_array());
+    let request = problem.members.get("request").map(|request| member(request, "request_id"));
     frame(
         problem.code.title(),
         &html! {
             p { (problem.detail) }
             @for error in errors.into_iter().flatten() {
                 p { code { (visible(member(error, "pointer"))) } " " (member(error, "detail")) }
+            }
+            @if let Some(decision) = problem.members.get("decision").filter(|decision| decision.is_object()) {
+                p { (member(decision, "action")) " by " (visible(member(decision, "by"))) ", " (member(decision, "at")) }
+            }
+            @if let Some(id) = request {
+                p { a href=(format!("{}/resume/{id}", prefix(public_url))) { "Back to the request" } }
             }
             p { "Code " code { (problem.code.as_str()) } ", status " (problem.code.status().as_u16()) ", request " code { (instance) } "." }
         },
@@ -105,6 +112,8 @@ pub fn visible(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::problem::Code;
+    use serde_json::json;
 
     #[test]
     fn what_cannot_be_seen_is_shown_as_its_code() {
@@ -123,7 +132,17 @@ mod tests {
 
     #[test]
     fn a_problem_page_escapes_what_it_shows() {
-        let page = problem(&Problem::invalid_at("/<b>", "no such member"), Uuid::nil()).into_string();
+        let page = problem(&Problem::invalid_at("/<b>", "no such member"), Uuid::nil(), "http://x").into_string();
         assert!(page.contains("/&lt;b&gt;") && !page.contains("/<b>"));
+        assert!(!page.contains("Back to the request"));
+    }
+
+    #[test]
+    fn who_comes_too_late_reads_who_was_first() {
+        let late = Problem::new(Code::AlreadyDecided, "Somebody decided first.")
+            .with("request", json!({"request_id": "r"}))
+            .with("decision", json!({"action": "reject", "by": "<b>", "at": "now"}));
+        let page = problem(&late, Uuid::nil(), "https://x/base").into_string();
+        assert!(page.contains("reject by &lt;b&gt;, now") && page.contains(r#"href="/base/resume/r""#), "{page}");
     }
 }

@@ -1,9 +1,15 @@
 //! The service as a client sees it, over real HTTP.
 
 mod answers;
+mod bodies;
 mod conversations;
 mod cycle;
+mod document;
 mod hostile;
+mod logs;
+mod order;
 mod pages;
+mod people;
 mod races;
+mod repeats;
 mod tasks;

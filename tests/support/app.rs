@@ -239,22 +239,33 @@ impl Actor<'_> {
         self.send(Method::POST, path, None).await
     }
 
+    /// A POST of any bytes that says they are JSON.
+    pub async fn bytes(&self, path: &str, bytes: Vec<u8>) -> Reply {
+        self.exchange(Method::POST, path, Some(("application/json", bytes))).await
+    }
+
     pub async fn send(&self, method: Method, path: &str, body: Option<(&str, String)>) -> Reply {
+        self.exchange(method, path, body.map(|(content_type, text)| (content_type, text.into_bytes()))).await
+    }
+
+    async fn exchange(&self, method: Method, path: &str, body: Option<(&str, Vec<u8>)>) -> Reply {
         let url = if path.starts_with("http") { path.to_owned() } else { format!("{}{path}", self.app.url()) };
-        let mut request = self.app.http.request(method, url);
+        let mut request = self.app.http.request(method.clone(), url);
         if let Some(key) = self.key {
             request = request.bearer_auth(key);
         }
         for (name, value) in &self.headers {
             request = request.header(name, value);
         }
-        if let Some((content_type, text)) = body {
-            request = request.header("content-type", content_type).body(text);
+        if let Some((content_type, bytes)) = body {
+            request = request.header("content-type", content_type).body(bytes);
         }
         let reply = request.send().await.unwrap();
         let (status, headers) = (reply.status().as_u16(), reply.headers().clone());
         let text = reply.text().await.unwrap();
         let body = serde_json::from_str(&text).unwrap_or(Value::Null);
-        Reply { status, headers, text, body }
+        let reply = Reply { status, headers, text, body };
+        super::document::is_kept(&method, path, &reply);
+        reply
     }
 }

@@ -2,8 +2,10 @@
 
 pub mod app;
 pub mod database;
+pub mod document;
 pub mod model;
 pub mod postgres;
+pub mod raw;
 pub mod tool;
 
 use std::net::SocketAddr;

@@ -11,11 +11,10 @@ use crate::http::operation::{Door, Op, SMALL};
 use crate::http::params::RequestQuery;
 use crate::http::problem::{Code, Problem};
 use crate::http::query::{Query, cursor_of, cut};
-use crate::http::wire::request::{InterventionRequest, status_of};
-use crate::http::wire::{decision::open_for, list::RequestList};
+use crate::http::wire::list::RequestList;
+use crate::http::wire::request::{InterventionRequest, can_decide, status_of};
 use crate::http::{Http, read};
-use crate::people::Caller;
-use crate::store::{RequestFilter, RequestRow};
+use crate::store::RequestFilter;
 use crate::task::id::{RequestId, TaskId};
 use crate::task::request::RequestKind;
 use crate::task::status::RequestStatus;
@@ -52,6 +51,8 @@ pub(crate) async fn list_requests(
     if wanted.is_empty() && tasks.is_empty() {
         wanted.push(RequestStatus::Pending);
     }
+    // The inbox proper shows neither what he has answered already (and others have not yet), nor what his key may not decide.
+    let inbox = tasks.is_empty() && wanted.iter().all(|status| *status == RequestStatus::Pending);
     let filter = RequestFilter {
         tenant: caller.tenant.clone(),
         person: tasks.is_empty().then(|| read::person(&caller)),
@@ -69,7 +70,7 @@ pub(crate) async fn list_requests(
     let requests = rows
         .iter()
         .filter(|row| wanted.is_empty() || wanted.contains(&status_of(row)))
-        .filter(|row| !tasks.is_empty() || waits_for(row, &caller, &wanted))
+        .filter(|row| !inbox || can_decide(row, &caller))
         .map(|row| InterventionRequest::of(row, &caller, &http.settings))
         .collect();
     Ok(Json(RequestList { requests, next_cursor }))
@@ -82,9 +83,4 @@ fn asked_of_store(wanted: &[RequestStatus]) -> Vec<RequestStatus> {
         statuses.push(RequestStatus::Pending);
     }
     statuses
-}
-
-/// In the inbox proper, what he has answered already (and others have not yet) is not shown.
-fn waits_for(row: &RequestRow, caller: &Caller, wanted: &[RequestStatus]) -> bool {
-    wanted != [RequestStatus::Pending] || open_for(row, &caller.user_id)
 }

@@ -32,6 +32,8 @@ pub const OP: Op = Op { id: "reject_request", door: Door::Key, body: SMALL, prob
         (status = 202, body = AgentTask, description = "Stored, and the root task still runs",
             headers(("Preference-Applied" = String, description = "What of `Prefer` was done"),
                 ("Idempotency-Replayed" = String, description = "`true` when an earlier POST with the same key did it"))),
+        (status = 303, description = "Stored, and a page's form posted it: the request's page",
+            headers(("Location" = String, description = "The request's page"))),
     )
 )]
 pub(crate) async fn reject_request(

@@ -57,14 +57,15 @@ pub(crate) async fn create_task(State(http): State<Arc<Http>>, posted: Posted) -
     } else {
         must_create(caller)?;
         let key = posted.key()?;
-        let task = read(posted.json()?)?;
+        let task = read(posted.json()?, &posted.bytes)?;
         let (engine, caller) = (http.engine.clone(), caller.clone());
         perform(&http, &posted.caller, async move { engine.create(&caller, task, key).await }).await?
     };
     answer(&http, caller, &posted.headers, accepted, Done::Created).await
 }
 
-fn read(body: Value) -> Result<NewTask, Problem> {
+/// Reads a body; `text` is what it was written as.
+fn read(body: Value, text: &[u8]) -> Result<NewTask, Problem> {
     let mut errors = Errors::default();
     let task = Fields::of(body, "", &mut errors).map(|mut fields| {
         let task = NewTask {
@@ -72,7 +73,7 @@ fn read(body: Value) -> Result<NewTask, Problem> {
             items: message::message(&mut fields, &mut errors),
             session_id: message::session_id(&mut fields, &mut errors),
             user_context: message::user_context(&mut fields, &mut errors),
-            metadata: message::metadata(&mut fields, &mut errors),
+            metadata: message::metadata(text, &mut fields, &mut errors),
         };
         fields.finish(&mut errors);
         task

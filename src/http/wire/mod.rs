@@ -4,6 +4,7 @@
 
 pub mod body;
 pub mod decision;
+pub mod exact;
 pub mod item;
 pub mod list;
 pub mod problem;

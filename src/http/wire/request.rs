@@ -1,7 +1,7 @@
 //! A question to a human, as it stands for whoever looks at it.
 
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::decision::{self, Approval, Decision, DecisionAction};
@@ -156,7 +156,7 @@ pub fn asked_call(call: &AskedCall) -> RequestedCall {
     RequestedCall {
         tool_call_id: call.tool_call_id.to_string(),
         name: call.name.clone(),
-        arguments: json::parse(call.arguments_text.as_bytes()).ok(),
+        arguments: arguments(&call.arguments_text),
         arguments_text: call.arguments_text.clone(),
         effect: call.effect.into(),
         target: call.target.clone(),
@@ -175,6 +175,14 @@ pub fn asked_call(call: &AskedCall) -> RequestedCall {
         digest: call.digest.clone(),
         decision: None,
     }
+}
+
+/// The arguments as JSON. No text at all is read as an empty object, as the tool's reader does.
+fn arguments(text: &str) -> Option<Value> {
+    if text.trim_matches([' ', '\t', '\n', '\r']).is_empty() {
+        return Some(Value::Object(Map::new()));
+    }
+    json::parse(text.as_bytes()).ok()
 }
 
 /// Where a request stands: from its deadline on it is expired, swept or not.
@@ -263,6 +271,15 @@ mod tests {
     use super::*;
     use crate::http::sample;
     use serde_json::json;
+
+    #[test]
+    fn arguments_are_shown_only_where_their_text_says_one_thing() {
+        assert_eq!(arguments(r#"{"a":[1,"x"]}"#), Some(json!({"a": [1, "x"]})));
+        assert_eq!((arguments(""), arguments(" \n")), (Some(json!({})), Some(json!({}))));
+        for text in [r#"{"a":1,"a":1}"#, r#"{"a":{"b":1,"\u0062":2}}"#, "{", "{}{}", "nope", r#""\ud800""#, "NaN"] {
+            assert_eq!(arguments(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn a_request_shows_every_member() {

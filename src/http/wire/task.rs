@@ -1,10 +1,9 @@
 //! A task, as it is shown.
 
 use serde::Serialize;
-use serde_json::{Map, Value};
-use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
+use super::exact::Exact;
 use super::request::InterventionRequest;
 use super::wire_enum;
 use crate::http::Settings;
@@ -50,7 +49,8 @@ pub struct AgentTask {
     /// The call that started it, of a sub-agent's task.
     pub parent: Option<TaskParent>,
     /// The caller's own.
-    pub metadata: BTreeMap<String, Value>,
+    #[schema(value_type = HashMap<String, Value>)]
+    pub metadata: Exact,
     /// When it was created.
     #[schema(format = DateTime)]
     pub created_at: String,
@@ -135,7 +135,6 @@ impl AgentTask {
     /// The task as `caller` sees it.
     #[must_use]
     pub fn of(row: &TaskRow, pending: &[RequestRow], caller: &Caller, settings: &Settings) -> Self {
-        let metadata: Map<String, Value> = serde_json::from_str(&row.metadata).unwrap_or_default();
         Self {
             task_id: row.task_id.to_string(),
             session_id: row.session_id.clone(),
@@ -156,7 +155,7 @@ impl AgentTask {
             parent: row
                 .parent
                 .map(|(task, call)| TaskParent { task_id: task.to_string(), tool_call_id: call.to_string() }),
-            metadata: metadata.into_iter().collect(),
+            metadata: Exact::object(&row.metadata),
             created_at: row.created_at.to_string(),
             updated_at: row.updated_at.to_string(),
         }
@@ -167,7 +166,7 @@ impl AgentTask {
 mod tests {
     use super::*;
     use crate::http::sample;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     #[test]
     fn a_task_shows_every_member() {
@@ -184,6 +183,14 @@ mod tests {
                 "created_at": "2026-11-03T09:30:00.000000Z", "updated_at": "2026-11-03T09:30:00.250000Z"
             })
         );
+    }
+
+    #[test]
+    fn metadata_keeps_every_digit_of_its_numbers() {
+        let metadata = r#"{"z":1.10,"a":[12345678901234567890123,1E2]}"#;
+        let row = TaskRow { metadata: metadata.to_owned(), ..sample::task() };
+        let shown = AgentTask::of(&row, &[], &sample::caller(), &sample::settings());
+        assert!(serde_json::to_string(&shown).unwrap().contains(&format!(r#""metadata":{metadata},"#)));
     }
 
     #[test]

@@ -1,0 +1,29 @@
+//! JSON that goes out as it came in: numbers keep every digit.
+
+use serde::{Serialize, Serializer};
+use serde_json::value::RawValue;
+
+/// An object as its text.
+#[derive(Clone, Debug)]
+pub struct Exact(Box<RawValue>);
+
+impl Exact {
+    /// An object's text; what is none is empty.
+    #[must_use]
+    pub fn object(text: &str) -> Self {
+        let text = if text.starts_with('{') { text } else { "{}" };
+        Self(RawValue::from_string(text.to_owned()).unwrap_or_default())
+    }
+}
+
+impl PartialEq for Exact {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.get() == other.0.get()
+    }
+}
+
+impl Serialize for Exact {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}

@@ -1,0 +1,102 @@
+//! Bodies as clients really send them: too large, in pieces, with numbers that no double holds.
+
+use reqwest::Method;
+use serde_json::json;
+
+use super::cycle::on_both;
+use crate::support::app::{On, TestApp};
+use crate::support::raw;
+
+const SMALL: usize = 1024 * 1024;
+const LARGE: usize = 20 * SMALL;
+
+on_both! {
+    async fn who_is_refused_while_he_still_sends_reads_why(on: On) {
+        let app = TestApp::start(on).await;
+        let held = app.held().await;
+        let (resume, messages) = (format!("/resume/{}", held.request), format!("/v1/tasks/{}/messages", held.task));
+        let json = |size: usize| Some(("application/json", "x".repeat(size)));
+        let evil = || app.owner().header("origin", "https://evil.example");
+        for (path, limit) in [("/v1/tasks", LARGE), (messages.as_str(), LARGE), (resume.as_str(), SMALL)] {
+            let large = app.owner().send(Method::POST, path, json(limit + 1)).await;
+            assert_eq!((large.status, large.str("/code").as_str()), (413, "too_large"), "{path}");
+            let none = app.nobody().send(Method::POST, path, json(limit + 1)).await;
+            assert_eq!(none.status, 413, "what is announced is looked at before the key: {path}");
+            assert_eq!(app.nobody().send(Method::POST, path, json(limit)).await.status, 401, "{path}");
+            assert_eq!(evil().send(Method::POST, path, json(limit)).await.status, 403, "{path}");
+            assert_eq!(app.owner().send(Method::POST, path, json(limit)).await.str("/code"), "bad_json", "{path}");
+        }
+        assert_eq!(app.owner().send(Method::POST, "/v1/nothing", json(LARGE)).await.status, 404);
+        assert_eq!(app.owner().send(Method::PUT, "/v1/tasks", json(LARGE)).await.status, 405);
+        app.stop().await;
+    }
+
+    async fn a_size_that_is_only_announced_is_answered_at_once(on: On) {
+        let app = TestApp::start(on).await;
+        let head = "POST /v1/tasks HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 20971521\r\n";
+        for more in ["\r\n", "expect: 100-continue\r\n\r\n", "connection: close\r\n\r\n"] {
+            let answer = raw::first_line(&app.url(), format!("{head}{more}").as_bytes()).await;
+            assert_eq!(answer, "HTTP/1.1 413 Payload Too Large", "{more:?}");
+        }
+        app.stop().await;
+    }
+
+    async fn what_comes_in_pieces_is_counted_after_the_key(on: On) {
+        let app = TestApp::start(on).await;
+        let held = app.held().await;
+        let piece = format!("{:x}\r\n{}\r\n", SMALL, "x".repeat(SMALL));
+        for (key, expected) in [(None, "401 Unauthorized"), (Some("alice-key-0123456789"), "413 Payload Too Large")] {
+            let key = key.map(|key| format!("authorization: Bearer {key}\r\n")).unwrap_or_default();
+            let request = format!(
+                "POST /resume/{} HTTP/1.1\r\nhost: x\r\n{key}content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n{piece}{piece}0\r\n\r\n",
+                held.request
+            );
+            let answer = raw::first_line(&app.url(), request.as_bytes()).await;
+            assert_eq!(answer, format!("HTTP/1.1 {expected}"));
+        }
+        app.stop().await;
+    }
+
+    async fn metadata_comes_back_as_it_was_sent(on: On) {
+        let app = TestApp::start(on).await;
+        let metadata = r#"{"z":1.10,"big":123456789012345678901234567890,"u64":12345678901234567890,"e":1E2,"neg":-0,"t":" \" é \u00e9 "}"#;
+        let pretty = metadata.replace(",\"", " ,\n\t\"").replace("\":", "\" : ");
+        let body = format!(r#"{{"input": "hi", "metad\u0061ta": {pretty}}}"#);
+        let reply = app.owner().send(Method::POST, "/v1/tasks", Some(("application/json", body))).await;
+        assert_eq!(reply.status, 201, "{}", reply.text);
+        let shown = app.owner().get(&format!("/v1/tasks/{}", reply.str("/task_id"))).await;
+        let listed = app.owner().get("/v1/tasks").await;
+        for text in [&reply.text, &shown.text, &listed.text] {
+            assert!(text.contains(&format!(r#""metadata":{metadata},"#)), "{text}");
+        }
+        let room = 16 * 1024 - r#"{"a":""}"#.len();
+        for (more, status) in [(0, 201), (1, 422)] {
+            let body = json!({"input": "hi", "metadata": {"a": "x".repeat(room + more)}});
+            assert_eq!(app.owner().post("/v1/tasks", &body).await.status, status);
+        }
+        app.stop().await;
+    }
+
+    async fn a_body_is_json_in_utf_8_by_whatever_case_of_its_type(on: On) {
+        let app = TestApp::start(on).await;
+        let body = r#"{"input":"hi"}"#;
+        for (kind, status) in [
+            ("application/json; charset=utf-8", 201),
+            ("Application/JSON", 201),
+            ("application/json;charset=UTF-8", 201),
+            ("text/json", 415),
+            ("application/problem+json", 415),
+            ("application/json, text/plain", 415),
+            ("application/x-www-form-urlencoded", 415),
+        ] {
+            let reply = app.owner().send(Method::POST, "/v1/tasks", Some((kind, body.to_owned()))).await;
+            assert_eq!(reply.status, status, "{kind}: {}", reply.text);
+        }
+        let utf16: Vec<u8> = "\u{feff}{\"input\":\"hi\"}".encode_utf16().flat_map(u16::to_le_bytes).collect();
+        for bytes in [utf16, b"{\"input\":\"\xff\"}".to_vec(), b"\xef\xbb\xbf{}".to_vec(), br#"{"input":"\ud800"}"#.to_vec()] {
+            let reply = app.owner().bytes("/v1/tasks", bytes.clone()).await;
+            assert_eq!((reply.status, reply.str("/code").as_str()), (400, "bad_json"), "{bytes:?}");
+        }
+        app.stop().await;
+    }
+}

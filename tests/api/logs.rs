@@ -1,0 +1,105 @@
+//! What the real binary writes to its log: ids, names, sizes, durations; nothing that anybody sent.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::support::app::{ACCOUNTS, ALICE, REFUNDS};
+use crate::support::model::{FakeModel, calls, says};
+use crate::support::tool::FakeTool;
+
+/// Stands in everything that is sent. A log line that holds it says too much.
+const MARK: &str = "Mk7qZ";
+
+struct Binary(Child);
+
+impl Drop for Binary {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn start(folder: &Path, yaml: &str) -> Binary {
+    fs::write(folder.join("holdpoint.yaml"), yaml).unwrap();
+    let child = Command::new(env!("CARGO_BIN_EXE_holdpoint"))
+        .args(["serve", "--config", "holdpoint.yaml", "--listen", "127.0.0.1:0"])
+        .current_dir(folder)
+        .env_clear()
+        .envs([("MODEL_KEY", "sk-model-Mk7qZ-0123456789"), ("TOOL_SECRET", "tool-secret-Mk7qZ-0123456789")])
+        .env("RUST_LOG", "trace")
+        .stderr(File::create(folder.join("log")).unwrap())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    Binary(child)
+}
+
+/// The address, once it is in the log.
+async fn address(folder: &Path, binary: &mut Binary) -> String {
+    loop {
+        assert!(binary.0.try_wait().unwrap().is_none(), "{}", fs::read_to_string(folder.join("log")).unwrap());
+        let log = fs::read_to_string(folder.join("log")).unwrap();
+        let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        if let Some(line) = lines.into_iter().find(|line| line["message"] == "listening") {
+            return format!("http://{}", line["address"].as_str().unwrap());
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn the_log_holds_nothing_that_was_sent() {
+    let (folder, model, tool) = (tempfile::tempdir().unwrap(), FakeModel::start().await, FakeTool::start().await);
+    let yaml = (REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS)
+        .replace("{model}", &model.base_url)
+        .replace("{tool}", &tool.url);
+    let mut binary = start(folder.path(), &yaml);
+    let url = address(folder.path(), &mut binary).await;
+    #[expect(clippy::disallowed_methods, reason = "a test is a client like any other")]
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let send = async |method: Method, path: &str, body: Option<Value>| -> (u16, Value) {
+        let mut request = http.request(method, format!("{url}{path}")).bearer_auth(ALICE);
+        for name in ["idempotency-key", "prefer", "traceparent", "user-agent", "x-request-id", "cookie", "referer"] {
+            request = request.header(name, format!("{MARK}-{path}").replace('/', "_"));
+        }
+        let request = if let Some(body) = body { request.json(&body) } else { request };
+        let reply = request.send().await.unwrap();
+        (reply.status().as_u16(), serde_json::from_str(&reply.text().await.unwrap()).unwrap_or_default())
+    };
+    tool.answers(500, format!("it broke: {MARK}"));
+    let refund = r#"{"order":17,"amount":120}"#;
+    model
+        .then(calls(&[("refund", refund), (MARK, MARK), ("tag", &json!({"text": MARK}).to_string())]))
+        .then(says(MARK));
+    let task = json!({"input": MARK, "metadata": {MARK: MARK}, "user_context": {MARK: MARK}, "session_id": MARK});
+    let (status, held) = send(Method::POST, "/v1/tasks", Some(task)).await;
+    assert_eq!((status, &held["status"]), (201, &json!("Paused")), "{held}");
+    let request = format!("/resume/{}", held["pending"][0]["request_id"].as_str().unwrap());
+    for (method, path, body, expected) in [
+        (Method::GET, format!("/v1/tasks?agent={MARK}"), None, 200),
+        (Method::GET, format!("/{MARK}?{MARK}={MARK}"), None, 404),
+        (Method::GET, format!("/resume/{MARK}"), None, 404),
+        (Method::GET, format!("/problems/{MARK}"), None, 404),
+        (Method::from_bytes(MARK.as_bytes()).unwrap(), "/v1/tasks".to_owned(), None, 405),
+        (Method::POST, "/v1/tasks".to_owned(), Some(json!({"input": "x", MARK: MARK})), 422),
+        (Method::POST, "/v1/tasks".to_owned(), Some(json!({"input": "x", "agent": MARK})), 422),
+        (Method::POST, request.clone(), Some(json!({"action": MARK})), 422),
+        (Method::POST, request.clone(), Some(json!({"action": "approve", "reason": MARK})), 200),
+    ] {
+        assert_eq!(send(method, &path, body).await.0, expected, "{path}");
+    }
+    assert!(!tool.ledger().is_empty());
+    let wrong = http.get(format!("{url}/v1/me")).bearer_auth(format!("{MARK}-0123456789")).send().await.unwrap();
+    assert_eq!(wrong.status(), 401);
+    drop(binary);
+    let log = fs::read_to_string(folder.path().join("log")).unwrap();
+    assert!(log.lines().count() > 10, "{log}");
+    for line in log.lines() {
+        assert!(serde_json::from_str::<Value>(line).is_ok(), "one JSON line each: {line}");
+        assert!(!line.contains(MARK) && !line.contains(ALICE), "{line}");
+    }
+}

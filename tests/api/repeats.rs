@@ -1,0 +1,109 @@
+//! `Idempotency-Key` on every POST: what is repeated does nothing more.
+
+use futures_util::future::join;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::cycle::on_both;
+use crate::support::app::{Actor, BOB, On, REFUNDS, Reply, TestApp};
+use crate::support::model::{calls, says};
+
+const KEY: &str = "idempotency-key";
+const NARROWED: &str = r#"
+auth:
+  api_keys:
+    - { user: alice, tenant: acme, key: "alice-key-0123456789" }
+    - { user: bob, tenant: acme, groups: [finance], key: "bob-key-0123456789ab" }
+    - { user: carol, tenant: acme, groups: [finance], key: "carol-key-0123456789" }
+"#;
+
+/// Sends the same twice, and another body with the same key; the second answer is the first one's, said to be a repetition.
+async fn twice(actor: &Actor<'_>, path: &str, body: &Value) -> Reply {
+    let first = actor.post(path, body).await;
+    assert!(first.status < 300, "{path}: {}", first.text);
+    assert_eq!(first.header("idempotency-replayed"), "");
+    let again = actor.post(path, body).await;
+    assert_eq!((again.status, again.header("idempotency-replayed")), (first.status, "true"), "{path}: {}", again.text);
+    assert_eq!(again.header("location"), first.header("location"));
+    assert_eq!(again.body["task_id"], first.body["task_id"], "{path}");
+    assert_eq!(again.body["updated_at"], first.body["updated_at"], "{path}: nothing more was done");
+    let other = actor.send(Method::POST, path, Some(("application/json", format!(" {body}")))).await;
+    assert_eq!((other.status, other.str("/code").as_str()), (422, "idempotency_key_reused"), "{path}");
+    first
+}
+
+on_both! {
+    async fn every_post_may_be_repeated(on: On) {
+        let app = TestApp::start(on).await;
+        let owner = || app.owner().header(KEY, "the same for all: no");
+        assert_eq!(owner().post("/v1/tasks", &json!({"input": "x"})).await.status, 400, "a key has no blanks");
+        let owner = || app.owner().header(KEY, "\"one\"");
+        let refund = calls(&[("refund", r#"{"order":1,"amount":50}"#)]);
+        app.model.then(refund.clone());
+        let held = twice(&owner(), "/v1/tasks", &json!({"input": "go"})).await;
+        let task = format!("/v1/tasks/{}", held.str("/task_id"));
+        let refused = owner().post(&format!("{task}/messages"), &json!({"input": "more"})).await;
+        assert_eq!(refused.status, 409);
+        app.model.then(says("refunded"));
+        let request = format!("/resume/{}", held.str("/pending/0/request_id"));
+        assert_eq!(owner().post(&request, &json!({"action": "aprove"})).await.status, 422);
+        twice(&owner(), &request, &json!({"action": "approve"})).await;
+        app.model.then(refund);
+        let more = twice(&owner(), &format!("{task}/messages"), &json!({"input": "more"})).await;
+        let request = format!("/resume/{}/reject", more.str("/pending/0/request_id"));
+        assert_eq!(twice(&owner(), &request, &json!({"reason": "no"})).await.str("/status"), "Canceled");
+        let held = app.held().await;
+        let cancel = format!("/v1/tasks/{}/cancel", held.task);
+        assert_eq!(twice(&owner(), &cancel, &json!({})).await.str("/status"), "Canceled");
+        app.model.then_fails(400);
+        let failed = app.owner().post("/v1/tasks", &json!({"input": "fail"})).await;
+        assert_eq!(failed.str("/status"), "Failed");
+        app.model.then(says("now"));
+        let retry = format!("/v1/tasks/{}/retry", failed.str("/task_id"));
+        assert_eq!(twice(&owner(), &retry, &json!({})).await.str("/status"), "Completed");
+        assert_eq!(app.tool.ledger().len(), 1);
+        assert_eq!(app.model.sent().len(), 6, "no question was asked twice");
+        app.stop().await;
+    }
+
+    async fn a_repetition_waits_with_the_first(on: On) {
+        let app = TestApp::start(on).await;
+        app.tool.close();
+        app.model.then(calls(&[("refund", r#"{"order":1,"amount":5}"#)])).then(says("paid"));
+        let owner = || app.owner().header(KEY, "k");
+        let body = json!({"input": "go"});
+        let first = async { owner().post("/v1/tasks", &body).await };
+        let later = async {
+            app.tool.reached(1).await;
+            let now = owner().header("prefer", "wait=0").post("/v1/tasks", &body).await;
+            assert_eq!((now.status, now.str("/status").as_str()), (202, "Running"), "{}", now.text);
+            assert_eq!((now.header("idempotency-replayed"), now.header("preference-applied")), ("true", "wait=0"));
+            let waits = async { owner().post("/v1/tasks", &body).await };
+            let ((), last) = join(async { app.tool.open() }, waits).await;
+            last
+        };
+        let (first, last) = join(first, later).await;
+        assert_eq!((first.status, first.str("/output").as_str()), (201, "paid"), "{}", first.text);
+        assert_eq!((last.status, last.str("/output").as_str()), (201, "paid"), "{}", last.text);
+        assert_eq!(first.body["task_id"], last.body["task_id"]);
+        assert_eq!(app.tool.ledger().len(), 1);
+        app.stop().await;
+    }
+
+    async fn who_has_lost_his_right_since_repeats_nothing(on: On) {
+        let mut app = TestApp::with(on, &(REFUNDS.replace("{approvers}", "{ groups: [finance] }") + NARROWED)).await;
+        let held = app.held().await;
+        app.model.then(says("paid"));
+        let path = format!("/resume/{}/approve", held.request);
+        assert_eq!(app.actor(BOB).header(KEY, "k").hit(&path).await.status, 200);
+        let created = json!({"input": "mine"});
+        app.model.then(says("hello"));
+        assert_eq!(app.actor(BOB).header(KEY, "c").post("/v1/tasks", &created).await.status, 201);
+        let narrow = r#"key: "bob-key-0123456789ab", may: [read]"#;
+        app.restart_with(|yaml| yaml.replace(r#"key: "bob-key-0123456789ab""#, narrow)).await;
+        assert_eq!(app.actor(BOB).header(KEY, "k").hit(&path).await.status, 403);
+        assert_eq!(app.actor(BOB).header(KEY, "c").post("/v1/tasks", &created).await.status, 403);
+        assert_eq!(app.tool.ledger().len(), 1);
+        app.stop().await;
+    }
+}
