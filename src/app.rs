@@ -64,6 +64,7 @@ pub fn check(config: &Config, mistakes: &mut Mistakes) {
 
 fn policy(config: &Config, catalog: &Catalog, mistakes: &mut Mistakes) -> Policy {
     let mut specs: Vec<_> = catalog.specs().cloned().collect();
+    specs.extend(config.unusable_tools(|name| catalog.get(name).is_some()));
     specs.extend(config.other_tools());
     Policy::new(&config.rules(), &specs, mistakes)
 }
@@ -74,7 +75,7 @@ fn policy(config: &Config, catalog: &Catalog, mistakes: &mut Mistakes) -> Policy
 /// What kept it from serving.
 pub async fn serve(config: Config, options: ServeOptions) -> anyhow::Result<()> {
     if options.restored {
-        anyhow::bail!("--restored is not supported by this version");
+        anyhow::bail!("--restored is not supported by this version: nothing was started");
     }
     let metrics = telemetry::init(options.log_format, config.log.as_deref())?;
     crate::tool::shell::make_undumpable().context("this process could not be made undumpable")?;
@@ -132,6 +133,7 @@ impl Replica {
         permit_unsafe: bool,
     ) -> anyhow::Result<Self> {
         let store = open(&config, &clock, permit_unsafe).await?;
+        store.observe_batches(|size| tracing::info!(target: telemetry::TARGET, metric = "commit_batch", size));
         let listener = TcpListener::bind(&config.server.listen)
             .await
             .with_context(|| format!("cannot listen on {}", config.server.listen))?;

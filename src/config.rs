@@ -146,7 +146,7 @@ pub fn load(
     fill(&mut config, &root, environment, &directory, &mut mistakes);
     let mut found = Mistakes::default();
     rooms(&config, &mut found);
-    report::merge(&mut mistakes, found);
+    report::merge(&root, &mut mistakes, found);
     let everything = filled.iter().map(|one| (one.name.as_str(), &one.value));
     let known = config.secret_values.iter().map(|(name, value)| (name.as_str(), value));
     let sound = mistakes.is_empty();

@@ -13,6 +13,7 @@ mod architecture;
 mod chaos;
 mod engine;
 mod first_run;
+mod operator;
 mod packaging;
 mod store;
 mod support;

@@ -1,0 +1,45 @@
+//! SIGTERM, whatever is under way.
+
+use std::time::{Duration, Instant};
+
+use super::served::{Folder, Served};
+use crate::support::model::{FakeModel, calls};
+use crate::support::tool::FakeTool;
+use serde_json::json;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiting_clients_are_answered_and_a_running_call_may_end() {
+    let (model, tool, folder) = (FakeModel::start().await, FakeTool::start().await, Folder::new());
+    let yaml = format!(
+        "models: {{ m: {{ provider: openai, model: x, base_url: '{}' }} }}
+agents: {{ a: {{ model: m, tools: [pay] }} }}
+tools: {{ pay: {{ http: {{ url: '{}/pay' }} }} }}
+policy: [ {{ name: all, tools: [pay], decide: allow }} ]
+server: {{ wait: 300s }}
+",
+        model.base_url, tool.url
+    );
+    let mut served = Served::start(folder.path(), &yaml, &[]);
+    model.then(calls(&[("pay", "{}")]));
+    tool.close();
+    let pid = served.pid();
+    let began = Instant::now();
+    let (answer, ()) = tokio::join!(served.task("pay"), async {
+        tool.reached(1).await;
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    });
+    assert_eq!(answer["status"], "Running", "who waits is answered: {answer}");
+    tool.open();
+    assert_eq!(served.process.wait().unwrap().code(), Some(0));
+    assert!(began.elapsed() < Duration::from_secs(25), "it did not wait for its time to be over");
+
+    let again = Served::start(folder.path(), &yaml, &[]);
+    model.otherwise(|_| crate::support::model::says("done"));
+    let path = format!("/v1/tasks/{}", answer["task_id"].as_str().unwrap());
+    let mut task = json!(null);
+    while task["status"] != "Completed" {
+        task = serde_json::from_str(&again.get(&path).await).unwrap();
+        assert_ne!(task["status"], "Paused", "its result was kept: {task}");
+    }
+    assert_eq!(tool.ledger().len(), 1, "it did not run again");
+}
