@@ -3,6 +3,7 @@
 mod commands;
 mod first_file;
 mod going_down;
+mod secrecy;
 mod served;
 
 use std::path::Path;
