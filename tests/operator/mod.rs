@@ -3,6 +3,7 @@
 mod commands;
 mod first_file;
 mod going_down;
+mod measured;
 mod secrecy;
 mod served;
 
