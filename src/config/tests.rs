@@ -1,8 +1,12 @@
 //! Whole files: what loads, and what is said of what does not.
 
+use std::sync::Arc;
+
 use super::tests_bad::{BASE, TOOL};
 use super::*;
+use crate::net::Net;
 use crate::task::verdict::Terms;
+use crate::tool::catalog::Catalog;
 
 /// The file of the configuration page, whole.
 const WHOLE: &str = r#"
@@ -264,6 +268,33 @@ fn the_schema_accepts_the_whole_file() {
     let errors: Vec<_> =
         validator.iter_errors(&file).map(|error| format!("{}: {error}", error.instance_path())).collect();
     assert_eq!(errors, Vec::<String>::new());
+}
+
+#[test]
+fn a_filled_in_value_is_shown_neither_with_a_schema_nor_with_a_directory() {
+    let text = "models: { m: { provider: openai, model: x } }
+agents: { a: { model: m, tools: [s, t] } }
+tools:
+  s: { shell: { working_dir: '/srv/${WHERE}' } }
+  t: { external: { result: { enum: ['${WHERE}'] } }, parameters: { description: '${WHERE}', properties: { p: { const: '${WHERE}' } } } }
+";
+    let mistakes = with(text, &[("WHERE", "secret-place")], &Flags::default()).unwrap_err();
+    let shown = "models and approvers see this schema: a `${…}` may stand in its `description` and `title` only";
+    assert_eq!(
+        lines(&mistakes),
+        [
+            format!("5:37: tools.t.external.result.enum[0]: {shown}"),
+            format!("5:112: tools.t.parameters.properties.p.const: {shown}"),
+        ]
+    );
+    let (config, _) = with(
+        &text.replace("['${WHERE}']", "[a]").replace("const: '${WHERE}'", "const: a"),
+        &[("WHERE", "secret-place")],
+        &Flags::default(),
+    )
+    .unwrap();
+    let catalog = Catalog::build(config.tools(), &Net::new().unwrap(), &Arc::default(), &mut Mistakes::default());
+    assert_eq!(catalog.get("s").unwrap().spec.target, "shell /srv/${WHERE}");
 }
 
 #[test]
