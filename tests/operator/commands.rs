@@ -99,3 +99,32 @@ unknown: '${SHORT}'
         assert!(!done.err.contains(value), "{value}\n{}", done.err);
     }
 }
+
+#[test]
+fn one_mistake_hides_no_other_one_elsewhere() {
+    let text = "models: { m: { provider: openai, model: x } }
+agents: { a: { model: m, tools: [t, u] }, b: { model: m } }
+tools: { t: { http: { method: GET, url: 'http://h/{id}' } }, u: { http: { url: 'http://h/{' , timeout: x } } }
+policy:
+  - { tools: [t], when: 'args.amount >', decide: allow }
+  - { name: r, tools: [u], decide: hold }
+  - { name: s, tools: [t], when: 'args.amount > 1', decide: perhaps }
+";
+    let folder = Folder::new();
+    std::fs::write(folder.file("holdpoint.yaml"), text).unwrap();
+    let done = holdpoint(folder.path(), &["check", "--config", "holdpoint.yaml"], &[]);
+    let said: Vec<_> = done.err.lines().map(|line| line.trim_start_matches("holdpoint.yaml:")).collect();
+    assert_eq!(
+        said,
+        [
+            "1:1: `default_agent` is missing: it is needed when there are several agents",
+            "3:36: tools.t.http.url: `{id}` is not declared in the parameters of `t`",
+            "3:75: tools.u.http.url: `url` has a `{` or `}` that is not part of a `{name}`",
+            "3:95: tools.u.http.timeout: expected a duration such as `500ms`, `30s`, `10m`, `24h` or `7d`",
+            "5:5: policy[0]: `name` is missing",
+            "5:19: policy[0].when: rule ``: this is not a CEL expression (line 1, column 14)",
+            "7:28: policy[2].when: rule `s`: for tool `t` it reads `args.amount`, which the tool does not declare",
+            "7:53: policy[2].decide: expected one of `allow`, `hold`, `deny`",
+        ]
+    );
+}
