@@ -64,6 +64,7 @@ pub fn check(config: &Config, mistakes: &mut Mistakes) {
 
 fn policy(config: &Config, catalog: &Catalog, mistakes: &mut Mistakes) -> Policy {
     let mut specs: Vec<_> = catalog.specs().cloned().collect();
+    specs.extend(config.unusable_tools(|name| catalog.get(name).is_some()));
     specs.extend(config.other_tools());
     Policy::new(&config.rules(), &specs, mistakes)
 }
@@ -74,7 +75,7 @@ fn policy(config: &Config, catalog: &Catalog, mistakes: &mut Mistakes) -> Policy
 /// What kept it from serving.
 pub async fn serve(config: Config, options: ServeOptions) -> anyhow::Result<()> {
     if options.restored {
-        anyhow::bail!("--restored is not supported by this version");
+        anyhow::bail!("--restored is not supported by this version: nothing was started");
     }
     let metrics = telemetry::init(options.log_format, config.log.as_deref())?;
     crate::tool::shell::make_undumpable().context("this process could not be made undumpable")?;
@@ -132,6 +133,7 @@ impl Replica {
         permit_unsafe: bool,
     ) -> anyhow::Result<Self> {
         let store = open(&config, &clock, permit_unsafe).await?;
+        store.observe_batches(|size| tracing::info!(target: telemetry::TARGET, metric = "commit_batch", size));
         let listener = TcpListener::bind(&config.server.listen)
             .await
             .with_context(|| format!("cannot listen on {}", config.server.listen))?;
@@ -342,4 +344,49 @@ Its model is scripted: it plays a small refund conversation from a file, it is n
 "
     );
     let _ = std::io::Write::write_all(&mut std::io::stdout().lock(), text.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use async_trait::async_trait;
+
+    use super::*;
+    use crate::config::environment::Environment;
+    use crate::config::layers::Flags;
+    use crate::config::{self, Source};
+    use crate::task::time::Time;
+
+    /// Time goes by only while somebody sleeps.
+    #[derive(Default)]
+    struct Sleeper(Mutex<Duration>);
+
+    #[async_trait]
+    impl Clock for Sleeper {
+        fn now(&self) -> Time {
+            SystemClock.now()
+        }
+
+        fn uptime(&self) -> Duration {
+            *self.0.lock().unwrap()
+        }
+
+        async fn sleep(&self, time: Duration) {
+            *self.0.lock().unwrap() += time;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_database_that_does_not_answer_is_waited_for_a_minute_and_not_longer() {
+        let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let flags = Flags { listen: None, database_url: Some(format!("postgres://user:a-password@{gone}/db")) };
+        let (config, _) = config::load(Source::Demo, &Environment::default(), &flags, check).unwrap();
+        let slept = Arc::new(Sleeper::default());
+        let clock: Arc<dyn Clock> = Arc::<Sleeper>::clone(&slept);
+        let error = open(&config, &clock, false).await.unwrap_err();
+        assert_eq!(slept.uptime(), PATIENCE);
+        let said = format!("{error:#} {error:?}");
+        assert!(!said.contains("a-password") && !said.contains(&gone.to_string()), "{said}");
+    }
 }

@@ -79,7 +79,7 @@ struct Serve {
     /// How log lines look.
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     log_format: LogFormat,
-    /// The database is a restored backup: what was approved but not started is asked again.
+    /// The database is a restored backup. Not supported by this version: it refuses to start.
     #[arg(long)]
     restored: bool,
     /// Serve on a database that may lose commits.
@@ -202,7 +202,17 @@ fn init(file: &Path) -> u8 {
         Ok(()) => {
             let name = file.display();
             print(&format!(
-                "Wrote {name}. Now:\n\n  export OPENAI_API_KEY=…\n  holdpoint check --config {name}\n  holdpoint serve --config {name}\n"
+                "\
+Wrote {name}. Now:
+
+  export OPENAI_API_KEY=…
+  holdpoint check --config {name}
+  holdpoint serve --config {name}
+
+Then post a task. What its agent wants to look up is held; the answer's `pending` says where to approve it:
+
+  curl -s http://127.0.0.1:8080/v1/tasks -H 'Content-Type: application/json' -d '{{\"input\": \"Where is order 17?\"}}'
+"
             ))
         }
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {

@@ -136,6 +136,7 @@ pub fn load(
         Interpolation { environment, directory: &directory, filled: Vec::new(), mistakes: &mut mistakes };
     interpolation.run(&mut root, &mut Vec::new());
     let filled = interpolation.filled;
+    published(&filled, &mut mistakes);
     required::check(&mut root, &mut mistakes);
     let mut config = sections(&mut root, &mut mistakes);
     config.demo = demo;
@@ -146,12 +147,24 @@ pub fn load(
     fill(&mut config, &root, environment, &directory, &mut mistakes);
     let mut found = Mistakes::default();
     rooms(&config, &mut found);
-    report::merge(&mut mistakes, found);
+    report::merge(&root, &mut mistakes, found);
     let everything = filled.iter().map(|one| (one.name.as_str(), &one.value));
     let known = config.secret_values.iter().map(|(name, value)| (name.as_str(), value));
     let sound = mistakes.is_empty();
     let report = Report::new(&name, &root, &mistakes, &Redactor::new(everything.chain(known)));
     if sound { Ok((config, report)) } else { Err(report) }
+}
+
+/// Reports each filled-in value that would be shown with a schema.
+fn published(filled: &[Filled], mistakes: &mut Mistakes) {
+    for one in filled {
+        if unexpanded::is_in_a_schema(&one.place) && !unexpanded::is_shown(&one.place) {
+            let place: Vec<&str> = one.place.iter().map(String::as_str).collect();
+            let detail =
+                "models and approvers see this schema: a `${…}` may stand in its `description` and `title` only";
+            mistakes.add(&place, detail);
+        }
+    }
 }
 
 /// Reads each section, and within models, tools, agents and rules each one for itself.

@@ -14,6 +14,7 @@ mod chaos;
 mod engine;
 mod first_run;
 mod openapi;
+mod operator;
 mod packaging;
 mod store;
 mod support;

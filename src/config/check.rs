@@ -186,6 +186,10 @@ fn models(config: &Config, root: &Node, mistakes: &mut Mistakes) {
             continue;
         }
         let has = |key: &str| node.get(key).is_some_and(|value| !matches!(value.kind, Kind::Null));
+        if model.provider == Provider::Anthropic {
+            let detail = "this version cannot ask `anthropic` models: the tasks of agents that use this one fail";
+            mistakes.warn(&["models", name, "provider"], detail);
+        }
         if model.provider == Provider::Scripted {
             if !has("script") {
                 mistakes

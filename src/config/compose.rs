@@ -1,16 +1,14 @@
-//! From the settings to the nouns of the rooms that need no more than a copy: people, agents, terms.
+//! From the settings to the nouns of the rooms that need no more than a copy: people, agents.
 
 use super::Config;
 use super::check_people::parse_hex;
 use super::parts::{AgentSettings, LimitsSettings};
-use super::rules::RuleSettings;
 use super::settings::{ApiKey, Use};
 use crate::agent::{Agent, Agents, HumanKind, OpenTo, SubAgent, version};
 use crate::people::May;
 use crate::people::authenticator::{Authenticator, Keys, Open};
 use crate::people::directory::{Account, Directory, hash};
 use crate::task::limits::Limits;
-use crate::task::verdict::{Approvers, Terms};
 
 impl Config {
     /// Who may come in, as the door asks it.
@@ -101,25 +99,5 @@ pub fn limits(settings: &LimitsSettings) -> Limits {
         max_children: settings.max_children,
         max_tasks: settings.max_tasks,
         max_calls: settings.max_calls,
-    }
-}
-
-impl RuleSettings {
-    /// The terms under which a human is asked.
-    #[must_use]
-    pub fn terms(&self) -> Terms {
-        Terms {
-            approvers: Approvers {
-                owner: self.approvers.owner(),
-                users: self.approvers.users.clone(),
-                groups: self.approvers.groups.clone(),
-                required: self.approvers.required,
-            },
-            expires_in: self.expires_in.0,
-            on_expiry: self.on_expiry,
-            on_reject: self.on_reject,
-            allow: self.allow.clone(),
-            message: self.message.clone(),
-        }
     }
 }

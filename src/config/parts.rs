@@ -8,7 +8,7 @@ use std::time::Duration;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::decode::from_map;
 use super::units::{duration_text, size_text};
@@ -48,19 +48,6 @@ impl Default for ToolSettings {
             shell: None,
             external: None,
         }
-    }
-}
-
-impl ToolSettings {
-    /// The schema of its arguments, also where the file has none.
-    #[must_use]
-    pub fn filled_parameters(&self) -> Value {
-        if self.shell.is_some() {
-            return json!({"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]});
-        }
-        self.parameters
-            .clone()
-            .unwrap_or_else(|| json!({"type": "object", "properties": {}, "additionalProperties": false}))
     }
 }
 

@@ -64,12 +64,16 @@ impl Report {
     }
 }
 
-/// Adds what the rooms found, but where the same part is known to be wrong already: it is at a default there.
-pub fn merge(mistakes: &mut Mistakes, rooms: Mistakes) {
+/// Adds what the rooms found, but where the same is said already, and where they looked at a default: of something that
+/// could not be read, or that is missing and was reported as that.
+pub fn merge(root: &Node, mistakes: &mut Mistakes, rooms: Mistakes) {
     let known: Vec<Vec<String>> = mistakes.found.iter().map(|mistake| mistake.place.clone()).collect();
-    let sound = |mistake: &Mistake| {
-        !known.iter().any(|place| place.starts_with(&mistake.place) || mistake.place.starts_with(place))
+    let said = |mistake: &Mistake| known.iter().any(|place| place.starts_with(&mistake.place));
+    let defaulted = |mistake: &Mistake| {
+        let above = |known: &Vec<String>| mistake.place.starts_with(known) && !known.is_empty();
+        root.is_broken_towards(&mistake.place) || (root.at(&mistake.place).is_none() && known.iter().any(above))
     };
+    let sound = |mistake: &Mistake| !said(mistake) && !defaulted(mistake);
     mistakes.found.extend(rooms.found.into_iter().filter(&sound));
     mistakes.warnings.extend(rooms.warnings.into_iter().filter(&sound));
 }

@@ -76,6 +76,15 @@ impl Config {
         })
     }
 
+    /// For the rules that name them: the tools with a mistake, as far as they can be read.
+    pub fn unusable_tools<'c>(&'c self, usable: impl Fn(&str) -> bool + 'c) -> impl Iterator<Item = ToolSpec> + 'c {
+        self.tools.iter().filter(move |(name, _)| !usable(name)).map(|(name, tool)| {
+            let spec = bare(name, ToolKind::Http);
+            let parameters = tool.parameters.clone().unwrap_or_else(|| spec.parameters.clone());
+            ToolSpec { parameters, ..spec }
+        })
+    }
+
     /// What the policy may name beside the tools: sub-agents, and the questions an agent may ask.
     #[must_use]
     pub fn other_tools(&self) -> Vec<ToolSpec> {

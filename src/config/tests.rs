@@ -1,7 +1,12 @@
 //! Whole files: what loads, and what is said of what does not.
 
+use std::sync::Arc;
+
 use super::tests_bad::{BASE, TOOL};
 use super::*;
+use crate::net::Net;
+use crate::task::verdict::Terms;
+use crate::tool::catalog::Catalog;
 
 /// The file of the configuration page, whole.
 const WHOLE: &str = r#"
@@ -124,10 +129,11 @@ fn the_whole_file_of_the_contract_loads() {
     assert_eq!(config.default_agent, "billing");
     assert_eq!(config.server.public_url.as_deref(), Some("http://127.0.0.1:8080"));
     assert_eq!(config.tools["ShellCommand"].shell.as_ref().unwrap().working_dir, "/srv/ops");
-    let rule = config.policy[2].terms();
-    assert!(!rule.approvers.owner && rule.approvers.groups == ["finance"]);
-    assert_eq!(rule, RuleSettings { approvers: config.policy[2].approvers.clone(), ..RuleSettings::default() }.terms());
-    assert!(config.policy[0].approvers.owner());
+    let rules = config.rules();
+    let (plain, finance) = (rules[0].terms(), rules[2].terms());
+    assert!(!finance.approvers.owner && finance.approvers.groups == ["finance"]);
+    assert_eq!(Terms { approvers: plain.approvers.clone(), ..finance }, plain, "what it writes are the defaults");
+    assert_eq!(plain, Terms::default());
     let shell = config.tools["ShellCommand"].shell.as_ref().unwrap();
     assert_eq!(shell.env.0["PATH"].as_ref().unwrap().reveal(), "/usr/bin");
     assert_eq!(shell.max_output, 65_536);
@@ -256,6 +262,42 @@ fn a_flag_beats_the_environment_which_beats_the_file() {
 }
 
 #[test]
+fn the_schema_accepts_the_whole_file() {
+    let validator = jsonschema::validator_for(&schema::schema()).unwrap();
+    let file = tree::parse(WHOLE, None, &mut Mistakes::default()).unwrap().to_json();
+    let errors: Vec<_> =
+        validator.iter_errors(&file).map(|error| format!("{}: {error}", error.instance_path())).collect();
+    assert_eq!(errors, Vec::<String>::new());
+}
+
+#[test]
+fn a_filled_in_value_is_shown_neither_with_a_schema_nor_with_a_directory() {
+    let text = "models: { m: { provider: openai, model: x } }
+agents: { a: { model: m, tools: [s, t] } }
+tools:
+  s: { shell: { working_dir: '/srv/${WHERE}' } }
+  t: { external: { result: { enum: ['${WHERE}'] } }, parameters: { description: '${WHERE}', properties: { p: { const: '${WHERE}' } } } }
+";
+    let mistakes = with(text, &[("WHERE", "secret-place")], &Flags::default()).unwrap_err();
+    let shown = "models and approvers see this schema: a `${…}` may stand in its `description` and `title` only";
+    assert_eq!(
+        lines(&mistakes),
+        [
+            format!("5:37: tools.t.external.result.enum[0]: {shown}"),
+            format!("5:112: tools.t.parameters.properties.p.const: {shown}"),
+        ]
+    );
+    let (config, _) = with(
+        &text.replace("['${WHERE}']", "[a]").replace("const: '${WHERE}'", "const: a"),
+        &[("WHERE", "secret-place")],
+        &Flags::default(),
+    )
+    .unwrap();
+    let catalog = Catalog::build(config.tools(), &Net::new().unwrap(), &Arc::default(), &mut Mistakes::default());
+    assert_eq!(catalog.get("s").unwrap().spec.target, "shell /srv/${WHERE}");
+}
+
+#[test]
 fn what_the_rooms_find_is_reported_beside_the_rest_but_not_twice() {
     let text = format!("{BASE}{TOOL}policy: [{{ name: x, tools: [gone], decide: hold, when: '1' }}]\n");
     let source = Source::File("f.yaml".into(), text);
@@ -310,10 +352,8 @@ fn a_password_in_the_databases_address_is_a_secret() {
 }
 
 #[test]
-fn a_tool_of_every_kind_has_its_parameters() {
+fn an_agents_version_is_that_of_its_own_definition() {
     let config = read(WHOLE).unwrap();
-    assert_eq!(config.tools["ShellCommand"].filled_parameters()["required"], serde_json::json!(["command"]));
-    assert_eq!(config.tools["ask_customer_system"].filled_parameters(), serde_json::json!({"type": "object"}));
     let agents = config.agents();
     assert_eq!(agents.default_name(), "billing");
     assert!(agents.find(None, "acme", "alice", &[]).is_none());

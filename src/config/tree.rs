@@ -118,6 +118,15 @@ impl Node {
         path.iter().try_fold(self, |node, step| node.get(step.as_ref()))
     }
 
+    /// Whether what stands at a path, or anything that it stands in, could not be read.
+    #[must_use]
+    pub fn is_broken_towards<S: AsRef<str>>(&self, path: &[S]) -> bool {
+        self.broken
+            || path
+                .split_first()
+                .is_some_and(|(step, rest)| self.get(step.as_ref()).is_some_and(|next| next.is_broken_towards(rest)))
+    }
+
     /// Where the deepest node of a path that exists was written; of a map's entry in the file, its key.
     #[must_use]
     pub fn origin_of<S: AsRef<str>>(&self, path: &[S]) -> &Origin {

@@ -68,9 +68,18 @@ pub fn is_shown(place: &[String]) -> bool {
         ["tools", _, key] => matches!(*key, "description" | "summary" | "effect"),
         ["tools", _, "http", key] => matches!(*key, "url" | "method" | "timeout"),
         ["policy", _, key, ..] => *key != "when",
-        ["tools", _, "parameters", .., last] => matches!(*last, "description" | "title"),
+        ["tools", _, "parameters", .., last] | ["tools", _, "external", "result", .., last] => {
+            matches!(*last, "description" | "title")
+        }
         _ => false,
     }
+}
+
+/// Whether a value at this place is part of a schema that models and approvers see.
+#[must_use]
+pub fn is_in_a_schema(place: &[String]) -> bool {
+    let place: Vec<&str> = place.iter().map(String::as_str).collect();
+    matches!(place.as_slice(), ["tools", _, "parameters", ..] | ["tools", _, "external", "result", ..])
 }
 
 /// Whether this place holds a key.

@@ -6,6 +6,8 @@ pub mod scripted;
 mod clean;
 mod retry;
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use serde_json::Value;
 
@@ -78,4 +80,10 @@ pub struct AnswerCall {
 pub struct ModelError {
     /// What went wrong.
     pub detail: String,
+}
+
+/// Counts an attempt to get an answer: what came of it, and how long it took.
+fn measure(model: &str, outcome: &str, took: Duration) {
+    let seconds = took.as_secs_f64();
+    tracing::info!(target: "holdpoint::metric", metric = "model_call", model, outcome, seconds);
 }

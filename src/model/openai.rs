@@ -219,8 +219,7 @@ impl OpenAi {
             Attempt::Again(..) => "again",
             Attempt::Failed(_) => "failed",
         };
-        let seconds = self.clock.uptime().saturating_sub(began).as_secs_f64();
-        tracing::info!(target: "holdpoint::metric", metric = "model_call", model = %self.name, outcome, seconds);
+        super::measure(&self.name, outcome, self.clock.uptime().saturating_sub(began));
     }
 
     fn error(&self, why: &str, attempts: u32) -> ModelError {

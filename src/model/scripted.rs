@@ -85,6 +85,16 @@ impl Scripted {
 #[async_trait]
 impl ModelClient for Scripted {
     async fn answer(&self, prompt: &Prompt) -> Result<Answer, ModelError> {
+        let began = self.clock.uptime();
+        let answer = self.perform(prompt).await;
+        let outcome = if answer.is_ok() { "answered" } else { "failed" };
+        super::measure(&self.name, outcome, self.clock.uptime().saturating_sub(began));
+        answer
+    }
+}
+
+impl Scripted {
+    async fn perform(&self, prompt: &Prompt) -> Result<Answer, ModelError> {
         let moment = moment(prompt);
         let Some(rule) = self.script.rule(&moment) else {
             return Ok(answer(prompt, Some(NO_RULE.to_owned()), Vec::new()));

@@ -113,7 +113,7 @@ impl Settings {
             Kind::Shell(settings) => {
                 add_all(mistakes, &["tools", name, "shell"], settings.mistakes());
                 check_command(name, &parameters, mistakes);
-                (ToolKind::Shell, format!("shell {}", settings.working_dir), settings.timeout)
+                (ToolKind::Shell, format!("shell {}", self.shown_directory(settings)), settings.timeout)
             }
             Kind::External(settings) => {
                 match settings.form() {
@@ -144,6 +144,12 @@ impl Settings {
             definition,
         };
         Some(Prepared { spec, schema: schema?, form, http: checked })
+    }
+
+    /// Where commands run, for an approver: as it was written where a `${…}` was filled in.
+    fn shown_directory<'s>(&'s self, settings: &'s shell::Settings) -> &'s str {
+        let written = self.raw.pointer("/shell/working_dir").and_then(Value::as_str);
+        written.filter(|written| written.contains("${")).unwrap_or(&settings.working_dir)
     }
 
     /// `sha256:…` over what a call could do: kind, method and whole URL (or directory), parameters, effect, and headers and

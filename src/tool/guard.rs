@@ -17,6 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use rustix::thread::{CapabilitySet, capabilities, remove_capability_from_bounding_set, set_capabilities};
 use serde::{Deserialize, Serialize};
 
 /// The line that the guard's report begins after.
@@ -90,10 +91,24 @@ struct Kept {
 pub fn guard_main(_arguments: &[String]) -> i32 {
     // The command runs as the same user: it need not read the order from the guard's memory.
     let _ = super::shell::make_undumpable();
+    let _ = forbid_spying();
     match guard(io::stdin(), &mut io::stdout()) {
         Ok(()) => 0,
         Err(_) => 1,
     }
+}
+
+/// Keeps commands from reading the memory and the environment of what is not dumpable also where the service runs as
+/// root: the capabilities that would let them are taken from what this thread starts. Fails where there is none to take.
+fn forbid_spying() -> io::Result<()> {
+    // The first is ptrace's own; Linux lets the other two read another process's memory as well.
+    let spying = [CapabilitySet::SYS_PTRACE, CapabilitySet::PERFMON, CapabilitySet::SYS_ADMIN];
+    let mut own = capabilities(None)?;
+    for capability in spying {
+        remove_capability_from_bounding_set(capability)?;
+        own.inheritable.remove(capability);
+    }
+    Ok(set_capabilities(None, own)?)
 }
 
 /// Runs one order. An error is that of the pipes: nobody listens any more.

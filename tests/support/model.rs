@@ -45,7 +45,12 @@ impl FakeModel {
 
     /// The next answer is this status.
     pub fn then_fails(&self, status: u16) -> &Self {
-        self.inner.answers.lock().unwrap().push_back((status, json!({"error": {"message": "no"}})));
+        self.then_fails_with(status, json!({"error": {"message": "no"}}))
+    }
+
+    /// The next answer is this status with this body.
+    pub fn then_fails_with(&self, status: u16, body: Value) -> &Self {
+        self.inner.answers.lock().unwrap().push_back((status, body));
         self
     }
 

@@ -233,6 +233,12 @@ async fn the_guard_leads_a_group_of_its_own() {
     assert_eq!((command, guard), (pid, parent), "{content}");
 }
 
+#[tokio::test]
+async fn a_command_cannot_read_what_is_not_dumpable_also_as_root() {
+    let read = "cat /proc/$PPID/environ /proc/$PPID/maps >/dev/null 2>&1 || echo refused";
+    assert_eq!(run(read).await, succeeded("exit code 0\nstdout:\nrefused"));
+}
+
 #[test]
 fn settings_that_cannot_be_are_mistakes() {
     let good = tool(Path::new("/"), Duration::from_secs(1), 1000).settings;

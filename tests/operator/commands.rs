@@ -1,0 +1,130 @@
+//! The commands: what they print, and their exit codes.
+
+use super::holdpoint;
+use super::served::{Folder, Served};
+
+const SMALL: &str =
+    "models: { m: { provider: openai, model: x, base_url: 'http://127.0.0.1:9/v1' } }\nagents: { a: { model: m } }\n";
+
+#[test]
+fn a_second_process_on_one_file_is_refused_at_once_and_the_first_one_goes_on() {
+    let folder = Folder::new();
+    let mut first = Served::start(folder.path(), SMALL, &[]);
+    let arguments = ["serve", "--config", "holdpoint.yaml", "--listen", "127.0.0.1:0"];
+    let second = holdpoint(folder.path(), &arguments, &[]);
+    assert_eq!(second.code, Some(1));
+    assert!(second.err.contains("another process"), "{}", second.err);
+    let health = holdpoint(folder.path(), &["health", "--listen", &first.address], &[]);
+    assert_eq!(health.code, Some(0), "{}", health.err);
+    assert!(first.terminate().success());
+    assert_eq!(holdpoint(folder.path(), &["health", "--listen", &first.address], &[]).code, Some(1));
+}
+
+#[test]
+fn a_damaged_database_ends_the_process_at_once_and_says_so() {
+    let folder = Folder::new();
+    std::fs::write(folder.file("holdpoint.yaml"), SMALL).unwrap();
+    std::fs::write(folder.file("holdpoint.db"), "this is no database, but somebody's letter\n".repeat(200)).unwrap();
+    for command in ["serve", "migrate"] {
+        let done = holdpoint(folder.path(), &[command, "--config", "holdpoint.yaml"], &[]);
+        assert_eq!(done.code, Some(1), "{}", done.err);
+        assert!(!done.err.trim().is_empty());
+    }
+}
+
+#[test]
+fn migrations_that_are_left_to_the_operator_are_asked_for_and_then_it_serves() {
+    let folder = Folder::new();
+    let yaml = format!("{SMALL}database: {{ migrate: false }}\n");
+    std::fs::write(folder.file("holdpoint.yaml"), &yaml).unwrap();
+    let arguments = ["serve", "--config", "holdpoint.yaml", "--listen", "127.0.0.1:0"];
+    let refused = holdpoint(folder.path(), &arguments, &[]);
+    assert_eq!(refused.code, Some(1));
+    assert!(refused.err.contains("holdpoint migrate"), "{}", refused.err);
+    for _ in 0..2 {
+        assert_eq!(holdpoint(folder.path(), &["migrate", "--config", "holdpoint.yaml"], &[]).code, Some(0));
+    }
+    assert!(Served::start(folder.path(), &yaml, &[]).terminate().success());
+}
+
+#[test]
+fn restored_is_refused_and_its_help_says_so() {
+    let folder = Folder::new();
+    let refused = holdpoint(folder.path(), &["serve", "--restored"], &[]);
+    assert_eq!(refused.code, Some(1));
+    assert!(refused.err.contains("--restored is not supported"), "{}", refused.err);
+    assert!(!folder.file("holdpoint.db").exists());
+    assert!(holdpoint(folder.path(), &["serve", "--help"], &[]).out.contains("Not supported by this version"));
+}
+
+#[test]
+fn check_tells_every_mistake_with_its_place_and_no_value() {
+    let folder = Folder::new();
+    let yaml = "models: { m: { provider: openai, model: x, api_key: 'sk-in-the-file-0123456789', headers: { X-K: \"sk-in-a-header\\x01\" } } }
+agents: { a: { model: gone, tools: [t, none] } }
+tools: { t: { http: { method: FETCH, url: 'http://h/{id}', headers: { Idempotency-Key: k } } } }
+auth: { api_keys: [ { user: u, key: '${SHORT}' }, { user: v, key: '${UNSET}' } ] }
+policy: [ { name: r, tools: [t], when: \"args.x == '${SHORT}'\", decide: allow } ]
+unknown: '${SHORT}'
+";
+    std::fs::write(folder.file("holdpoint.yaml"), yaml).unwrap();
+    let done = holdpoint(
+        folder.path(),
+        &["check", "--config", "holdpoint.yaml"],
+        &[
+            ("SHORT", "too-short-key"),
+            ("HOLDPOINT_SERVER__WAIT", "sk-in-a-variable"),
+            ("HOLDPOINT_DATABASE__URL", "ftp://u:sk-password@h"),
+        ],
+    );
+    assert_eq!((done.code, done.out.as_str()), (Some(2), ""));
+    for said in [
+        "holdpoint.yaml:1:",
+        "models.m.headers.X-K: ",
+        "holdpoint.yaml:2:16: agents.a.model: no model is called `gone`",
+        "agents.a.tools[1]: no tool is called `none`",
+        "tools.t.http.method: expected one of",
+        "`{id}` is not declared",
+        "`Idempotency-Key` is set by Holdpoint",
+        "auth.api_keys[0].key: a key has at least 16 characters",
+        "the variable `UNSET` is not set",
+        "policy[0].when: ",
+        "holdpoint.yaml:6:1: unknown: unknown key `unknown`",
+        "HOLDPOINT_SERVER__WAIT: server.wait: expected a duration",
+        "HOLDPOINT_DATABASE__URL: database.url: expected",
+    ] {
+        assert!(done.err.contains(said), "{said}\n{}", done.err);
+    }
+    for value in ["sk-in", "too-short-key", "sk-password"] {
+        assert!(!done.err.contains(value), "{value}\n{}", done.err);
+    }
+}
+
+#[test]
+fn one_mistake_hides_no_other_one_elsewhere() {
+    let text = "models: { m: { provider: openai, model: x } }
+agents: { a: { model: m, tools: [t, u] }, b: { model: m } }
+tools: { t: { http: { method: GET, url: 'http://h/{id}' } }, u: { http: { url: 'http://h/{' , timeout: x } } }
+policy:
+  - { tools: [t], when: 'args.amount >', decide: allow }
+  - { name: r, tools: [u], decide: hold }
+  - { name: s, tools: [t], when: 'args.amount > 1', decide: perhaps }
+";
+    let folder = Folder::new();
+    std::fs::write(folder.file("holdpoint.yaml"), text).unwrap();
+    let done = holdpoint(folder.path(), &["check", "--config", "holdpoint.yaml"], &[]);
+    let said: Vec<_> = done.err.lines().map(|line| line.trim_start_matches("holdpoint.yaml:")).collect();
+    assert_eq!(
+        said,
+        [
+            "1:1: `default_agent` is missing: it is needed when there are several agents",
+            "3:36: tools.t.http.url: `{id}` is not declared in the parameters of `t`",
+            "3:75: tools.u.http.url: `url` has a `{` or `}` that is not part of a `{name}`",
+            "3:95: tools.u.http.timeout: expected a duration such as `500ms`, `30s`, `10m`, `24h` or `7d`",
+            "5:5: policy[0]: `name` is missing",
+            "5:19: policy[0].when: rule ``: this is not a CEL expression (line 1, column 14)",
+            "7:28: policy[2].when: rule `s`: for tool `t` it reads `args.amount`, which the tool does not declare",
+            "7:53: policy[2].decide: expected one of `allow`, `hold`, `deny`",
+        ]
+    );
+}

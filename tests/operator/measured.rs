@@ -1,0 +1,37 @@
+//! `/metrics`, after something has happened.
+
+use super::served::{Folder, Served};
+use crate::support::model::{FakeModel, calls, says};
+use crate::support::tool::FakeTool;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cycle_is_counted_under_the_names_of_the_contract() {
+    let (model, tool, folder) = (FakeModel::start().await, FakeTool::start().await, Folder::new());
+    let yaml = format!(
+        "models: {{ main: {{ provider: openai, model: x, base_url: '{}' }} }}
+agents: {{ a: {{ model: main, tools: [pay] }} }}
+tools: {{ pay: {{ http: {{ url: '{}/pay' }} }} }}
+",
+        model.base_url, tool.url
+    );
+    let served = Served::start(folder.path(), &yaml, &[]);
+    model.then(calls(&[("pay", "{}")])).then(calls(&[("pay", "{}")])).then(says("done"));
+    let done = served.task("pay").await;
+    let _ = served.task("and another one, which stays open").await;
+    assert_eq!(served.approve(&done).await["status"], "Completed");
+    let metrics = served.get("/metrics").await;
+    for line in [
+        "holdpoint_http_request_duration_seconds_count{operation=\"create_task\",status=\"201\"} 2",
+        "holdpoint_tasks{status=\"Completed\"} 1",
+        "holdpoint_tasks{status=\"Paused\"} 1",
+        "holdpoint_requests_open{kind=\"approval\"} 1",
+        "holdpoint_model_call_duration_seconds_count{model=\"main\",outcome=\"answered\"} 3",
+        "holdpoint_tool_call_duration_seconds_count{outcome=\"succeeded\",tool=\"pay\"} 1",
+        "holdpoint_event_streams 0",
+        concat!("holdpoint_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "{line}\n{metrics}");
+    }
+    let batches = metrics.lines().find_map(|line| line.strip_prefix("holdpoint_commit_batch_size_sum "));
+    assert!(batches.and_then(|sum| sum.parse::<f64>().ok()).is_some_and(|sum| sum >= 4.0), "{metrics}");
+}

@@ -1,0 +1,27 @@
+//! The binary as an operator has it: its commands, what it prints, its exit codes, and what it serves.
+
+mod commands;
+mod first_file;
+mod going_down;
+mod measured;
+mod secrecy;
+mod served;
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// What a command did.
+struct Done {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+/// Runs the program with these arguments in a folder, with these variables and no others.
+fn holdpoint(folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Done {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_holdpoint"));
+    command.args(arguments).env_clear().envs(variables.iter().copied()).current_dir(folder).stdin(Stdio::null());
+    let done = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Done { code: done.status.code(), out: text(done.stdout), err: text(done.stderr) }
+}
