@@ -53,8 +53,8 @@ pub async fn answer(
     done: Done,
 ) -> Result<Response, Problem> {
     let prefer = Prefer::read(headers);
-    wait::until_still(http, accepted.root, accepted.root, prefer.time(http.settings.wait)).await?;
-    let task = read::shown(http, caller, accepted.task_id).await?;
+    let row = wait::until_still(http, accepted.root, accepted.root, prefer.time(http.settings.wait)).await?;
+    let task = read::with_pending(http, caller, row).await?;
     let status = match (task.status, done) {
         (TaskStatus::Running, _) => StatusCode::ACCEPTED,
         (_, Done::Created) => StatusCode::CREATED,

@@ -105,6 +105,9 @@ pub async fn with_pending(http: &Http, caller: &Caller, mut row: TaskRow) -> Res
             break;
         }
         pending = http.store.pending(row.root_task_id, row.task_id).await?;
+        if i64::try_from(pending.len()).is_ok_and(|count| count == i64::from(row.open_requests)) {
+            break;
+        }
         let again = http.store.task(row.task_id).await?.ok_or_else(Problem::not_found)?;
         let moved = (again.version, again.open_requests, again.status) != (row.version, row.open_requests, row.status);
         row = again;

@@ -7,38 +7,44 @@ use tokio::time::{Instant, timeout};
 
 use super::Http;
 use super::problem::Problem;
+use crate::task::change::TaskRow;
 use crate::task::id::TaskId;
 use crate::task::status::TaskStatus;
 
 const FIRST_POLL: Duration = Duration::from_millis(250);
 const SLOWEST_POLL: Duration = Duration::from_secs(1);
 
-/// Returns when `task` (of the tree of `root`) is not Running, when `time` is over, or when the service goes down.
+/// The row of `task` when it (of the tree of `root`) is not Running, when `time` is over, or when the service
+/// goes down; as it was read then.
 ///
 /// # Errors
-/// The database's.
-pub async fn until_still(http: &Http, root: TaskId, task: TaskId, time: Duration) -> Result<(), Problem> {
+/// `not_found` when it is gone, or the database's.
+pub async fn until_still(http: &Http, root: TaskId, task: TaskId, time: Duration) -> Result<TaskRow, Problem> {
+    let read = async || http.store.task(task).await?.ok_or_else(Problem::not_found);
     if time.is_zero() {
-        return Ok(());
+        return read().await;
     }
     // Watched before it is read: what is committed in between is not missed.
     let mut news = http.store.watch(root);
     let end = Instant::now() + time;
     let mut poll = FIRST_POLL;
     loop {
-        let running = http.store.task(task).await?.is_some_and(|row| row.status == TaskStatus::Running);
+        let seen = news.borrow_and_update().commits;
+        let row = read().await?;
         let left = end.saturating_duration_since(Instant::now());
-        if !running || left.is_zero() || http.shutdown.is_cancelled() {
-            return Ok(());
+        if row.status != TaskStatus::Running || left.is_zero() || http.shutdown.is_cancelled() {
+            return Ok(row);
         }
         let told = async {
-            if news.changed().await.is_err() {
+            // What leaves the root running ends no wait for the root.
+            let heard = news.wait_for(|news| news.commits > seen && (!news.running || task != root)).await;
+            if heard.is_err() {
                 std::future::pending::<()>().await;
             }
         };
         tokio::select! {
             _ = timeout(poll.min(left), told) => {}
-            () = http.shutdown.cancelled() => return Ok(()),
+            () = http.shutdown.cancelled() => return read().await,
         }
         poll = (poll * 2).min(SLOWEST_POLL);
     }

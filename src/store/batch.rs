@@ -213,6 +213,12 @@ impl TouchedLine {
 }
 
 impl Rows {
+    /// Whether the root runs after this change, where it says so.
+    pub(super) fn root_runs(&self) -> Option<bool> {
+        let root = self.tasks.iter().find(|line| line.task_id == self.root.0)?;
+        root.status.map(|status| status == TaskStatus::Running.as_str())
+    }
+
     fn add_task(&mut self, task: TaskChange, touched: &mut BTreeMap<Uuid, TouchedLine>) -> Option<()> {
         let (guard, version, fixed) = match task.guard {
             Guard::New(new) => (NEW, 0, Some(fixed(*new)?)),

@@ -189,7 +189,7 @@ impl Committer {
         };
         for ((answer, rows), reply) in answers.into_iter().zip(&rows).zip(replies) {
             if answer.is_ok() {
-                self.feed.tell(rows.root);
+                self.feed.tell(rows.root, rows.root_runs());
             }
             // Whoever asked may be gone; it is written all the same.
             let _ = reply.send(answer);

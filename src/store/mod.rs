@@ -30,6 +30,7 @@ pub use self::settings::{OpenError, Settings};
 use self::commit::Committer;
 use self::db::{Db, Engine, Failure, Value, sql};
 use self::feed::Feed;
+pub use self::feed::News;
 use crate::task::change::{Change, Committed};
 use crate::task::decision::Decision;
 use crate::task::id::{RequestId, TaskId};
@@ -277,7 +278,7 @@ impl Store {
     }
 
     /// A receiver that is told after each commit of this process to that tree.
-    pub fn watch(&self, root: TaskId) -> tokio::sync::watch::Receiver<u64> {
+    pub fn watch(&self, root: TaskId) -> tokio::sync::watch::Receiver<News> {
         self.inner.feed.watch(root)
     }
 
