@@ -20,9 +20,8 @@ const SLOWEST_POLL: Duration = Duration::from_secs(1);
 /// # Errors
 /// `not_found` when it is gone, or the database's.
 pub async fn until_still(http: &Http, root: TaskId, task: TaskId, time: Duration) -> Result<TaskRow, Problem> {
-    let read = async || http.store.task(task).await?.ok_or_else(Problem::not_found);
     if time.is_zero() {
-        return read().await;
+        return read(http, task).await;
     }
     // Watched before it is read: what is committed in between is not missed.
     let mut news = http.store.watch(root);
@@ -30,7 +29,7 @@ pub async fn until_still(http: &Http, root: TaskId, task: TaskId, time: Duration
     let mut poll = FIRST_POLL;
     loop {
         let seen = news.borrow_and_update().commits;
-        let row = read().await?;
+        let row = read(http, task).await?;
         let left = end.saturating_duration_since(Instant::now());
         if row.status != TaskStatus::Running || left.is_zero() || http.shutdown.is_cancelled() {
             return Ok(row);
@@ -44,8 +43,12 @@ pub async fn until_still(http: &Http, root: TaskId, task: TaskId, time: Duration
         };
         tokio::select! {
             _ = timeout(poll.min(left), told) => {}
-            () = http.shutdown.cancelled() => return read().await,
+            () = http.shutdown.cancelled() => return read(http, task).await,
         }
         poll = (poll * 2).min(SLOWEST_POLL);
     }
+}
+
+async fn read(http: &Http, task: TaskId) -> Result<TaskRow, Problem> {
+    http.store.task(task).await?.ok_or_else(Problem::not_found)
 }
