@@ -14,5 +14,5 @@ mod chaos;
 mod engine;
 mod first_run;
 mod packaging;
-mod store;
+pub(crate) mod store;
 mod support;

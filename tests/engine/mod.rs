@@ -2,3 +2,5 @@
 
 mod laws;
 mod lives;
+mod stage;
+mod takeover;
