@@ -223,6 +223,8 @@ impl Live {
         for item in self.items.iter_mut().skip(self.committed) {
             item.at = done.at;
         }
+        let pushed = self.items.get(self.committed..).unwrap_or_default();
+        self.progress.committed(pushed.iter().map(|item| &item.fact), done.at);
         self.committed = self.items.len();
         self.now = done.at;
         for request in self.resumed() {

@@ -262,6 +262,24 @@ impl Progress {
         }
     }
 
+    /// These facts, the last ones applied, are committed: their moment is the database's, not the one they were made at.
+    pub fn committed<'f>(&mut self, facts: impl Iterator<Item = &'f Fact>, at: Time) {
+        for fact in facts {
+            if let Fact::TaskStatus { .. } | Fact::UserMessage { .. } = fact {
+                self.running_since = self.running_since.map(|_| at);
+            }
+            if let Fact::ToolStarted { tool_call_id, .. } = fact
+                && let Some(standing) = self.call_mut(*tool_call_id)
+                && let Some(start) = &mut standing.start
+            {
+                start.at = at;
+                if let Phase::Started(known) = &mut standing.phase {
+                    known.at = at;
+                }
+            }
+        }
+    }
+
     fn call_mut(&mut self, id: CallId) -> Option<&mut Standing> {
         self.calls.iter_mut().find(|standing| standing.call.tool_call_id == id)
     }

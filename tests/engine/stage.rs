@@ -16,9 +16,9 @@ use holdpoint::net::Net;
 use holdpoint::people::{Caller, May};
 use holdpoint::policy::Policy;
 use holdpoint::task::change::Journal;
-use holdpoint::task::decision::Action;
+use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::id::{RequestId, TaskId};
-use holdpoint::task::item::{FinishReason, Part, PartType, Usage};
+use holdpoint::task::item::{Fact, FinishReason, Outcome, Part, PartType, Usage};
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::turn::Progress;
@@ -149,6 +149,26 @@ impl Stage {
         }
     }
 
+    /// A task that waits for its approvals.
+    pub async fn held(&self) -> TaskId {
+        let task = self.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+        self.run().await;
+        assert_eq!(self.status(task).await, TaskStatus::Paused);
+        task
+    }
+
+    /// Lets a new process do what can be done now.
+    pub async fn run(&self) {
+        for driver in self.engine(4).claim().await.unwrap() {
+            driver.await;
+        }
+    }
+
+    /// The configuration of engines that start from now on.
+    pub fn yaml(&self) -> String {
+        self.yaml.clone()
+    }
+
     /// Lets a new process do everything that is left, however long that takes.
     pub async fn finish(&self, task: TaskId) {
         let engine = self.engine(4);
@@ -188,6 +208,30 @@ pub fn person(user: &str) -> Caller {
         may: May::ALL,
         unaccounted: false,
     }
+}
+
+/// The outcomes of a task's results, in the journal's order.
+pub fn outcomes(journal: &Journal) -> Vec<Outcome> {
+    let results = journal.items.iter().filter_map(|item| match &item.fact {
+        Fact::ToolResult(result) => Some(result.outcome),
+        Fact::LateResult(_)
+        | Fact::TaskStatus { .. }
+        | Fact::UserMessage { .. }
+        | Fact::AssistantMessage(_)
+        | Fact::Judged { .. }
+        | Fact::InterventionRequested(_)
+        | Fact::Decision { .. }
+        | Fact::RequestClosed { .. }
+        | Fact::ToolStarted { .. }
+        | Fact::SubAgentStarted { .. } => None,
+    });
+    results.collect()
+}
+
+pub fn rejects(then: Then) -> Answer {
+    let body =
+        AnswerBody::Whole { action: Action::Reject, reason: None, then: Some(then), response: None, result: None };
+    Answer { digest: None, body }
 }
 
 pub fn go() -> NewTask {
