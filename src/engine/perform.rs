@@ -211,7 +211,10 @@ impl Engine {
             tracing::warn!(task = %live.task_id(), "the lease ran out before a call was sent; it was not sent");
             return Err(Stop::Lost);
         }
+        let began = self.clock.uptime();
         let answers = join_all(attempts.iter().map(|(tool, call)| tool.call(call))).await;
+        // A long call counts as duration before the model is asked again.
+        live.now = live.now + self.clock.uptime().saturating_sub(began);
         for ((tool, call), answer) in attempts.iter().zip(answers) {
             Self::landed(live, call.call_id, tool.spec().name.clone(), answer);
         }

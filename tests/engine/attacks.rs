@@ -193,6 +193,22 @@ both! {
         assert_eq!(stage.executions(task, "/refund"), 1, "no finished call runs again");
     }
 
+    async fn a_long_call_counts_as_duration_before_the_model_is_asked_again(house) {
+        let mut stage = Stage::set(house, SMALL).await;
+        stage.configure(|yaml| yaml.replace("model: main,", "model: main, limits: { max_duration: 10m },"));
+        let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+        stage.tool.close();
+        let drivers = stage.engine(1).claim().await.unwrap().into_iter().map(spawn).collect::<Vec<_>>();
+        stage.tool.reached(1).await;
+        stage.house.forward(std::time::Duration::from_mins(11));
+        stage.tool.open();
+        for driver in drivers {
+            driver.await.unwrap();
+        }
+        let error = stage.journal(task).await.row.error.unwrap();
+        assert_eq!((error.code, error.limit.as_deref()), (FailureCode::LimitReached, Some("max_duration")));
+    }
+
     async fn the_clock_of_a_process_does_not_count_as_duration(house) {
         // On Postgres this process's clock is years behind the database's.
         let stage = Stage::set(house, SMALL).await;
