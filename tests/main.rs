@@ -16,5 +16,5 @@ mod first_run;
 mod openapi;
 mod operator;
 mod packaging;
-mod store;
+pub(crate) mod store;
 mod support;

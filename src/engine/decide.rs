@@ -38,7 +38,10 @@ impl Engine {
                 continue;
             };
             if self.changed(&live, &open) {
-                return self.tool_changed(live, request).await;
+                if self.tool_changed(live, request).await? {
+                    return Err(Refusal::Withdrawn(request));
+                }
+                continue;
             }
             let decision = decision(caller, &open, &answer)?;
             apply(&mut live, request, decision);
@@ -72,16 +75,18 @@ impl Engine {
         })
     }
 
-    /// The one refusal that writes: the question no longer stands, its calls are judged anew.
-    async fn tool_changed(self: &Arc<Self>, mut live: Live, request_id: RequestId) -> Result<Accepted, Refusal> {
+    /// The one refusal that writes: the question no longer stands, its calls are judged anew. `false` when another
+    /// commit came first, and nothing was written.
+    async fn tool_changed(self: &Arc<Self>, mut live: Live, request_id: RequestId) -> Result<bool, Refusal> {
         live.push(Fact::RequestClosed {
             request_id,
             status: RequestStatus::Withdrawn,
             reason: CloseReason::ToolChanged,
         });
-        live.push(Fact::TaskStatus { status: TaskStatus::Running, error: None, output: None });
-        self.enter(live).await?;
-        Err(Refusal::Withdrawn(request_id))
+        if live.progress.status == Some(TaskStatus::Paused) {
+            live.push(Fact::TaskStatus { status: TaskStatus::Running, error: None, output: None });
+        }
+        Ok(self.enter(live).await?.is_some())
     }
 }
 
@@ -140,8 +145,9 @@ fn decision(caller: &Caller, open: &Open, answer: &Answer) -> Result<Decision, R
         return Err(Refusal::Internal);
     };
     let terms = &open.asked.terms;
-    let needed =
-        if caller.unaccounted || open.asked.kind != RequestKind::Approval { 1 } else { terms.approvers.required };
+    // Only a yes is counted; any other answer is one person's.
+    let counted = matches!(action, Action::Approve | Action::Retry) && !caller.unaccounted;
+    let needed = if counted { open.asked.required() } else { 1 };
     let enough = |call: CallId| {
         let so_far = open.approvals.get(&call).map_or(0, Vec::len);
         u32::try_from(so_far).unwrap_or(u32::MAX).saturating_add(1) >= needed
@@ -169,7 +175,6 @@ fn apply(live: &mut Live, request_id: RequestId, decision: Decision) {
     live.push(Fact::Decision { request_id, decision });
     if cancels {
         live.withdraw_open(CloseReason::Canceled);
-        live.resumed.push(request_id);
     } else if live.progress.open.is_empty() && live.progress.status == Some(TaskStatus::Paused) {
         live.push(Fact::TaskStatus { status: TaskStatus::Running, error: None, output: None });
     }

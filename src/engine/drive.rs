@@ -17,6 +17,7 @@ use crate::task::id::ChangeId;
 use crate::task::item::Fact;
 use crate::task::status::TaskStatus;
 use crate::task::step::{Ending, On, Step, next_step};
+use crate::task::turn::Standing;
 
 /// Why a driver stops before the task waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,10 +31,8 @@ pub(super) enum Stop {
 impl Engine {
     /// Drives a task until it waits, is over, or is not ours any more.
     pub(super) async fn drive(self: Arc<Self>, mut live: Live) {
-        let task_id = live.task_id();
         while let Ok(true) | Err(Stop::Again) = self.step(&mut live).await {}
-        self.leases.lock().remove(&task_id);
-        drop(live.slot.take());
+        drop(live);
         if self.backlog.swap(false, Ordering::Relaxed) {
             self.room.notify_one();
         }
@@ -41,19 +40,12 @@ impl Engine {
 
     /// One step. `false` when there is nothing more to do here.
     async fn step(&self, live: &mut Live) -> Result<bool, Stop> {
-        let Some(agent) = self.agents.get(&live.row.agent) else {
-            let detail = format!("The configuration has no agent {}.", live.row.agent);
-            return self.finish(live, Ending::Failed(Failure::new(FailureCode::Configuration, detail))).await;
-        };
+        let Some(agent) = self.agents.get(&live.row.agent) else { return self.orphaned(live).await };
         if live.row.takeovers >= self.settings.takeovers && live.progress.status == Some(TaskStatus::Running) {
             let detail = "The task was taken over again and again without getting any further.";
             return self.finish(live, Ending::Failed(Failure::new(FailureCode::NoProgress, detail))).await;
         }
-        let step = next_step(&live.progress, &self.budget(live, agent));
-        if !matches!(step, Step::Wait(_)) && live.progress.open.is_empty() {
-            live.resumed.append(&mut live.progress.responded);
-        }
-        match step {
+        match next_step(&live.progress, &self.budget(live, agent)) {
             Step::Judge(calls) => self.judge(live, agent, &calls).await,
             Step::Refuse(refusals) => Self::refuse(live, refusals),
             Step::Ask(questions) => self.ask(live, agent, questions),
@@ -68,6 +60,20 @@ impl Engine {
             Step::Run(calls) => self.run(live, agent, &calls).await?,
         }
         Ok(true)
+    }
+
+    /// Its agent is not configured any more: it can only end. What a human has ended ends as he said.
+    async fn orphaned(&self, live: &mut Live) -> Result<bool, Stop> {
+        if live.progress.status.is_none_or(TaskStatus::is_terminal) {
+            return Ok(false);
+        }
+        if live.progress.ending.is_some() {
+            let rest = live.progress.unfinished().map(Standing::canceled).collect();
+            Self::refuse(live, rest);
+            return self.finish(live, Ending::Canceled).await;
+        }
+        let detail = format!("The configuration has no agent {}.", live.row.agent);
+        self.finish(live, Ending::Failed(Failure::new(FailureCode::Configuration, detail))).await
     }
 
     /// Parks the task: the commit is the parking, so an answer cannot come too early.
@@ -139,9 +145,8 @@ impl Engine {
             match written {
                 Ok(done) => {
                     live.saved(done);
-                    if let LeaseChange::Take { .. } = lease {
-                        self.leases.lock().insert(live.task_id(), until);
-                    }
+                    live.lease =
+                        matches!(lease, LeaseChange::Take { .. }).then(|| self.leases.hold(live.task_id(), until));
                     if lease == LeaseChange::Queue {
                         self.backlog.store(true, Ordering::Relaxed);
                     }

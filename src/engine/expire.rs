@@ -19,7 +19,12 @@ impl Engine {
     pub async fn expire(self: &Arc<Self>) -> Result<usize, Refusal> {
         let overdue = self.store.overdue(AT_ONCE).await?;
         for row in &overdue {
-            self.expire_one(row).await?;
+            match self.expire_one(row).await {
+                Err(Refusal::Unavailable) => return Err(Refusal::Unavailable),
+                // One that cannot be read must not keep all others, and every takeover, waiting.
+                Err(error) => tracing::error!(request = %row.asked.request_id, %error, "a request could not be closed"),
+                Ok(()) => {}
+            }
         }
         Ok(overdue.len())
     }

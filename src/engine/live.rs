@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
+use super::Flight;
+use super::lease::Lease;
 use crate::store::CommitError;
 use crate::task::change::{
     Change, Committed, Counters, Guard, IdempotencyRow, Journal, LeaseChange, TaskChange, TaskRow,
@@ -31,14 +33,16 @@ pub(super) struct Live {
     pub guard: Option<Guard>,
     /// How many of the items are committed.
     pub committed: usize,
-    /// Requests whose decisions take effect with the next commit.
-    pub resumed: Vec<RequestId>,
     /// Goes into the next commit.
     pub idempotency: Option<IdempotencyRow>,
     /// Who waits for the next commit: the operation that this is the effect of. Told once.
     pub door: Option<oneshot::Sender<Result<Committed, CommitError>>>,
     /// Attempts that this process made and that ended without an answer: what went wrong.
     pub unknown: BTreeMap<CallId, String>,
+    /// Calls whose answer is pushed and not durable: nobody else may ask what became of them.
+    pub flights: Vec<Flight>,
+    /// The hold on the task, once it is taken.
+    pub lease: Option<Lease>,
     /// The right to run in this process; without one the task is queued at its next effect.
     pub slot: Option<OwnedSemaphorePermit>,
 }
@@ -54,10 +58,11 @@ impl Live {
             now: journal.now,
             guard: None,
             committed,
-            resumed: Vec::new(),
             idempotency: None,
             door: None,
             unknown: BTreeMap::new(),
+            flights: Vec::new(),
+            lease: None,
             slot: None,
         }
     }
@@ -70,7 +75,6 @@ impl Live {
         self.row = journal.row;
         self.items = journal.items;
         self.now = journal.now;
-        self.resumed.clear();
         for result in in_hand {
             self.settle(result);
         }
@@ -178,9 +182,14 @@ impl Live {
                 last_seq: self.row.last_seq,
                 lease,
             }],
-            resumed: self.resumed.clone(),
+            resumed: self.resumed(),
             idempotency: self.idempotency.clone(),
         }
+    }
+
+    /// Requests whose decisions take effect with the next commit: nothing of the turn is asked any more.
+    fn resumed(&self) -> Vec<RequestId> {
+        if self.progress.open.is_empty() { self.progress.responded.clone() } else { Vec::new() }
     }
 
     fn counters(&self, facts: &[Fact]) -> Counters {
@@ -214,11 +223,16 @@ impl Live {
         for item in self.items.iter_mut().skip(self.committed) {
             item.at = done.at;
         }
+        let pushed = self.items.get(self.committed..).unwrap_or_default();
+        self.progress.committed(pushed.iter().map(|item| &item.fact), done.at);
         self.committed = self.items.len();
         self.now = done.at;
+        for request in self.resumed() {
+            self.progress.responded.retain(|known| *known != request);
+        }
         self.guard = None;
-        self.resumed.clear();
         self.idempotency = None;
+        self.flights.clear();
     }
 
     /// What the driver knows and the journal does not. An attempt may still be running until its lease (`grace`) and its

@@ -5,6 +5,7 @@ mod ask;
 mod decide;
 mod drive;
 mod expire;
+mod lease;
 mod live;
 mod moves;
 mod overtaken;
@@ -22,6 +23,7 @@ use tokio_util::task::TaskTracker;
 
 use serde_json::Value;
 
+use self::lease::Leases;
 use self::live::Live;
 use crate::agent::Agents;
 use crate::model::ModelClient;
@@ -255,8 +257,8 @@ pub struct Engine {
     replica: String,
     /// Rights to run.
     slots: Arc<Semaphore>,
-    /// Until when each lease of this process lasts, by the clock that counts suspended time.
-    leases: Held<BTreeMap<TaskId, Duration>>,
+    /// What this process drives.
+    leases: Arc<Leases>,
     /// Calls that are out.
     in_flight: Arc<Held<BTreeSet<CallId>>>,
     /// Drivers.
@@ -293,7 +295,7 @@ impl Engine {
             slots: Arc::new(Semaphore::new(parts.settings.max_running)),
             settings: parts.settings,
             replica,
-            leases: Held::default(),
+            leases: Arc::default(),
             in_flight: Arc::default(),
             drivers: TaskTracker::new(),
             backlog: AtomicBool::new(false),

@@ -11,7 +11,7 @@ use crate::task::id::{ChangeId, RequestId, TaskId};
 use crate::task::item::{CloseReason, Fact, Outcome, Usage};
 use crate::task::status::TaskStatus;
 use crate::task::time::Time;
-use crate::task::turn::UNKNOWN;
+use crate::task::turn::Standing;
 
 impl Engine {
     /// Creates a task and begins to drive it; returns once it is stored.
@@ -81,16 +81,12 @@ impl Engine {
                 TaskStatus::Paused if !message.supersede => return Err(conflict(ConflictCode::TaskPaused)),
                 TaskStatus::Paused | TaskStatus::Completed | TaskStatus::Failed | TaskStatus::Canceled => {}
             }
-            let paused = live.row.status == TaskStatus::Paused;
+            let failed = live.row.status == TaskStatus::Failed;
             live.withdraw_open(CloseReason::Superseded);
             live.push(Fact::TaskStatus { status: TaskStatus::Running, error: None, output: None });
-            if paused {
-                close_calls(
-                    &mut live,
-                    Outcome::Withdrawn,
-                    "The user went on with another message; this call was not run.",
-                );
-            }
+            // What a failed task had started is asked about first.
+            let text = "The user went on with another message; this call was not run.";
+            close_calls(&mut live, |standing| !failed || standing.attempts == 0, Outcome::Withdrawn, text);
             live.push(Fact::UserMessage {
                 items: message.items.clone(),
                 user_context: message.user_context.clone(),
@@ -146,7 +142,7 @@ impl Engine {
                 TaskStatus::Running | TaskStatus::Paused => {}
             }
             live.withdraw_open(CloseReason::Canceled);
-            close_calls(&mut live, Outcome::Canceled, "The task was canceled; this call was not run.");
+            close_calls(&mut live, |_| true, Outcome::Canceled, "The task was canceled; this call was not run.");
             live.push(Fact::TaskStatus { status: TaskStatus::Canceled, error: None, output: None });
             live.idempotency = key.as_ref().map(|key| key.row(caller, &live, None));
             let change = live.change(ChangeId(self.ids.fresh()), LeaseChange::Park { wake_in: None });
@@ -240,14 +236,16 @@ enum Move {
     Retry,
 }
 
-/// Gives every call without a result one: `unknown` if it had started.
-fn close_calls(live: &mut Live, outcome: Outcome, text: &str) {
-    let open: Vec<_> =
-        live.progress.unfinished().map(|standing| (standing.call.tool_call_id, standing.attempts > 0)).collect();
-    let closed = open.into_iter().map(|(id, started)| {
-        if started { (id, Outcome::Unknown, UNKNOWN.to_owned()) } else { (id, outcome, text.to_owned()) }
-    });
-    Engine::refuse(live, closed.collect());
+/// Gives these calls without a result one: `unknown` if it had started, what a human had said, or else `outcome`.
+fn close_calls(live: &mut Live, which: impl Fn(&Standing) -> bool, outcome: Outcome, text: &str) {
+    let open = live.progress.unfinished().filter(|standing| which(standing)).map(Standing::canceled);
+    let closed = open.map(
+        |(id, given, why)| {
+            if given == Outcome::Canceled { (id, outcome, text.to_owned()) } else { (id, given, why) }
+        },
+    );
+    let closed = closed.collect();
+    Engine::refuse(live, closed);
 }
 
 /// The row of a task that is not stored yet.

@@ -9,7 +9,7 @@ use crate::store::CommitError;
 use crate::task::change::{Journal, LeaseChange};
 use crate::task::failure::{Failure, FailureCode};
 use crate::task::id::{ChangeId, TaskId};
-use crate::task::item::{Fact, Outcome};
+use crate::task::item::{CloseReason, Fact, Outcome};
 use crate::task::status::TaskStatus;
 
 impl Engine {
@@ -28,9 +28,10 @@ impl Engine {
             if !live.unsaved() {
                 return Stop::Lost;
             }
-            // Not ours any more, but a result is in hand. If it reopened the task, any worker may go on with it.
-            let reopened = live.row.status != TaskStatus::Running && live.progress.status == Some(TaskStatus::Running);
-            let lease = if reopened { LeaseChange::Queue } else { LeaseChange::Keep };
+            // Not ours any more, but a result is in hand. If nobody drives the task (it may be parked until this very
+            // attempt is over, or paused for the question about it), any worker may go on with it now.
+            let idle = live.row.lease_owner.is_none() && live.progress.status == Some(TaskStatus::Running);
+            let lease = if idle { LeaseChange::Queue } else { LeaseChange::Keep };
             match self.store.commit(live.change(ChangeId(self.ids.fresh()), lease)).await {
                 Ok(done) => {
                     live.saved(done);
@@ -62,6 +63,7 @@ impl Engine {
         live.reread(journal);
         let ours = live.row.lease_owner.as_deref() == Some(self.replica.as_str());
         if ours && live.progress.status == Some(TaskStatus::Running) {
+            live.withdraw_open(CloseReason::Canceled);
             let failure = Failure::new(FailureCode::Integrity, "What came next could not be stored.");
             live.push(Fact::TaskStatus { status: TaskStatus::Failed, error: Some(failure), output: None });
         }

@@ -206,17 +206,20 @@ impl Engine {
             return Ok(());
         }
         self.save(live, self.take()).await?;
-        let flights: Vec<_> = attempts.iter().map(|(_, call)| self.takes_off(call.call_id)).collect();
-        let mine = self.leases.lock().get(&live.task_id()).is_some_and(|until| self.clock.uptime() < *until);
-        if !mine {
+        live.flights = attempts.iter().map(|(_, call)| self.takes_off(call.call_id)).collect();
+        if !live.lease.as_ref().is_some_and(|lease| lease.lasts(self.clock.uptime())) {
             tracing::warn!(task = %live.task_id(), "the lease ran out before a call was sent; it was not sent");
             return Err(Stop::Lost);
         }
+        let began = self.clock.uptime();
         let answers = join_all(attempts.iter().map(|(tool, call)| tool.call(call))).await;
-        drop(flights);
+        // A long call counts as duration before the model is asked again.
+        live.now = live.now + self.clock.uptime().saturating_sub(began);
         for ((tool, call), answer) in attempts.iter().zip(answers) {
             Self::landed(live, call.call_id, tool.spec().name.clone(), answer);
         }
+        let unknown = &live.unknown;
+        live.flights.retain(|flight| !unknown.contains_key(&flight.call));
         Ok(())
     }
 
@@ -230,6 +233,7 @@ impl Engine {
                 return;
             }
         };
+        live.unknown.remove(&tool_call_id);
         live.push(Fact::ToolResult(ToolResult { tool_call_id, name, outcome, content: cleaned(content), http_status }));
     }
 

@@ -5,10 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::lease::Lease;
+use super::live::Live;
 use super::{Engine, Refusal};
-use crate::engine::live::Live;
 use crate::task::id::TaskId;
 
 /// How often the database is asked for work.
@@ -50,9 +53,24 @@ impl Engine {
     /// `Unavailable` when the database does not answer.
     pub async fn round(self: &Arc<Self>) -> Result<usize, Refusal> {
         self.expire().await?;
+        let drivers = self.claim().await?;
+        let count = drivers.len();
+        for driver in drivers {
+            self.drivers.spawn(driver);
+        }
+        Ok(count)
+    }
+
+    /// Claims what nobody drives, as much as there is room for. Each future drives one task until it waits, is over or
+    /// is not ours any more; one that is dropped lets go of its task, as a crash would.
+    ///
+    /// # Errors
+    /// `Unavailable` when the database does not answer.
+    pub async fn claim(self: &Arc<Self>) -> Result<Vec<BoxFuture<'static, ()>>, Refusal> {
         let free = i64::try_from(self.slots.available_permits()).unwrap_or(i64::MAX);
         if free == 0 {
-            return Ok(0);
+            self.backlog.store(true, Ordering::Relaxed);
+            return Ok(Vec::new());
         }
         let until = self.clock.uptime() + self.settings.lease;
         let claimed = self.store.claim(&self.replica, self.settings.lease, free).await?;
@@ -60,52 +78,40 @@ impl Engine {
         if i64::try_from(count).unwrap_or(i64::MAX) == free {
             self.backlog.store(true, Ordering::Relaxed);
         }
-        for task in claimed {
-            self.leases.lock().insert(task, until);
+        let take_over = |task| {
+            let lease = self.leases.hold(task, until);
             // Without a slot (a door took it meanwhile) the driver queues the task again at its next effect.
             let slot = Arc::clone(&self.slots).try_acquire_owned().ok();
-            let engine = Arc::clone(self);
-            self.drivers.spawn(async move { engine.take_over(task, slot).await });
-        }
-        Ok(count)
+            Arc::clone(self).take_over(task, lease, slot).boxed()
+        };
+        Ok(claimed.into_iter().map(take_over).collect())
     }
 
-    async fn take_over(self: Arc<Self>, task: TaskId, slot: Option<OwnedSemaphorePermit>) {
+    async fn take_over(self: Arc<Self>, task: TaskId, lease: Lease, slot: Option<OwnedSemaphorePermit>) {
         match self.store.journal(task).await {
-            Ok(Some(journal)) => {
+            // Somebody's answer may have taken it since.
+            Ok(Some(journal)) if journal.row.lease_owner.as_ref() == Some(&self.replica) => {
                 let mut live = Live::read(journal);
+                live.lease = Some(lease);
                 live.slot = slot;
                 self.drive(live).await;
             }
-            Ok(None) => {}
-            Err(error) => {
-                self.leases.lock().remove(&task);
-                tracing::warn!(%task, %error, "a task that was taken over could not be read");
-            }
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%task, %error, "a task that was taken over could not be read"),
         }
     }
 
     /// Renews the leases of this process. One that is not its own any more is forgotten, so that its driver sends
     /// nothing more.
     async fn renew(&self) {
-        let held: Vec<_> = self.leases.lock().keys().copied().collect();
+        let held = self.leases.all();
         if held.is_empty() {
             return;
         }
         let until = self.clock.uptime() + self.settings.lease;
-        match self.store.renew(&self.replica, self.settings.lease, &held).await {
-            Ok(kept) => {
-                let mut leases = self.leases.lock();
-                for task in held {
-                    if kept.contains(&task) {
-                        if let Some(known) = leases.get_mut(&task) {
-                            *known = until.max(*known);
-                        }
-                    } else {
-                        leases.remove(&task);
-                    }
-                }
-            }
+        let tasks: Vec<_> = held.iter().map(|(task, _)| *task).collect();
+        match self.store.renew(&self.replica, self.settings.lease, &tasks).await {
+            Ok(kept) => self.leases.renewed(&held, &kept, until),
             Err(error) => tracing::warn!(%error, "leases could not be renewed"),
         }
     }

@@ -9,7 +9,7 @@ use crate::task::change::{Change, Guard, IdempotencyRow, LeaseChange, TaskChange
 use crate::task::decision::{Action, Decision};
 use crate::task::id::{RequestId, TaskId};
 use crate::task::item::Fact;
-use crate::task::request::{Asked, RequestKind};
+use crate::task::request::Asked;
 use crate::task::status::{RequestStatus, TaskStatus};
 
 /// A change that is ready to be written.
@@ -313,7 +313,7 @@ impl Rows {
             seq,
             kind: asked.kind.as_str(),
             status: RequestStatus::Pending,
-            required: required(asked),
+            required: asked.required().into(),
             call_id: call.map(|call| call.tool_call_id.0),
             expires_in: asked.terms.expires_in.map(micros),
         });
@@ -416,14 +416,6 @@ impl Rows {
     /// Whether sending it twice cannot write it twice: some row of it is fenced.
     pub(super) fn fenced(&self) -> bool {
         self.tasks.iter().any(|line| line.guard != ANY)
-    }
-}
-
-/// How many have to agree: only an approval and a reconcile's retry count, any other answer is one person's.
-fn required(asked: &Asked) -> i64 {
-    match asked.kind {
-        RequestKind::Approval | RequestKind::Reconcile => asked.terms.approvers.required.into(),
-        RequestKind::Guidance | RequestKind::Credentials | RequestKind::Confirmation | RequestKind::ExternalResult => 1,
     }
 }
 

@@ -125,6 +125,18 @@ impl Asked {
         self.pending_tool_calls.iter().filter(|call| call.needs_decision)
     }
 
+    /// How many have to agree: only an approval and a reconcile's retry count, any other answer is one person's.
+    #[must_use]
+    pub fn required(&self) -> u32 {
+        match self.kind {
+            RequestKind::Approval | RequestKind::Reconcile => self.terms.approvers.required,
+            RequestKind::Guidance
+            | RequestKind::Credentials
+            | RequestKind::Confirmation
+            | RequestKind::ExternalResult => 1,
+        }
+    }
+
     /// The answers this question takes, whoever gives them. A rule's `allow` narrows those of an approval only.
     #[must_use]
     pub fn actions(&self) -> Vec<Action> {

@@ -262,6 +262,24 @@ impl Progress {
         }
     }
 
+    /// These facts, the last ones applied, are committed: their moment is the database's, not the one they were made at.
+    pub fn committed<'f>(&mut self, facts: impl Iterator<Item = &'f Fact>, at: Time) {
+        for fact in facts {
+            if let Fact::TaskStatus { .. } | Fact::UserMessage { .. } = fact {
+                self.running_since = self.running_since.map(|_| at);
+            }
+            if let Fact::ToolStarted { tool_call_id, .. } = fact
+                && let Some(standing) = self.call_mut(*tool_call_id)
+                && let Some(start) = &mut standing.start
+            {
+                start.at = at;
+                if let Phase::Started(known) = &mut standing.phase {
+                    known.at = at;
+                }
+            }
+        }
+    }
+
     fn call_mut(&mut self, id: CallId) -> Option<&mut Standing> {
         self.calls.iter_mut().find(|standing| standing.call.tool_call_id == id)
     }
@@ -362,7 +380,7 @@ impl Progress {
             Action::Approve | Action::Retry => {
                 let by = open.approvals.entry(id).or_default();
                 by.push(decision.by.clone());
-                let required = open.asked.terms.approvers.required;
+                let required = open.asked.required();
                 let enough = decision.closes || u32::try_from(by.len()).unwrap_or(u32::MAX) >= required;
                 let shown = open.asked.own_calls().find(|call| call.tool_call_id == id);
                 enough.then(|| {
@@ -422,6 +440,11 @@ impl Progress {
                     Outcome::Expired,
                     "Nobody decided in time, so this call was not run. No human has said no to it.".to_owned(),
                 ),
+                // Nothing is known yet: a failed task that goes on asks again. (What ends for good gives it a result.)
+                (CloseReason::Canceled, RequestKind::Reconcile) => match standing.start.clone() {
+                    Some(start) => Phase::Started(start),
+                    None => Phase::New,
+                },
                 (_, RequestKind::Reconcile) => Phase::Refused(Outcome::Unknown, UNKNOWN.to_owned()),
                 (CloseReason::Superseded | CloseReason::Canceled | CloseReason::AnsweredLate, _) => {
                     Phase::Refused(Outcome::Withdrawn, "This call was withdrawn before anybody decided.".to_owned())

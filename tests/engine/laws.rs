@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use holdpoint::task::decision::Action;
 use holdpoint::task::id::{CallId, RequestId};
 use holdpoint::task::item::{Fact, Item};
-use holdpoint::task::request::RequestKind;
 use holdpoint::task::tool_spec::Effect;
 use holdpoint::task::verdict::Verdict;
 
@@ -44,8 +43,7 @@ pub fn check(journal: &[Item]) {
                 }
             }
             Fact::InterventionRequested(asked) => {
-                let n = if asked.kind == RequestKind::Approval { asked.terms.approvers.required } else { 1 };
-                required.insert(asked.request_id, n);
+                required.insert(asked.request_id, asked.required());
             }
             Fact::Decision { request_id, decision } => {
                 for (id, answer) in &decision.decisions {

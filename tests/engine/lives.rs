@@ -401,7 +401,7 @@ impl World {
         let by = format!("person {}", open.approvals.values().map(Vec::len).max().unwrap_or(0));
         let enough = open.asked.own_calls().all(|call| {
             let so_far = open.approvals.get(&call.tool_call_id).map_or(0, Vec::len) + 1;
-            reconcile || so_far >= asked.terms.approvers.required as usize
+            so_far >= asked.required() as usize || action == Action::Respond
         });
         let rejected = action == Action::Reject;
         let then = rejected.then_some(if reconcile { Then::Continue } else { asked.terms.on_reject });

@@ -1,4 +1,9 @@
 //! The loop and its laws.
 
+mod attacks;
+mod cost;
 mod laws;
 mod lives;
+mod questions;
+mod stage;
+mod takeover;

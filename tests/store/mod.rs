@@ -3,7 +3,7 @@
 mod claim;
 mod commit;
 mod contention;
-mod house;
+pub(crate) mod house;
 mod loss;
 mod open;
 mod reads;

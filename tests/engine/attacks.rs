@@ -1,0 +1,234 @@
+//! Processes that panic, hang, go down or come back with another configuration while a task is under way.
+
+use holdpoint::engine::{NewMessage, Refusal};
+use holdpoint::task::decision::Action;
+use holdpoint::task::failure::FailureCode;
+use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::request::RequestKind;
+use holdpoint::task::status::TaskStatus;
+
+use super::stage::{Stage, alice, go, outcomes, turn, whole};
+use crate::store::house::both;
+
+const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
+const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
+
+#[expect(clippy::disallowed_methods, reason = "a driver of a process that ends with the test")]
+fn spawn(driver: impl Future<Output = ()> + Send + 'static) -> tokio::task::JoinHandle<()> {
+    tokio::spawn(driver)
+}
+
+both! {
+    async fn a_panic_in_the_model_loses_neither_the_task_nor_the_slot(house) {
+        let stage = Stage::set(house, SMALL).await;
+        stage.script(|_| panic!("the model's client has a bug"));
+        let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+        let engine = stage.engine(1);
+        for _ in 0..2 {
+            for driver in engine.claim().await.unwrap() {
+                assert!(spawn(driver).await.unwrap_err().is_panic());
+            }
+            stage.later();
+        }
+        stage.script(|_| Ok(turn(&[])));
+        let drivers = engine.claim().await.unwrap();
+        assert_eq!(drivers.len(), 1, "the only slot is free again");
+        for driver in drivers {
+            driver.await;
+        }
+        assert_eq!(stage.status(task).await, TaskStatus::Completed);
+    }
+
+    async fn the_fifth_takeover_without_progress_ends_the_task_and_a_retry_begins_anew(house) {
+        let stage = Stage::set(house, SMALL).await;
+        stage.script(|_| panic!("the model's client has a bug"));
+        let door = stage.engine(0);
+        let task = door.create(&alice(), go(), None).await.unwrap().task_id;
+        let engine = stage.engine(1);
+        // The first claim is of a queued task, no takeover; the fifth takeover does not ask the model again.
+        for attempt in 0..6 {
+            for driver in engine.claim().await.unwrap() {
+                assert_eq!(spawn(driver).await.is_err(), attempt < 5, "{attempt}");
+            }
+            stage.later();
+        }
+        let row = stage.journal(task).await.row;
+        assert_eq!(row.status, TaskStatus::Failed);
+        assert_eq!(row.error.unwrap().code, FailureCode::NoProgress);
+        stage.script(|_| Ok(turn(&[])));
+        door.retry(&alice(), task, None).await.unwrap();
+        stage.finish(task).await;
+        assert_eq!(stage.status(task).await, TaskStatus::Completed);
+    }
+
+    async fn a_result_in_hand_moves_a_task_that_somebody_else_had_parked_or_paused_for_it(house) {
+        let stage = Stage::set(house, SMALL).await;
+        let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+        stage.tool.close();
+        let slow = stage.engine(1).claim().await.unwrap().into_iter().map(spawn).collect::<Vec<_>>();
+        stage.tool.reached(1).await;
+        // Its lease is over, its call may still be running.
+        stage.house.forward(std::time::Duration::from_secs(31));
+        let other = stage.engine(1);
+        for driver in other.claim().await.unwrap() {
+            driver.await;
+        }
+        assert!(other.claim().await.unwrap().is_empty(), "nothing to do but wait");
+        stage.tool.open();
+        for driver in slow {
+            driver.await.unwrap();
+        }
+        let drivers = other.claim().await.unwrap();
+        assert_eq!(drivers.len(), 1, "the answer is there, so there is no reason to wait: {:#?}", stage.journal(task).await);
+        for driver in drivers {
+            driver.await;
+        }
+        assert_eq!(stage.status(task).await, TaskStatus::Completed);
+        assert_eq!((stage.executions(task, "/refund"), outcomes(&stage.journal(task).await)), (1, vec![Outcome::Succeeded]));
+    }
+
+    async fn going_down_while_a_call_is_out_keeps_its_result(house) {
+        let stage = Stage::set(house, SMALL).await;
+        stage.tool.close();
+        let engine = stage.engine(1);
+        let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
+        stage.tool.reached(1).await;
+        engine.shut_down(std::time::Duration::ZERO).await;
+        stage.tool.open();
+        while outcomes(&stage.journal(task).await).is_empty() {
+            tokio::task::yield_now().await;
+        }
+        stage.finish(task).await;
+        let journal = stage.journal(task).await;
+        assert!(!journal.items.iter().any(|item| matches!(item.fact, Fact::InterventionRequested(_))), "nobody is asked");
+        assert_eq!((stage.executions(task, "/refund"), outcomes(&journal)), (1, vec![Outcome::Succeeded]));
+    }
+
+    async fn more_tasks_than_there_is_room_for_all_end(house) {
+        let stage = Stage::set(house, SMALL).await;
+        let engine = stage.engine(2);
+        let caller = alice();
+        let accepted = (0..20).map(|_| engine.create(&caller, go(), None));
+        let tasks: Vec<_> = futures_util::future::try_join_all(accepted).await.unwrap();
+        for task in &tasks {
+            while stage.status(task.task_id).await == TaskStatus::Running {
+                engine.round().await.unwrap();
+            }
+            assert_eq!(stage.status(task.task_id).await, TaskStatus::Completed);
+            assert_eq!(stage.executions(task.task_id, "/refund"), 1);
+        }
+    }
+
+    async fn an_agent_that_is_gone_fails_the_task_but_what_is_canceled_is_canceled(house) {
+        let mut stage = Stage::set(house, LARGE).await;
+        stage.configure(|yaml| yaml.replace("decide: hold,", "decide: hold, on_expiry: cancel,"));
+        let (approved, expired) = (stage.held().await, stage.held().await);
+        stage.configure(|yaml| yaml.replace("  billing:", "  other:"));
+        let door = stage.engine(0);
+        let [(request, RequestKind::Approval)] = stage.open(approved).await[..] else { panic!("one is open") };
+        // With its agent its tools are gone: what was asked about does not exist any more.
+        let answered = door.decide(&alice(), request, whole(Action::Approve, None), None).await;
+        assert_eq!(answered, Err(Refusal::Withdrawn(request)));
+        stage.house.forward(std::time::Duration::from_hours(25));
+        door.expire().await.unwrap();
+        for (task, end) in [(approved, TaskStatus::Failed), (expired, TaskStatus::Canceled)] {
+            let row = stage.journal(task).await.row;
+            assert_eq!((row.status, row.open_requests, row.busy), (end, 0, 0));
+            let code = row.error.map(|error| error.code);
+            assert_eq!(code, (end == TaskStatus::Failed).then_some(FailureCode::Configuration));
+        }
+        assert!(stage.tool.ledger().is_empty());
+    }
+
+    async fn what_was_approved_before_a_task_failed_does_not_run_after_another_message(house) {
+        let mut stage = Stage::set(house, LARGE).await;
+        let (door, whole_yaml) = (stage.engine(0), stage.yaml());
+        let tasks = [stage.held().await, stage.held().await];
+        for task in tasks {
+            stage.answer_all(&door, task).await;
+        }
+        stage.configure(|yaml| yaml.replace("  billing:", "  other:"));
+        for driver in stage.engine(4).claim().await.unwrap() {
+            driver.await;
+        }
+        stage.configure(|_| whole_yaml.clone());
+        let [spoken, retried] = tasks;
+        let message = NewMessage { items: go().items, user_context: None, supersede: false };
+        assert_eq!(stage.status(spoken).await, TaskStatus::Failed);
+        door.message(&alice(), spoken, message, None).await.unwrap();
+        door.retry(&alice(), retried, None).await.unwrap();
+        stage.finish(spoken).await;
+        stage.finish(retried).await;
+        assert_eq!((stage.executions(spoken, "/refund"), outcomes(&stage.journal(spoken).await)), (0, vec![Outcome::Withdrawn]));
+        assert_eq!((stage.executions(retried, "/refund"), outcomes(&stage.journal(retried).await)), (1, vec![Outcome::Succeeded]));
+    }
+
+    async fn a_tool_that_is_gone_after_the_approval_is_a_result(house) {
+        let mut stage = Stage::set(house, LARGE).await;
+        let task = stage.held().await;
+        stage.answer_all(&stage.engine(0), task).await;
+        stage.configure(|yaml| yaml.replace("tools: [lookup, tag, refund, forbidden]", "tools: [lookup, tag, forbidden]"));
+        stage.finish(task).await;
+        let journal = stage.journal(task).await;
+        assert_eq!((journal.row.status, outcomes(&journal)), (TaskStatus::Completed, vec![Outcome::Invalid]));
+        assert_eq!(stage.executions(task, "/refund"), 0);
+    }
+
+    async fn a_limit_that_is_raised_lets_a_retry_go_on(house) {
+        let mut stage = Stage::set(house, SMALL).await;
+        let unlimited = stage.yaml();
+        stage.configure(|yaml| yaml.replace("model: main,", "model: main, limits: { max_model_calls: 1 },"));
+        let door = stage.engine(0);
+        let task = door.create(&alice(), go(), None).await.unwrap().task_id;
+        stage.finish(task).await;
+        let error = stage.journal(task).await.row.error.unwrap();
+        assert_eq!((error.code, error.limit.as_deref()), (FailureCode::LimitReached, Some("max_model_calls")));
+        door.retry(&alice(), task, None).await.unwrap();
+        stage.finish(task).await;
+        assert_eq!(stage.status(task).await, TaskStatus::Failed, "the limit still stands");
+        stage.configure(|_| unlimited.clone());
+        stage.engine(0).retry(&alice(), task, None).await.unwrap();
+        stage.finish(task).await;
+        assert_eq!(stage.status(task).await, TaskStatus::Completed);
+        assert_eq!(stage.executions(task, "/refund"), 1, "no finished call runs again");
+    }
+
+    async fn a_long_call_counts_as_duration_before_the_model_is_asked_again(house) {
+        let mut stage = Stage::set(house, SMALL).await;
+        stage.configure(|yaml| yaml.replace("model: main,", "model: main, limits: { max_duration: 10m },"));
+        let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+        stage.tool.close();
+        let drivers = stage.engine(1).claim().await.unwrap().into_iter().map(spawn).collect::<Vec<_>>();
+        stage.tool.reached(1).await;
+        stage.house.forward(std::time::Duration::from_mins(11));
+        stage.tool.open();
+        for driver in drivers {
+            driver.await.unwrap();
+        }
+        let error = stage.journal(task).await.row.error.unwrap();
+        assert_eq!((error.code, error.limit.as_deref()), (FailureCode::LimitReached, Some("max_duration")));
+    }
+
+    async fn the_clock_of_a_process_does_not_count_as_duration(house) {
+        // On Postgres this process's clock is years behind the database's.
+        let stage = Stage::set(house, SMALL).await;
+        let engine = stage.engine(1);
+        let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
+        while stage.status(task).await == TaskStatus::Running {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(stage.status(task).await, TaskStatus::Completed);
+    }
+
+    async fn waiting_for_a_human_is_not_duration(house) {
+        let mut stage = Stage::set(house, LARGE).await;
+        stage.configure(|yaml| yaml.replace("model: main,", "model: main, limits: { max_duration: 10m },"));
+        let task = stage.held().await;
+        stage.house.forward(std::time::Duration::from_hours(2));
+        stage.answer_all(&stage.engine(0), task).await;
+        for driver in stage.engine(1).claim().await.unwrap() {
+            driver.await;
+        }
+        assert_eq!(stage.status(task).await, TaskStatus::Completed);
+    }
+}

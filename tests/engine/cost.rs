@@ -1,0 +1,73 @@
+//! What a cycle (task → held → approved → completed) costs: counted on Postgres, not timed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use futures_util::future::join_all;
+use holdpoint::engine::Engine;
+use holdpoint::task::decision::Action;
+use holdpoint::task::id::TaskId;
+use holdpoint::task::status::TaskStatus;
+
+use super::stage::{Stage, alice, go, whole};
+use crate::store::house::House;
+
+/// Waits until the task has that status, told by the store.
+async fn until(stage: &Stage, task: TaskId, status: TaskStatus) {
+    let mut news = stage.house.store.watch(task);
+    while stage.status(task).await != status {
+        news.changed().await.unwrap();
+    }
+}
+
+async fn cycle(stage: &Stage, engine: &Arc<Engine>) {
+    let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
+    until(stage, task, TaskStatus::Paused).await;
+    let [(request, _)] = stage.open(task).await[..] else { panic!("one is open") };
+    engine.decide(&alice(), request, whole(Action::Approve, None), None).await.unwrap();
+    until(stage, task, TaskStatus::Completed).await;
+}
+
+/// Statements that the committer sent, and transactions that the journal's rows name.
+struct Counted {
+    statements: usize,
+    transactions: i64,
+}
+
+async fn counted(clients: usize, cycles: usize) -> Counted {
+    let house = House::postgres().await;
+    let statements = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&statements);
+    house.store.observe_batches(move |_| {
+        counter.fetch_add(1, Ordering::Relaxed);
+    });
+    let stage = Stage::set(house, &[("refund", r#"{"order":1,"amount":120}"#)]).await;
+    // Room enough that nothing is queued: no worker runs here.
+    let engine = stage.engine(256);
+    join_all((0..clients).map(|_| async {
+        for _ in 0..cycles {
+            cycle(&stage, &engine).await;
+        }
+    }))
+    .await;
+    assert_eq!(stage.tool.ledger().len(), clients * cycles);
+    let transactions = stage.house.number("select count(distinct xmin::text) from agent_task_item").await;
+    Counted { statements: statements.load(Ordering::Relaxed), transactions }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cycle_of_one_client_is_five_commits_at_most() {
+    let counted = counted(1, 10).await;
+    assert!(counted.statements <= 50 && counted.transactions <= 50, "{} {}", counted.statements, counted.transactions);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cycles_of_sixty_four_clients_share_their_commits() {
+    let counted = counted(64, 4).await;
+    assert!(
+        counted.statements < 2 * 64 * 4 && counted.transactions < 2 * 64 * 4,
+        "{} {}",
+        counted.statements,
+        counted.transactions
+    );
+}

@@ -1,0 +1,195 @@
+//! Several questions in one turn, several people for one answer, and calls of which nobody knows what became of them.
+
+use std::time::Duration;
+
+use holdpoint::engine::Refusal;
+use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::id::{RequestId, TaskId};
+use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::request::RequestKind;
+use holdpoint::task::status::{RequestStatus, TaskStatus};
+use serde_json::Value;
+
+use super::stage::{Stage, alice, go, outcomes, person, rejects, whole};
+use crate::store::house::{House, both};
+
+/// Two calls that are held under different terms.
+const BOTH: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#), ("forbidden", "{}")];
+const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
+
+/// A task with one question for alice and one, with `terms`, for bob.
+async fn two_questions(house: House, terms: &str) -> (Stage, TaskId, RequestId, RequestId) {
+    let mut stage = Stage::set(house, BOTH).await;
+    let rule = format!("decide: hold, approvers: {{ users: [bob] }}, {terms}");
+    stage.configure(|yaml| yaml.replace("decide: deny, reason: Not this one.", &rule));
+    let task = stage.held().await;
+    let [(first, _), (second, _)] = stage.open(task).await[..] else { panic!("two are open") };
+    (stage, task, first, second)
+}
+
+async fn statuses(stage: &Stage, requests: [RequestId; 2]) -> [RequestStatus; 2] {
+    let [first, second] = requests;
+    let status = async |id| stage.house.store.request(id).await.unwrap().unwrap().status;
+    [status(first).await, status(second).await]
+}
+
+/// The types of the items after the last question.
+async fn since_asked(stage: &Stage, task: TaskId) -> Vec<&'static str> {
+    let items = stage.journal(task).await.items;
+    let asked = items.iter().rposition(|item| matches!(item.fact, Fact::InterventionRequested(_))).unwrap();
+    items[asked + 2..].iter().map(|item| item.fact.type_name()).collect()
+}
+
+/// A task that paused because nobody knows what became of its refund.
+async fn doubtful(house: House, approvers: &str) -> (Stage, TaskId, RequestId) {
+    let mut stage = Stage::set(house, LARGE).await;
+    stage.configure(|yaml| yaml.replace("{ owner: true }", approvers));
+    stage.tool.answers(502, "");
+    let task = stage.held().await;
+    let door = stage.engine(0);
+    let [(request, RequestKind::Approval)] = stage.open(task).await[..] else { panic!("one is open") };
+    for user in ["alice", "bob"] {
+        if stage.status(task).await == TaskStatus::Paused {
+            door.decide(&person(user), request, whole(Action::Approve, None), None).await.unwrap();
+        }
+    }
+    stage.run().await;
+    stage.tool.answers(200, "paid");
+    let [(doubt, RequestKind::Reconcile)] = stage.open(task).await[..] else { panic!("a reconcile is open") };
+    (stage, task, doubt)
+}
+
+both! {
+    async fn one_approved_and_one_rejected_with_continue(house) {
+        let (stage, task, first, second) = two_questions(house, "expires_in: 24h").await;
+        let door = stage.engine(0);
+        door.decide(&person("bob"), second, rejects(Then::Continue), None).await.unwrap();
+        assert_eq!(stage.status(task).await, TaskStatus::Paused, "the other one is open");
+        assert_eq!(since_asked(&stage, task).await, ["decision", "tool_result"]);
+        assert_eq!(statuses(&stage, [first, second]).await, [RequestStatus::Pending, RequestStatus::Responded]);
+        door.decide(&alice(), first, whole(Action::Approve, None), None).await.unwrap();
+        assert_eq!(statuses(&stage, [first, second]).await, [RequestStatus::Resumed; 2]);
+        stage.run().await;
+        assert_eq!(since_asked(&stage, task).await, [
+            "decision", "tool_result", "decision", "task_status", "tool_started", "tool_result", "assistant_message", "task_status",
+        ]);
+        assert_eq!(stage.executions(task, "/refund") + stage.executions(task, "/forbidden"), 1);
+    }
+
+    async fn one_approved_and_one_rejected_with_cancel(house) {
+        let (stage, task, first, second) = two_questions(house, "expires_in: 24h").await;
+        let door = stage.engine(0);
+        door.decide(&alice(), first, whole(Action::Approve, None), None).await.unwrap();
+        assert!(stage.engine(1).claim().await.unwrap().is_empty(), "nothing of a turn runs while a question is open");
+        door.decide(&person("bob"), second, rejects(Then::Cancel), None).await.unwrap();
+        assert_eq!(since_asked(&stage, task).await, ["decision", "decision", "tool_result", "tool_result", "task_status"]);
+        let journal = stage.journal(task).await;
+        assert_eq!(outcomes(&journal), [Outcome::Canceled, Outcome::Rejected]);
+        assert_eq!((journal.row.status, journal.row.open_requests), (TaskStatus::Canceled, 0));
+        assert_eq!(statuses(&stage, [first, second]).await, [RequestStatus::Resumed; 2]);
+        assert_eq!(stage.tool.ledger().len(), 0);
+    }
+
+    async fn what_was_answered_when_a_task_is_canceled_is_resumed(house) {
+        let (stage, task, first, second) = two_questions(house, "expires_in: 24h").await;
+        let door = stage.engine(0);
+        door.decide(&alice(), first, whole(Action::Approve, None), None).await.unwrap();
+        door.cancel(&alice(), task, None).await.unwrap();
+        assert_eq!(statuses(&stage, [first, second]).await, [RequestStatus::Resumed, RequestStatus::Withdrawn]);
+        assert_eq!(outcomes(&stage.journal(task).await), [Outcome::Canceled; 2]);
+    }
+
+    async fn one_expires_while_the_other_is_open(house) {
+        let (stage, task, first, second) = two_questions(house, "expires_in: 1h").await;
+        let door = stage.engine(0);
+        stage.house.forward(Duration::from_hours(2));
+        let late = door.decide(&person("bob"), second, whole(Action::Approve, None), None).await;
+        assert_eq!(late, Err(Refusal::Expired(second)), "swept or not");
+        door.expire().await.unwrap();
+        assert_eq!(since_asked(&stage, task).await, ["request_closed", "tool_result"]);
+        assert_eq!(stage.status(task).await, TaskStatus::Paused);
+        door.decide(&alice(), first, whole(Action::Approve, None), None).await.unwrap();
+        stage.finish(task).await;
+        assert_eq!(outcomes(&stage.journal(task).await), [Outcome::Expired, Outcome::Succeeded]);
+        assert_eq!((stage.executions(task, "/refund"), stage.executions(task, "/forbidden")), (1, 0));
+    }
+
+    async fn one_whose_expiry_cancels_takes_the_other_along(house) {
+        let (stage, task, first, second) = two_questions(house, "expires_in: 1h, on_expiry: cancel").await;
+        let door = stage.engine(0);
+        stage.house.forward(Duration::from_hours(2));
+        door.expire().await.unwrap();
+        assert_eq!(stage.status(task).await, TaskStatus::Canceled);
+        assert_eq!(statuses(&stage, [first, second]).await, [RequestStatus::Withdrawn, RequestStatus::Expired]);
+        assert_eq!(outcomes(&stage.journal(task).await), [Outcome::Canceled; 2]);
+        let late = door.decide(&alice(), first, whole(Action::Approve, None), None).await;
+        assert_eq!(late, Err(Refusal::Withdrawn(first)));
+    }
+
+    async fn two_have_to_agree_and_they_are_two_people(house) {
+        let mut stage = Stage::set(house, LARGE).await;
+        stage.configure(|yaml| yaml.replace("{ owner: true }", "{ owner: true, users: [bob], required: 2 }"));
+        let task = stage.held().await;
+        let [(request, _)] = stage.open(task).await[..] else { panic!("one is open") };
+        let door = stage.engine(0);
+        door.decide(&alice(), request, whole(Action::Approve, None), None).await.unwrap();
+        for again in [Action::Approve, Action::Reject] {
+            let twice = door.decide(&alice(), request, whole(again, None), None).await;
+            assert_eq!(twice, Err(Refusal::AlreadyDecided(request)));
+        }
+        assert!(stage.engine(1).claim().await.unwrap().is_empty(), "one is not enough");
+        door.decide(&person("bob"), request, whole(Action::Approve, None), None).await.unwrap();
+        stage.run().await;
+        assert_eq!((stage.status(task).await, stage.executions(task, "/refund")), (TaskStatus::Completed, 1));
+        assert_eq!(stage.tool.ledger()[0].header("holdpoint-decided-by"), "alice,bob");
+    }
+
+    async fn a_retry_of_what_two_had_to_approve_takes_two(house) {
+        let (stage, task, doubt) = doubtful(house, "{ owner: true, users: [bob], required: 2 }").await;
+        let door = stage.engine(0);
+        door.decide(&alice(), doubt, whole(Action::Retry, None), None).await.unwrap();
+        assert!(stage.engine(1).claim().await.unwrap().is_empty(), "one is not enough");
+        let twice = door.decide(&alice(), doubt, whole(Action::Retry, None), None).await;
+        assert_eq!(twice, Err(Refusal::AlreadyDecided(doubt)));
+        door.decide(&person("bob"), doubt, whole(Action::Retry, None), None).await.unwrap();
+        stage.run().await;
+        assert_eq!((stage.status(task).await, stage.executions(task, "/refund")), (TaskStatus::Completed, 2));
+        let keys: Vec<_> = stage.tool.ledger().iter().map(|call| call.header("idempotency-key").to_owned()).collect();
+        assert_eq!(keys[0], keys[1], "the same key");
+    }
+
+    async fn what_became_of_a_call_may_be_said_by_one_person(house) {
+        let (stage, task, doubt) = doubtful(house, "{ owner: true, users: [bob], required: 2 }").await;
+        let door = stage.engine(0);
+        door.decide(&alice(), doubt, whole(Action::Retry, None), None).await.unwrap();
+        let paid = whole(Action::Respond, Some(Value::from("it was paid")));
+        door.decide(&person("bob"), doubt, paid, None).await.unwrap();
+        stage.run().await;
+        assert_eq!((stage.status(task).await, stage.executions(task, "/refund")), (TaskStatus::Completed, 1));
+        assert_eq!(outcomes(&stage.journal(task).await), [Outcome::Responded]);
+    }
+
+    async fn after_an_unknown_outcome_the_later_calls_wait(house) {
+        let stage = Stage::set(house, &[("refund", r#"{"order":1,"amount":5}"#), ("lookup", r#"{"order":1}"#)]).await;
+        stage.tool.answers(504, "");
+        let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+        stage.run().await;
+        assert_eq!((stage.executions(task, "/refund"), stage.executions(task, "/lookup")), (1, 0));
+        stage.tool.answers(200, "found");
+        stage.answer_all(&stage.engine(0), task).await;
+        stage.run().await;
+        assert_eq!(outcomes(&stage.journal(task).await), [Outcome::Responded, Outcome::Succeeded]);
+    }
+
+    async fn a_call_that_may_be_repeated_is_tried_three_times_and_then_failed(house) {
+        let stage = Stage::set(house, &[("tag", r#"{"text":"x"}"#)]).await;
+        stage.tool.answers(502, "");
+        let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+        stage.run().await;
+        let journal = stage.journal(task).await;
+        assert_eq!((journal.row.status, outcomes(&journal)), (TaskStatus::Completed, vec![Outcome::Failed]));
+        let keys: std::collections::BTreeSet<_> =
+            stage.tool.ledger().iter().map(|call| call.header("idempotency-key").to_owned()).collect();
+        assert_eq!((stage.executions(task, "/tag"), keys.len()), (3, 1));
+    }
+}

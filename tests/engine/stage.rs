@@ -1,0 +1,250 @@
+//! Engines without a worker of their own: a test holds the drivers, lets them run as far as it likes, and drops them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use holdpoint::agent::Agents;
+use holdpoint::app;
+use holdpoint::config::environment::Environment;
+use holdpoint::config::layers::Flags;
+use holdpoint::config::{self, Source};
+use holdpoint::engine::{Answer, AnswerBody, Engine, NewTask, Parts, Settings};
+use holdpoint::model::{self, AnswerCall, ModelClient, ModelError, Prompt};
+use holdpoint::net::Net;
+use holdpoint::people::{Caller, May};
+use holdpoint::policy::Policy;
+use holdpoint::task::change::Journal;
+use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::id::{RequestId, TaskId};
+use holdpoint::task::item::{Fact, FinishReason, Outcome, Part, PartType, Usage};
+use holdpoint::task::request::RequestKind;
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::turn::Progress;
+use holdpoint::tool::catalog::Catalog;
+use holdpoint::world::{Mistakes, RandomIds};
+use serde_json::Value;
+
+use crate::store::house::House;
+use crate::support::app::{ACCOUNTS, REFUNDS};
+use crate::support::tool::FakeTool;
+
+/// What the model answers, by how often it was asked in this task.
+pub type Script = Box<dyn Fn(u32) -> Result<model::Answer, ModelError> + Send + Sync>;
+
+/// A model in this process, which takes its time.
+pub struct StubModel(Mutex<Script>);
+
+#[async_trait]
+impl ModelClient for StubModel {
+    async fn answer(&self, prompt: &Prompt) -> Result<model::Answer, ModelError> {
+        tokio::task::yield_now().await;
+        let answer = (self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner))(prompt.turn);
+        tokio::task::yield_now().await;
+        answer
+    }
+}
+
+/// A turn of the model: text when there are no calls.
+pub fn turn(calls: &[(&str, &str)]) -> model::Answer {
+    let calls: Vec<_> = calls
+        .iter()
+        .map(|(name, arguments)| AnswerCall {
+            provider_id: "call_0".to_owned(),
+            name: (*name).to_owned(),
+            arguments_text: (*arguments).to_owned(),
+        })
+        .collect();
+    model::Answer {
+        text: calls.is_empty().then(|| "done".to_owned()),
+        finish_reason: if calls.is_empty() { FinishReason::Stop } else { FinishReason::ToolCalls },
+        calls,
+        usage: Usage::default(),
+        raw: Value::Null,
+    }
+}
+
+/// A database, a model and a tool; engines come and go.
+pub struct Stage {
+    pub house: House,
+    pub tool: FakeTool,
+    pub model: Arc<StubModel>,
+    yaml: String,
+}
+
+impl Stage {
+    /// The refund agent; the model makes these calls first, and is then done.
+    pub async fn set(house: House, calls: &'static [(&'static str, &'static str)]) -> Self {
+        let script: Script = Box::new(move |asked| Ok(turn(if asked == 1 { calls } else { &[] })));
+        let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS;
+        Self { house, tool: FakeTool::start().await, model: Arc::new(StubModel(Mutex::new(script))), yaml }
+    }
+
+    /// What the model answers from now on.
+    pub fn script(&self, script: impl Fn(u32) -> Result<model::Answer, ModelError> + Send + Sync + 'static) {
+        *self.model.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Box::new(script);
+    }
+
+    /// Engines that start from now on have another configuration.
+    pub fn configure(&mut self, change: impl Fn(&str) -> String) {
+        self.yaml = change(&self.yaml);
+    }
+
+    /// A process. With room for nothing it queues what it accepts.
+    pub fn engine(&self, max_running: usize) -> Arc<Engine> {
+        let yaml = self.yaml.replace("{model}", "http://127.0.0.1:9/v1").replace("{tool}", &self.tool.url);
+        let variables = [("MODEL_KEY", "sk-model-key-0123456789"), ("TOOL_SECRET", "tool-secret-0123456789")];
+        let source = Source::File("holdpoint.yaml".into(), yaml);
+        let environment = Environment::of(&variables, &[]);
+        let (config, _) = config::load(source, &environment, &Flags::default(), app::check)
+            .unwrap_or_else(|report| panic!("{report}"));
+        let mut mistakes = Mistakes::default();
+        let catalog = Catalog::build(config.tools(), &Net::new().unwrap(), &Arc::default(), &mut mistakes);
+        let specs: Vec<_> = catalog.specs().cloned().collect();
+        let policy = Policy::new(&config.rules(), &specs, &mut mistakes);
+        let agents: Agents = config.agents();
+        let model: Arc<dyn ModelClient> = self.model.clone();
+        Engine::new(Parts {
+            store: self.house.store.clone(),
+            agents: Arc::new(agents),
+            policy: Arc::new(policy),
+            catalog: Arc::new(catalog),
+            models: BTreeMap::from([("main".to_owned(), model)]),
+            clock: self.house.clock.clone(),
+            ids: Arc::new(RandomIds),
+            settings: Settings { max_running, ..Settings::default() },
+        })
+    }
+
+    /// Every lease and every attempt is over by now.
+    pub fn later(&self) {
+        self.house.forward(Duration::from_mins(2));
+    }
+
+    pub async fn journal(&self, task: TaskId) -> Journal {
+        self.house.store.journal(task).await.unwrap().unwrap()
+    }
+
+    pub async fn status(&self, task: TaskId) -> TaskStatus {
+        self.journal(task).await.row.status
+    }
+
+    /// The open questions.
+    pub async fn open(&self, task: TaskId) -> Vec<(RequestId, RequestKind)> {
+        let progress = Progress::of(&self.journal(task).await.items);
+        progress.open.iter().map(|open| (open.asked.request_id, open.asked.kind)).collect()
+    }
+
+    /// Approves what is held; of what may have happened says that it did.
+    pub async fn answer_all(&self, engine: &Arc<Engine>, task: TaskId) {
+        for (request, kind) in self.open(task).await {
+            let doubt = kind == RequestKind::Reconcile;
+            let answer = if doubt {
+                whole(Action::Respond, Some(Value::from("it was paid")))
+            } else {
+                whole(Action::Approve, None)
+            };
+            engine.decide(&alice(), request, answer, None).await.unwrap();
+        }
+    }
+
+    /// A task that waits for its approvals.
+    pub async fn held(&self) -> TaskId {
+        let task = self.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+        self.run().await;
+        assert_eq!(self.status(task).await, TaskStatus::Paused);
+        task
+    }
+
+    /// Lets a new process do what can be done now.
+    pub async fn run(&self) {
+        for driver in self.engine(4).claim().await.unwrap() {
+            driver.await;
+        }
+    }
+
+    /// The configuration of engines that start from now on.
+    pub fn yaml(&self) -> String {
+        self.yaml.clone()
+    }
+
+    /// Lets a new process do everything that is left, however long that takes.
+    pub async fn finish(&self, task: TaskId) {
+        let engine = self.engine(4);
+        for _ in 0..20 {
+            self.later();
+            for driver in engine.claim().await.unwrap() {
+                driver.await;
+            }
+            match self.status(task).await {
+                TaskStatus::Running => {}
+                TaskStatus::Paused => self.answer_all(&self.engine(0), task).await,
+                TaskStatus::Completed | TaskStatus::Failed | TaskStatus::Canceled => return,
+            }
+        }
+        panic!("it does not end: {:#?}", self.journal(task).await.items);
+    }
+
+    /// How often the tool at this path was really called for the task.
+    pub fn executions(&self, task: TaskId, path: &str) -> usize {
+        let ledger = self.tool.ledger();
+        let task = task.to_string();
+        ledger.iter().filter(|call| call.uri == path && call.header("holdpoint-task-id") == task).count()
+    }
+}
+
+pub fn alice() -> Caller {
+    person("alice")
+}
+
+pub fn person(user: &str) -> Caller {
+    Caller {
+        user_id: user.to_owned(),
+        tenant: "acme".to_owned(),
+        groups: Vec::new(),
+        via: None,
+        admin: false,
+        may: May::ALL,
+        unaccounted: false,
+    }
+}
+
+/// The outcomes of a task's results, in the journal's order.
+pub fn outcomes(journal: &Journal) -> Vec<Outcome> {
+    let results = journal.items.iter().filter_map(|item| match &item.fact {
+        Fact::ToolResult(result) => Some(result.outcome),
+        Fact::LateResult(_)
+        | Fact::TaskStatus { .. }
+        | Fact::UserMessage { .. }
+        | Fact::AssistantMessage(_)
+        | Fact::Judged { .. }
+        | Fact::InterventionRequested(_)
+        | Fact::Decision { .. }
+        | Fact::RequestClosed { .. }
+        | Fact::ToolStarted { .. }
+        | Fact::SubAgentStarted { .. } => None,
+    });
+    results.collect()
+}
+
+pub fn rejects(then: Then) -> Answer {
+    let body =
+        AnswerBody::Whole { action: Action::Reject, reason: None, then: Some(then), response: None, result: None };
+    Answer { digest: None, body }
+}
+
+pub fn go() -> NewTask {
+    NewTask {
+        agent: None,
+        items: vec![Part { content_type: PartType::Text, content: "go".to_owned() }],
+        session_id: None,
+        user_context: None,
+        metadata: "{}".to_owned(),
+    }
+}
+
+pub fn whole(action: Action, result: Option<Value>) -> Answer {
+    let body = AnswerBody::Whole { action, reason: None, then: None, response: None, result };
+    Answer { digest: None, body }
+}

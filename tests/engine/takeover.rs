@@ -1,0 +1,96 @@
+//! The driver is dropped at every await point of a task's life, and another replica takes over.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+
+use holdpoint::task::id::TaskId;
+use holdpoint::task::status::TaskStatus;
+
+use super::laws::{check, every_call_has_one_result};
+use super::stage::{Stage, alice, go};
+use crate::store::house::{House, both};
+
+/// When a driver is dropped: at once where it waits, or when what it waited for has happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Drop {
+    AtOnce,
+    Woken,
+}
+
+/// Polls until the driver is done (`true`), or it was polled as often as it may be.
+async fn polled(driver: impl Future<Output = ()>, when: Drop, left: &mut usize) -> bool {
+    let mut driver = pin!(driver);
+    poll_fn(|context| {
+        if *left == 0 {
+            return Poll::Ready(false);
+        }
+        *left -= 1;
+        match driver.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(true),
+            Poll::Pending if *left == 0 && when == Drop::AtOnce => Poll::Ready(false),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// A life whose drivers are polled `left` times in all; what is left of it is lived by others. Whether nobody had to.
+async fn lived(stage: &Stage, when: Drop, mut left: usize) -> (TaskId, bool) {
+    let door = stage.engine(0);
+    let task = door.create(&alice(), go(), None).await.unwrap().task_id;
+    let doomed = stage.engine(1);
+    while stage.status(task).await != TaskStatus::Completed {
+        for driver in doomed.claim().await.unwrap() {
+            if !polled(driver, when, &mut left).await {
+                drop(doomed);
+                stage.finish(task).await;
+                return (task, false);
+            }
+        }
+        stage.answer_all(&door, task).await;
+    }
+    (task, true)
+}
+
+async fn dropped_everywhere(house: House, calls: &'static [(&'static str, &'static str)]) {
+    let stage = Stage::set(house, calls).await;
+    for when in [Drop::AtOnce, Drop::Woken] {
+        let mut whole = 0;
+        let mut polls = 0;
+        // How often a driver is polled in a life is not always the same: it has to be lived without help thrice.
+        while whole < 3 {
+            let (task, by_itself) = lived(&stage, when, polls).await;
+            polls += 1;
+            whole += usize::from(by_itself);
+            let journal = stage.journal(task).await;
+            let said = || format!("dropped {when:?} after {polls} polls: {:#?}", journal.items);
+            assert_eq!(journal.row.status, TaskStatus::Completed, "{}", said());
+            check(&journal.items);
+            every_call_has_one_result(&journal.items);
+            let asked = calls.iter().filter(|(name, _)| *name == "refund").count();
+            assert!(stage.executions(task, "/refund") <= asked, "{}", said());
+            assert!(stage.executions(task, "/lookup") <= 3, "{}", said());
+        }
+        assert!(polls > 10, "only {polls} await points");
+    }
+    let gaps = "select max(event_number) - count(*) from agent_task_item
+        group by root_task_id having max(event_number) <> count(*)";
+    assert_eq!(stage.house.numbers(gaps).await.unwrap(), Vec::<i64>::new(), "event numbers have gaps");
+}
+
+both! {
+    async fn a_held_call_runs_at_most_once_wherever_its_driver_is_dropped(house) {
+        dropped_everywhere(house, &[("refund", r#"{"order":1,"amount":120}"#)]).await;
+    }
+
+    async fn calls_of_every_effect_run_as_often_as_they_may_wherever_their_driver_is_dropped(house) {
+        let calls = &[
+            ("refund", r#"{"order":1,"amount":5}"#),
+            ("lookup", r#"{"order":1}"#),
+            ("tag", r#"{"text":"paid"}"#),
+            ("refund", r#"{"order":2,"amount":5}"#),
+        ];
+        dropped_everywhere(house, calls).await;
+    }
+}
