@@ -36,8 +36,8 @@ pub async fn until_still(http: &Http, root: TaskId, task: TaskId, time: Duration
         }
         let told = async {
             // What leaves the root running ends no wait for the root.
-            let heard = news.wait_for(|news| news.commits > seen && (!news.running || task != root)).await;
-            if heard.is_err() {
+            let gone = news.wait_for(|news| news.commits > seen && (!news.running || task != root)).await.is_err();
+            if gone {
                 std::future::pending::<()>().await;
             }
         };
