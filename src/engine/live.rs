@@ -225,6 +225,7 @@ impl Live {
         }
         let pushed = self.items.get(self.committed..).unwrap_or_default();
         self.progress.committed(pushed.iter().map(|item| &item.fact), done.at);
+        super::measure::observe(&self.items, self.committed);
         self.committed = self.items.len();
         self.now = done.at;
         for request in self.resumed() {

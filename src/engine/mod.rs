@@ -7,6 +7,7 @@ mod drive;
 mod expire;
 mod lease;
 mod live;
+mod measure;
 mod moves;
 mod overtaken;
 mod perform;

@@ -134,20 +134,31 @@ impl Engine {
             let mut live = self.moved(caller, task, Move::Cancel).await?;
             let accepted = Accepted { task_id: task, root: live.row.root_task_id, replayed: false };
             match live.row.status {
-                TaskStatus::Canceled => return Ok(accepted),
+                TaskStatus::Canceled if key.is_none() => return Ok(accepted),
                 TaskStatus::Completed | TaskStatus::Failed => {
                     let code = ConflictCode::TaskFinal;
                     return Err(Refusal::Conflict { code, task_id: task, status: live.row.status });
                 }
-                TaskStatus::Running | TaskStatus::Paused => {}
+                TaskStatus::Running | TaskStatus::Paused => {
+                    live.withdraw_open(CloseReason::Canceled);
+                    close_calls(
+                        &mut live,
+                        |_| true,
+                        Outcome::Canceled,
+                        "The task was canceled; this call was not run.",
+                    );
+                    live.push(Fact::TaskStatus { status: TaskStatus::Canceled, error: None, output: None });
+                }
+                // Only the key is kept: repeated after the task was reopened, this cancel does nothing more.
+                TaskStatus::Canceled => {}
             }
-            live.withdraw_open(CloseReason::Canceled);
-            close_calls(&mut live, |_| true, Outcome::Canceled, "The task was canceled; this call was not run.");
-            live.push(Fact::TaskStatus { status: TaskStatus::Canceled, error: None, output: None });
             live.idempotency = key.as_ref().map(|key| key.row(caller, &live, None));
             let change = live.change(ChangeId(self.ids.fresh()), LeaseChange::Park { wake_in: None });
             match self.store.commit(change).await {
-                Ok(_) => return Ok(accepted),
+                Ok(done) => {
+                    live.saved(done);
+                    return Ok(accepted);
+                }
                 Err(crate::store::CommitError::Unavailable) => return Err(Refusal::Unavailable),
                 Err(_) => {
                     if let Some(done) = self.replay_of(caller, key.as_ref()).await? {

@@ -228,7 +228,6 @@ impl Engine {
             ToolAnswer::Succeeded { content, http_status } => (Outcome::Succeeded, content, http_status),
             ToolAnswer::Failed { content, http_status } => (Outcome::Failed, content, http_status),
             ToolAnswer::Unknown { problem } => {
-                tracing::info!(target: "holdpoint::metric", metric = "unknown_outcome", tool = %name);
                 live.unknown.insert(tool_call_id, problem);
                 return;
             }
