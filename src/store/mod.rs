@@ -31,6 +31,8 @@ use self::commit::Committer;
 use self::db::{Db, Engine, Failure, Value, sql};
 use self::feed::Feed;
 pub use self::feed::News;
+#[doc(hidden)]
+pub use self::open::PLANNED_ONCE;
 use crate::task::change::{Change, Committed};
 use crate::task::decision::Decision;
 use crate::task::id::{RequestId, TaskId};

@@ -51,6 +51,17 @@ pub(super) async fn open(
     })
 }
 
+/// How the connections plan whose statements are planned once, maybe on empty tables: nested loops over keys only, so
+/// that the plan stays right when they grow.
+pub const PLANNED_ONCE: [(&str, &str); 6] = [
+    ("plan_cache_mode", "force_generic_plan"),
+    ("enable_seqscan", "off"),
+    ("enable_bitmapscan", "off"),
+    ("enable_hashjoin", "off"),
+    ("enable_mergejoin", "off"),
+    ("enable_material", "off"),
+];
+
 async fn postgres(url: &str, settings: &Settings, schema: Schema) -> Result<Engine, OpenError> {
     let options: PgConnectOptions = url.parse().map_err(|_| OpenError::Url)?;
     let options = options.application_name("holdpoint").disable_statement_logging();
@@ -63,16 +74,7 @@ async fn postgres(url: &str, settings: &Settings, schema: Schema) -> Result<Engi
     let _ = first.close().await;
     let timeout = settings.statement_timeout.as_millis().to_string();
     let common = [("jit", "off".to_owned()), ("statement_timeout", timeout)];
-    // A plan that is made once, maybe on empty tables, must not be one that scans: nested loops over keys only.
-    let planned_once = [
-        ("plan_cache_mode", "force_generic_plan".to_owned()),
-        ("enable_seqscan", "off".to_owned()),
-        ("enable_bitmapscan", "off".to_owned()),
-        ("enable_hashjoin", "off".to_owned()),
-        ("enable_mergejoin", "off".to_owned()),
-        ("enable_material", "off".to_owned()),
-    ];
-    let planned_anew = [("plan_cache_mode", "force_custom_plan".to_owned())];
+    let planned_anew = [("plan_cache_mode", "force_custom_plan")];
     let lists = (settings.max_connections / 4).max(1);
     let keyed = settings.max_connections.saturating_sub(lists).max(1);
     let pool = |options: PgConnectOptions, connections: u32| {
@@ -83,7 +85,7 @@ async fn postgres(url: &str, settings: &Settings, schema: Schema) -> Result<Engi
             .connect_lazy_with(options)
     };
     Ok(Engine::Postgres {
-        keyed: pool(options.clone().options(common.clone()).options(planned_once), keyed),
+        keyed: pool(options.clone().options(common.clone()).options(PLANNED_ONCE), keyed),
         lists: pool(options.options(common).options(planned_anew), lists),
     })
 }

@@ -77,13 +77,14 @@ const PENDING: Sql = sql!(
       where r.root_task_id = $1 and r.status = 'pending' order by q.event_number, i.seq"
 );
 
-/// Of a whole tree: no need to look for who is below whom.
+/// Of a whole tree: no need to look for who is below whom. The status is not written as the index of all open requests
+/// has it: these are found by their root, however many others are open.
 const PENDING_OF_ROOT: Sql = sql!(
     "select " (request) ", " (now 2) " as moment
        from intervention_request r join agent_task t on t.task_id = r.task_id
        join agent_task_item i on i.request_id = r.request_id
        join agent_task_item q on q.task_id = r.task_id and q.seq = r.seq
-      where r.root_task_id = $1 and r.status = 'pending' order by q.event_number, i.seq"
+      where r.root_task_id = $1 and coalesce(r.status, '') = 'pending' order by q.event_number, i.seq"
 )
 .by_key();
 

@@ -149,3 +149,33 @@ async fn run_filler(house: &House) {
         analyze";
     crate::support::postgres::run(&house.settings.url, sql.to_owned()).await;
 }
+
+/// A statement that is planned once is planned on empty tables: its plan must be one that stays right when they grow,
+/// each table searched by a key and never walked.
+#[tokio::test]
+async fn what_is_planned_once_searches_every_table_by_a_key() {
+    let house = House::postgres().await;
+    let mut connection = PgConnection::connect(&house.settings.url).await.unwrap();
+    for setting in holdpoint::store::PLANNED_ONCE {
+        let set = format!("set {} = '{}'", setting.0, setting.1);
+        connection.execute(AssertSqlSafe(set)).await.unwrap();
+    }
+    let statements: Vec<_> =
+        Store::statements().into_iter().filter(|sql| sql.by_key && !sql.postgres.is_empty()).collect();
+    assert!(statements.len() > 5);
+    for (place, sql) in statements.iter().enumerate() {
+        let count = (1..200).rev().find(|n| sql.postgres.contains(&format!("${n}"))).unwrap();
+        let nulls = vec!["null"; count].join(", ");
+        connection.execute(AssertSqlSafe(format!("prepare s{place} as {}", sql.postgres))).await.unwrap();
+        let explain = format!("explain (costs off) execute s{place}({nulls})");
+        let rows = connection.fetch_all(AssertSqlSafe(explain)).await.unwrap();
+        let lines: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+        for (at, line) in lines.iter().enumerate() {
+            assert!(!line.contains("Seq Scan on"), "{}", lines.join("\n"));
+            if line.contains("Index Scan using") || line.contains("Index Only Scan using") {
+                let next = lines.get(at + 1).map_or("", String::as_str);
+                assert!(next.contains("Index Cond"), "walked, not searched: {line}\n{}", lines.join("\n"));
+            }
+        }
+    }
+}
