@@ -28,10 +28,30 @@ impl Engine {
         answer: Answer,
         key: Option<Key>,
     ) -> Result<Accepted, Refusal> {
+        let row = self.store.request(request).await?.ok_or(Refusal::NotFound)?;
+        self.decide_read(caller, row, answer, key).await
+    }
+
+    /// [`Engine::decide`] for a door that has read the request just now.
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn decide_read(
+        self: &Arc<Self>,
+        caller: &Caller,
+        row: RequestRow,
+        answer: Answer,
+        key: Option<Key>,
+    ) -> Result<Accepted, Refusal> {
+        let request = row.asked.request_id;
+        let mut read = Some(row);
         for _ in 0..super::TRIES {
-            let row = self.store.request(request).await.map_err(Refusal::from)?.ok_or(Refusal::NotFound)?;
+            let row = match read.take() {
+                Some(row) => row,
+                None => self.store.request(request).await?.ok_or(Refusal::NotFound)?,
+            };
             judge_answer(caller, &row, &answer)?;
-            let journal = self.store.journal(row.task_id).await.map_err(Refusal::from)?.ok_or(Refusal::NotFound)?;
+            let journal = self.store.journal(row.task_id).await?.ok_or(Refusal::NotFound)?;
             let mut live = Live::read(journal);
             let Some(open) = live.progress.open(request).cloned() else {
                 // Answered or closed between the two readings: read again, and say so.
@@ -46,9 +66,8 @@ impl Engine {
             let decision = decision(caller, &open, &answer)?;
             apply(&mut live, request, decision);
             live.idempotency = key.as_ref().map(|key| key.row(caller, &live, Some(request)));
-            let accepted = Accepted { task_id: live.row.root_task_id, root: live.row.root_task_id, replayed: false };
-            if self.enter(live).await?.is_some() {
-                return Ok(accepted);
+            if let Some(accepted) = self.enter(live).await? {
+                return Ok(Accepted { task_id: accepted.root, ..accepted });
             }
             if let Some(done) = self.replay_of(caller, key.as_ref()).await? {
                 return Ok(done);

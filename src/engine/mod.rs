@@ -18,7 +18,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, Semaphore, oneshot};
+use tokio::sync::{Notify, Semaphore, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -30,7 +30,7 @@ use crate::agent::Agents;
 use crate::model::ModelClient;
 use crate::people::Caller;
 use crate::policy::Policy;
-use crate::store::{CommitError, ReadError, Store};
+use crate::store::{CommitError, News, ReadError, Store};
 use crate::task::change::IdempotencyRow;
 use crate::task::decision::{Action, CallAnswer, Then};
 use crate::task::id::{CallId, RequestId, TaskId};
@@ -106,7 +106,7 @@ pub struct Key {
 }
 
 /// Something was stored (or, replayed, had been).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Accepted {
     /// The task the operation answers with.
     pub task_id: TaskId,
@@ -114,6 +114,15 @@ pub struct Accepted {
     pub root: TaskId,
     /// Whether an earlier POST with the same key did it.
     pub replayed: bool,
+    /// News of the tree from before this was stored on: nothing that followed is missed. `None` where it stands already.
+    pub news: Option<watch::Receiver<News>>,
+}
+
+impl Accepted {
+    /// Nothing was set in motion now.
+    pub(crate) fn standing(task_id: TaskId, root: TaskId, replayed: bool) -> Self {
+        Self { task_id, root, replayed, news: None }
+    }
 }
 
 /// One thing that is wrong with a body.
@@ -308,13 +317,15 @@ impl Engine {
 
     /// Commits what a door pushed, and goes on driving from there. Returns once that first commit is durable; `None`
     /// when another commit came first, so that the door reads again.
-    async fn enter(self: &Arc<Self>, mut live: Live) -> Result<Option<()>, Refusal> {
+    async fn enter(self: &Arc<Self>, mut live: Live) -> Result<Option<Accepted>, Refusal> {
+        let (task_id, root) = (live.task_id(), live.row.root_task_id);
+        let news = Some(self.store.watch(root));
         let (door, written) = oneshot::channel();
         live.door = Some(door);
         live.slot = Arc::clone(&self.slots).try_acquire_owned().ok();
         self.drivers.spawn(Arc::clone(self).drive(live));
         match written.await {
-            Ok(Ok(_)) => Ok(Some(())),
+            Ok(Ok(_)) => Ok(Some(Accepted { task_id, root, replayed: false, news })),
             Ok(Err(CommitError::Stale | CommitError::Refused)) => Ok(None),
             Ok(Err(CommitError::Unavailable | CommitError::Unknown)) => Err(Refusal::Unavailable),
             Err(_) => Err(Refusal::Internal),

@@ -52,8 +52,8 @@ impl Engine {
             groups: caller.groups.clone(),
         });
         live.idempotency = key.as_ref().map(|key| key.row(caller, &live, None));
-        if self.enter(live).await?.is_some() {
-            return Ok(Accepted { task_id, root: task_id, replayed: false });
+        if let Some(accepted) = self.enter(live).await? {
+            return Ok(accepted);
         }
         // Its row could not be inserted: somebody was there before with the same key.
         match &key {
@@ -132,7 +132,7 @@ impl Engine {
     ) -> Result<Accepted, Refusal> {
         for _ in 0..super::TRIES {
             let mut live = self.moved(caller, task, Move::Cancel).await?;
-            let accepted = Accepted { task_id: task, root: live.row.root_task_id, replayed: false };
+            let accepted = Accepted::standing(task, live.row.root_task_id, false);
             match live.row.status {
                 TaskStatus::Canceled if key.is_none() => return Ok(accepted),
                 TaskStatus::Completed | TaskStatus::Failed => {
@@ -186,7 +186,7 @@ impl Engine {
         }
         let root = task.root_task_id;
         let task_id = if row.request_id.is_some() { root } else { task.task_id };
-        Ok(Some(Accepted { task_id, root, replayed: true }))
+        Ok(Some(Accepted::standing(task_id, root, true)))
     }
 
     async fn still_may(&self, caller: &Caller, task: &TaskRow, request: Option<RequestId>) -> Result<bool, Refusal> {
@@ -231,8 +231,7 @@ impl Engine {
         key: Option<&Key>,
     ) -> Result<Option<Accepted>, Refusal> {
         live.idempotency = key.map(|key| key.row(caller, &live, None));
-        let accepted = Accepted { task_id: live.task_id(), root: live.row.root_task_id, replayed: false };
-        if self.enter(live).await?.is_some() {
+        if let Some(accepted) = self.enter(live).await? {
             return Ok(Some(accepted));
         }
         self.replay_of(caller, key).await

@@ -109,7 +109,7 @@ impl Posted {
     pub async fn replay(&self, http: &Arc<Http>) -> Result<Option<Accepted>, Problem> {
         let Ok(Some(key)) = &self.key else { return Ok(None) };
         match http.engine.replay(&self.caller, key).await {
-            Ok(accepted) => Ok(accepted.map(|accepted| Accepted { replayed: true, ..accepted })),
+            Ok(accepted) => Ok(accepted),
             Err(refusal) => Err(refused(http, &self.caller, refusal).await),
         }
     }

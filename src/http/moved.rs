@@ -53,7 +53,8 @@ pub async fn answer(
     done: Done,
 ) -> Result<Response, Problem> {
     let prefer = Prefer::read(headers);
-    let row = wait::until_still(http, accepted.root, accepted.root, prefer.time(http.settings.wait)).await?;
+    let (root, time) = (accepted.root, prefer.time(http.settings.wait));
+    let row = wait::until_still(http, root, root, time, accepted.news.clone()).await?;
     let task = read::with_pending(http, caller, row).await?;
     let status = match (task.status, done) {
         (TaskStatus::Running, _) => StatusCode::ACCEPTED,
@@ -68,12 +69,12 @@ pub async fn answer(
     if let Some(applied) = prefer.applied() {
         insert(response.headers_mut(), HeaderName::from_static("preference-applied"), &applied);
     }
-    replayed(response.headers_mut(), accepted);
+    replayed(response.headers_mut(), &accepted);
     Ok(response)
 }
 
 /// Says that an earlier POST did it.
-pub fn replayed(headers: &mut HeaderMap, accepted: Accepted) {
+pub fn replayed(headers: &mut HeaderMap, accepted: &Accepted) {
     if accepted.replayed {
         insert(headers, HeaderName::from_static("idempotency-replayed"), "true");
     }

@@ -3,10 +3,12 @@
 
 use std::time::Duration;
 
+use tokio::sync::watch::Receiver;
 use tokio::time::{Instant, timeout};
 
 use super::Http;
 use super::problem::Problem;
+use crate::store::News;
 use crate::task::change::TaskRow;
 use crate::task::id::TaskId;
 use crate::task::status::TaskStatus;
@@ -14,29 +16,41 @@ use crate::task::status::TaskStatus;
 const FIRST_POLL: Duration = Duration::from_millis(250);
 const SLOWEST_POLL: Duration = Duration::from_secs(1);
 
-/// The row of `task` when it (of the tree of `root`) is not Running, when `time` is over, or when the service
-/// goes down; as it was read then.
+/// The row of `task` (of the tree of `root`) when it is not Running, when `time` is over, or when the service goes down; as
+/// it was read then. `news` are those from before what set it in motion was stored, where somebody has them.
 ///
 /// # Errors
 /// `not_found` when it is gone, or the database's.
-pub async fn until_still(http: &Http, root: TaskId, task: TaskId, time: Duration) -> Result<TaskRow, Problem> {
+pub async fn until_still(
+    http: &Http,
+    root: TaskId,
+    task: TaskId,
+    time: Duration,
+    news: Option<Receiver<News>>,
+) -> Result<TaskRow, Problem> {
     if time.is_zero() {
         return read(http, task).await;
     }
     // Watched before it is read: what is committed in between is not missed.
-    let mut news = http.store.watch(root);
+    let mut news = news.unwrap_or_else(|| http.store.watch(root));
     let end = Instant::now() + time;
     let mut poll = FIRST_POLL;
+    let mut first = true;
     loop {
-        let seen = news.borrow_and_update().commits;
-        let row = read(http, task).await?;
+        let seen = *news.borrow_and_update();
+        let known_to_run = first && task == root && seen.running == Some(true);
+        first = false;
         let left = end.saturating_duration_since(Instant::now());
-        if row.status != TaskStatus::Running || left.is_zero() || http.shutdown.is_cancelled() {
-            return Ok(row);
+        if !known_to_run || left.is_zero() || http.shutdown.is_cancelled() {
+            let row = read(http, task).await?;
+            if row.status != TaskStatus::Running || left.is_zero() || http.shutdown.is_cancelled() {
+                return Ok(row);
+            }
         }
         let told = async {
             // What leaves the root running ends no wait for the root.
-            let gone = news.wait_for(|news| news.commits > seen && (!news.running || task != root)).await.is_err();
+            let ended = |news: &News| news.commits > seen.commits && (news.running == Some(false) || task != root);
+            let gone = news.wait_for(ended).await.is_err();
             if gone {
                 std::future::pending::<()>().await;
             }

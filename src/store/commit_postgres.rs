@@ -39,20 +39,20 @@ with changes as materialized (
 ), moment as materialized (
     select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint as at
      where (select count(*) from locked) + (select count(*) from held) >= 0
-), taken as materialized (
-    select c.change, c.change_id, c.root from changes c
-     where not exists (
-        select from named n left join locked l on l.task_id = n.task_id
-         where n.change = c.change and not coalesce(case n.guard
+), refused as materialized (
+    select n.change
+      from named n join changes c on c.change = n.change left join locked l on l.task_id = n.task_id
+     where not coalesce(case n.guard
             when 0 then l.task_id is null
             when 1 then l.root_task_id = c.root and l.version = n.version and l.last_seq = n.last_seq
-            else l.root_task_id = c.root end, false))
-       and not exists (
-        select from touched u left join held h on h.request_id = u.request_id cross join moment m
-         where u.change = c.change and (
-            (u.is_open and coalesce(h.status, '') <> 'pending')
-            or (u.in_time and h.expires_at <= m.at)
-            or (u.overdue and coalesce(h.expires_at > m.at, true))))
+            else l.root_task_id = c.root end, false)
+    union all
+    select u.change from touched u left join held h on h.request_id = u.request_id cross join moment m
+     where (u.is_open and coalesce(h.status, '') <> 'pending')
+        or (u.in_time and h.expires_at <= m.at)
+        or (u.overdue and coalesce(h.expires_at > m.at, true))
+), taken as materialized (
+    select c.change, c.change_id, c.root from changes c where c.change <> all (array(select change from refused))
 ), inserted_tasks as (
     insert into agent_task (task_id, root_task_id, parent_task_id, parent_call_id, tenant, user_id, session_id, agent,
         agent_version, agent_path, metadata, status, status_seq, version, last_seq, next_event, busy, open_requests,

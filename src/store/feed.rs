@@ -14,8 +14,8 @@ use crate::task::id::TaskId;
 pub struct News {
     /// Commits of this process since somebody listens.
     pub commits: u64,
-    /// Whether its root runs, as of the last of them that said so; true before the first.
-    pub running: bool,
+    /// Whether its root runs, as of the last of them that said so.
+    pub running: Option<bool>,
 }
 
 /// Who waits for news of which tree.
@@ -39,7 +39,7 @@ impl Feed {
             trees.senders.retain(|_, sender| sender.receiver_count() > 0);
             trees.swept = trees.senders.len();
         }
-        let quiet = News { commits: 0, running: true };
+        let quiet = News { commits: 0, running: None };
         trees.senders.entry(root).or_insert_with(|| watch::channel(quiet).0).subscribe()
     }
 
@@ -52,7 +52,7 @@ impl Feed {
         } else {
             sender.send_modify(|news| {
                 news.commits += 1;
-                news.running = running.unwrap_or(news.running);
+                news.running = running.or(news.running);
             });
         }
     }
@@ -70,9 +70,9 @@ mod tests {
         let (mut first, second) = (feed.watch(one), feed.watch(other));
         feed.tell(one, Some(false));
         assert!(first.has_changed().unwrap());
-        assert_eq!(*first.borrow_and_update(), News { commits: 1, running: false });
+        assert_eq!(*first.borrow_and_update(), News { commits: 1, running: Some(false) });
         feed.tell(one, None);
-        assert_eq!(*first.borrow_and_update(), News { commits: 2, running: false });
+        assert_eq!(*first.borrow_and_update(), News { commits: 2, running: Some(false) });
         assert!(!second.has_changed().unwrap());
     }
 

@@ -170,8 +170,9 @@ struct Inner {
     _last: DropGuard,
 }
 
-/// How many changes are written at once on Postgres.
-const WRITERS: u32 = 8;
+/// How many batches are written at once on Postgres. Few: what waits meanwhile goes into one statement, whose cost is
+/// mostly its own.
+const WRITERS: u32 = 3;
 
 /// A definition is kept once per digest.
 const KEEP_VERSION: Sql = sql!(

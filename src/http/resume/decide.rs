@@ -87,7 +87,7 @@ pub async fn decide(
     let (Written::Json(body) | Written::Form(body)) = posted.json_or_form()?;
     let answer = answer::read(body, in_path)?;
     let (engine, by) = (http.engine.clone(), caller.clone());
-    let accepted = perform(http, caller, async move { engine.decide(&by, id, answer, key).await }).await?;
+    let accepted = perform(http, caller, async move { engine.decide_read(&by, row, answer, key).await }).await?;
     respond(http, id, &posted, accepted).await
 }
 
@@ -101,7 +101,7 @@ async fn respond(
         // A path and not a whole address: the page's policy lets a form end only where the page came from.
         let mut response = StatusCode::SEE_OTHER.into_response();
         insert(response.headers_mut(), LOCATION, &format!("{}/resume/{id}", prefix(&http.settings.public_url)));
-        moved::replayed(response.headers_mut(), accepted);
+        moved::replayed(response.headers_mut(), &accepted);
         return Ok(response);
     }
     moved::answer(http, &posted.caller, &posted.headers, accepted, Done::Moved).await

@@ -62,6 +62,6 @@ pub(crate) async fn cancel_task(
         perform(&http, &posted.caller, async move { engine.cancel(&caller, id, key).await }).await?
     };
     let mut response = Json(read::shown(&http, caller, accepted.task_id).await?).into_response();
-    replayed(response.headers_mut(), accepted);
+    replayed(response.headers_mut(), &accepted);
     Ok(response)
 }
