@@ -106,4 +106,23 @@ on_both! {
         assert_eq!(app.tool.ledger().len(), 1);
         app.stop().await;
     }
+
+    async fn a_cancel_that_is_repeated_does_not_end_what_was_reopened_since(on: On) {
+        let app = TestApp::start(on).await;
+        let held = app.held().await;
+        let path = format!("/v1/tasks/{}", held.task);
+        assert_eq!(app.owner().hit(&format!("{path}/cancel")).await.str("/status"), "Canceled");
+        let key = || app.owner().header(KEY, "again");
+        assert_eq!(key().hit(&format!("{path}/cancel")).await.status, 200);
+        app.tool.close();
+        app.model.then(calls(&[("lookup", r#"{"order":1}"#)])).then(says("hello"));
+        let reopened = app.owner().header("prefer", "respond-async");
+        assert_eq!(reopened.post(&format!("{path}/messages"), &json!({"input": "go on"})).await.status, 202);
+        let repeated = key().hit(&format!("{path}/cancel")).await;
+        assert_eq!((repeated.status, repeated.header("idempotency-replayed")), (200, "true"), "{}", repeated.text);
+        app.tool.open();
+        let waits = app.owner().header("prefer", "wait=30");
+        assert_eq!(waits.get(&path).await.str("/output"), "hello");
+        app.stop().await;
+    }
 }
