@@ -110,4 +110,22 @@ on_both! {
         assert_eq!(app.tool.ledger().len(), 1, "the second call never started");
         app.stop().await;
     }
+
+    async fn a_client_that_hangs_up_stops_nothing(on: On) {
+        let app = TestApp::start(on).await;
+        let held = app.held().await;
+        app.tool.close();
+        app.model.then(says("paid"));
+        let (owner, path) = (app.owner(), format!("/resume/{}/approve", held.request));
+        tokio::select! {
+            reply = owner.hit(&path) => panic!("it waits for the call: {}", reply.text),
+            () = app.tool.reached(1) => {}
+        }
+        app.tool.open();
+        let waits = app.owner().header("prefer", "wait=30");
+        let done = waits.get(&format!("/v1/tasks/{}", held.task)).await;
+        assert_eq!(done.str("/output"), "paid", "{}", done.text);
+        assert_eq!(app.tool.ledger().len(), 1);
+        app.stop().await;
+    }
 }
