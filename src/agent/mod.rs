@@ -45,7 +45,8 @@ pub struct SubAgent {
 }
 
 /// What an agent may ask a human.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum HumanKind {
     /// `request_human_guidance`.
     Guidance,
@@ -56,6 +57,9 @@ pub enum HumanKind {
 }
 
 impl HumanKind {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Guidance, Self::Credentials, Self::Confirmation];
+
     /// The word in the configuration and on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {

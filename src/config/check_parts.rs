@@ -8,9 +8,10 @@ use serde_json::Value;
 
 use super::Config;
 use super::check::{at_least_one, positive};
-use super::parts::{HumanKind, ToolSettings};
+use super::parts::ToolSettings;
 use super::rules::Decide;
 use super::tree::{Kind, Node};
+use crate::agent::HumanKind;
 use crate::task::decision::Action;
 use crate::world::Mistakes;
 

@@ -4,7 +4,7 @@ use super::Config;
 use super::check_people::parse_hex;
 use super::parts::{AgentSettings, LimitsSettings};
 use super::settings::{ApiKey, Use};
-use crate::agent::{Agent, Agents, HumanKind, OpenTo, SubAgent, version};
+use crate::agent::{Agent, Agents, OpenTo, SubAgent, version};
 use crate::people::May;
 use crate::people::authenticator::{Authenticator, Keys, Open};
 use crate::people::directory::{Account, Directory, hash};
@@ -55,17 +55,7 @@ impl Config {
                 .iter()
                 .map(|sub| SubAgent { agent: sub.agent.clone(), session: sub.session })
                 .collect(),
-            human: settings.human.iter().map(|kind| HumanKind::from(*kind)).collect(),
-        }
-    }
-}
-
-impl From<super::parts::HumanKind> for HumanKind {
-    fn from(kind: super::parts::HumanKind) -> Self {
-        match kind {
-            super::parts::HumanKind::Guidance => Self::Guidance,
-            super::parts::HumanKind::Credentials => Self::Credentials,
-            super::parts::HumanKind::Confirmation => Self::Confirmation,
+            human: settings.human.clone(),
         }
     }
 }

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::decode::from_map;
 use super::units::{duration_text, size_text};
+use crate::agent::HumanKind;
 use crate::secret::Secret;
 use crate::task::tool_spec::Effect;
 
@@ -219,43 +220,6 @@ pub struct AgentSettings {
     pub open_to: Option<OpenToSettings>,
     /// How far a task may go before somebody looks.
     pub limits: LimitsSettings,
-}
-
-/// What an agent may ask a human.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, serde::Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum HumanKind {
-    /// `request_human_guidance`.
-    Guidance,
-    /// `request_credentials`.
-    Credentials,
-    /// `request_confirmation`.
-    Confirmation,
-}
-
-impl HumanKind {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Guidance, Self::Credentials, Self::Confirmation];
-
-    /// The word in the file and on the wire.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Guidance => "guidance",
-            Self::Credentials => "credentials",
-            Self::Confirmation => "confirmation",
-        }
-    }
-
-    /// The tool it offers.
-    #[must_use]
-    pub fn tool(self) -> &'static str {
-        match self {
-            Self::Guidance => "request_human_guidance",
-            Self::Credentials => "request_credentials",
-            Self::Confirmation => "request_confirmation",
-        }
-    }
 }
 
 /// A sub-agent: its name, or `{ agent, session }`.
