@@ -7,7 +7,7 @@ use super::live::Live;
 use crate::agent::Agent;
 use crate::task::id::{CallId, RequestId};
 use crate::task::item::Fact;
-use crate::task::request::{Asked, AskedCall, RequestKind, call_digest, request_digest};
+use crate::task::request::{Asked, AskedCall, RequestKind, request_digest};
 use crate::task::step::Question;
 use crate::task::text::cut;
 use crate::task::tool_spec::Effect;
@@ -99,8 +99,7 @@ impl Engine {
             reason: judgement.and_then(|judgement| judgement.reason.clone()),
             parameters: entry.map_or_else(|| json!({}), |entry| entry.spec.parameters.clone()),
             digest: entry.map_or_else(String::new, |entry| {
-                let (tenant, task) = (&live.row.tenant, live.row.task_id);
-                call_digest(tenant, task, call.tool_call_id, &entry.spec, &call.arguments_text, rule.as_deref())
+                live.digest(&entry.spec, call.tool_call_id, &call.arguments_text, rule.as_deref())
             }),
             rule,
         }

@@ -85,11 +85,8 @@ impl Engine {
         let agent = self.agents.get(&live.row.agent);
         open.asked.own_calls().any(|call| {
             let entry = agent.as_ref().and_then(|agent| self.offered(agent, &call.name));
-            let digest = entry.map(|entry| {
-                let (tenant, task) = (&live.row.tenant, live.row.task_id);
-                let (text, rule) = (&call.arguments_text, call.rule.as_deref());
-                crate::task::request::call_digest(tenant, task, call.tool_call_id, &entry.spec, text, rule)
-            });
+            let digest = entry
+                .map(|entry| live.digest(&entry.spec, call.tool_call_id, &call.arguments_text, call.rule.as_deref()));
             digest.as_deref() != Some(call.digest.as_str())
         })
     }

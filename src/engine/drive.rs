@@ -14,7 +14,7 @@ use crate::store::CommitError;
 use crate::task::change::LeaseChange;
 use crate::task::failure::{Failure, FailureCode};
 use crate::task::id::ChangeId;
-use crate::task::item::Fact;
+use crate::task::item::{CloseReason, Fact};
 use crate::task::status::TaskStatus;
 use crate::task::step::{Ending, On, Step, next_step};
 use crate::task::turn::Standing;
@@ -97,7 +97,7 @@ impl Engine {
         let (status, error, output) = match ending {
             Ending::Completed(text) => (TaskStatus::Completed, None, Some(text)),
             Ending::Failed(failure) => {
-                live.withdraw_open(crate::task::item::CloseReason::Canceled);
+                live.withdraw_open(CloseReason::Canceled);
                 (TaskStatus::Failed, Some(failure), None)
             }
             Ending::Canceled => (TaskStatus::Canceled, None, None),

@@ -14,9 +14,11 @@ use crate::task::change::{
 use crate::task::id::{CallId, ChangeId, RequestId, TaskId};
 use crate::task::item::{CloseReason, Fact, Item, Outcome, ToolResult, Usage};
 use crate::task::limits::Limits;
+use crate::task::request::call_digest;
 use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::step::Budget;
 use crate::task::time::Time;
+use crate::task::tool_spec::ToolSpec;
 use crate::task::turn::{Phase, Progress};
 
 /// A task in hand. Facts that are pushed count at once for `next_step`; they are durable after the next commit.
@@ -169,16 +171,14 @@ impl Live {
 
     /// The change that makes what was pushed durable. `seq` and version follow from the row that was read.
     pub(super) fn change(&self, id: ChangeId, lease: LeaseChange) -> Change {
-        let pushed = self.items.get(self.committed..).unwrap_or_default();
-        let facts: Vec<Fact> = pushed.iter().map(|item| item.fact.clone()).collect();
         Change {
             id,
             root: self.row.root_task_id,
             tasks: vec![TaskChange {
                 task_id: self.row.task_id,
                 guard: self.guard.clone().unwrap_or(Guard::Version(self.row.version)),
-                counters: self.counters(&facts),
-                facts,
+                counters: self.counters(),
+                facts: self.pushed().cloned().collect(),
                 last_seq: self.row.last_seq,
                 lease,
             }],
@@ -187,15 +187,25 @@ impl Live {
         }
     }
 
+    /// The digest of one of its calls, as it would run now under `rule`.
+    pub(super) fn digest(&self, tool: &ToolSpec, call: CallId, arguments_text: &str, rule: Option<&str>) -> String {
+        call_digest(&self.row.tenant, self.row.task_id, call, tool, arguments_text, rule)
+    }
+
     /// Requests whose decisions take effect with the next commit: nothing of the turn is asked any more.
     fn resumed(&self) -> Vec<RequestId> {
         if self.progress.open.is_empty() { self.progress.responded.clone() } else { Vec::new() }
     }
 
-    fn counters(&self, facts: &[Fact]) -> Counters {
+    /// The facts that the next commit will write.
+    fn pushed(&self) -> impl Iterator<Item = &Fact> {
+        self.items.get(self.committed..).unwrap_or_default().iter().map(|item| &item.fact)
+    }
+
+    fn counters(&self) -> Counters {
         let mut usage = Usage::default();
         let mut model_calls = 0;
-        for fact in facts {
+        for fact in self.pushed() {
             if let Fact::AssistantMessage(turn) = fact {
                 usage.prompt_tokens += turn.usage.prompt_tokens;
                 usage.completion_tokens += turn.usage.completion_tokens;
@@ -210,11 +220,7 @@ impl Live {
 
     /// What was pushed is durable.
     pub(super) fn saved(&mut self, done: Committed) {
-        let counters = {
-            let pushed = self.items.get(self.committed..).unwrap_or_default();
-            let facts: Vec<Fact> = pushed.iter().map(|item| item.fact.clone()).collect();
-            self.counters(&facts)
-        };
+        let counters = self.counters();
         self.row.busy += counters.busy;
         self.row.open_requests += counters.open_requests;
         self.row.version += 1;

@@ -16,7 +16,6 @@ use crate::policy::Case;
 use crate::task::change::LeaseChange;
 use crate::task::id::CallId;
 use crate::task::item::{Fact, FinishReason, Outcome, ToolCall, ToolResult, Turn};
-use crate::task::request::call_digest;
 use crate::task::step::Budget;
 use crate::task::text::{cleaned, cut};
 use crate::task::tool_spec::Effect;
@@ -98,13 +97,22 @@ impl Engine {
     pub(super) async fn judge(&self, live: &mut Live, agent: &Agent, calls: &[CallId]) {
         for id in calls {
             let Some(standing) = live.progress.call(*id).cloned() else { continue };
-            let judgement = match self.unfit(live, agent, &standing) {
-                Some(reason) => Judgement::invalid(reason),
-                None => self.verdict(live, agent, &standing).await,
-            };
-            let effect = self.offered(agent, &standing.call.name).map_or(Effect::Once, |entry| entry.spec.effect);
-            live.push(Fact::Judged { tool_call_id: *id, judgement, effect });
+            let judgement = self.judgement(live, agent, &standing).await;
+            self.judged(live, agent, &standing, judgement);
         }
+    }
+
+    /// How a call is judged now.
+    async fn judgement(&self, live: &Live, agent: &Agent, standing: &Standing) -> Judgement {
+        match self.unfit(live, agent, standing) {
+            Some(reason) => Judgement::invalid(reason),
+            None => self.verdict(live, agent, standing).await,
+        }
+    }
+
+    fn judged(&self, live: &mut Live, agent: &Agent, standing: &Standing, judgement: Judgement) {
+        let effect = self.offered(agent, &standing.call.name).map_or(Effect::Once, |entry| entry.spec.effect);
+        live.push(Fact::Judged { tool_call_id: standing.call.tool_call_id, judgement, effect });
     }
 
     /// Why a call cannot run whatever the policy says, if it cannot.
@@ -191,7 +199,7 @@ impl Engine {
             live.push(Fact::ToolStarted {
                 tool_call_id: *id,
                 name: entry.spec.name.clone(),
-                digest: call_digest(&live.row.tenant, live.row.task_id, *id, &entry.spec, text, rule),
+                digest: live.digest(&entry.spec, *id, text, rule),
                 attempt: standing.attempts + 1,
                 timeout_ms: u64::try_from(entry.spec.timeout.as_millis()).unwrap_or(u64::MAX),
                 replica: self.replica.clone(),
@@ -257,13 +265,9 @@ impl Engine {
         let mut stricter = false;
         for id in calls {
             let Some(standing) = live.progress.call(*id).cloned() else { continue };
-            let now = match self.unfit(live, agent, &standing) {
-                Some(reason) => Judgement::invalid(reason),
-                None => self.verdict(live, agent, &standing).await,
-            };
+            let now = self.judgement(live, agent, &standing).await;
             let Some(judgement) = self.tightened(live, agent, &standing, now) else { continue };
-            let effect = self.offered(agent, &standing.call.name).map_or(Effect::Once, |entry| entry.spec.effect);
-            live.push(Fact::Judged { tool_call_id: *id, judgement, effect });
+            self.judged(live, agent, &standing, judgement);
             stricter = true;
         }
         stricter
@@ -278,10 +282,9 @@ impl Engine {
             return Some(now);
         }
         let text = &standing.call.arguments_text;
-        let digest = self.offered(agent, &standing.call.name).map(|entry| {
-            let (tenant, task) = (&live.row.tenant, live.row.task_id);
-            call_digest(tenant, task, standing.call.tool_call_id, &entry.spec, text, approval.rule.as_deref())
-        });
+        let entry = self.offered(agent, &standing.call.name);
+        let rule = approval.rule.as_deref();
+        let digest = entry.map(|entry| live.digest(&entry.spec, standing.call.tool_call_id, text, rule));
         let same = digest.as_deref() == Some(approval.digest.as_str());
         let suffices = now.terms.as_ref().is_none_or(|terms| terms.approvers == approval.terms.approvers);
         if same && suffices {
