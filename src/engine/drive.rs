@@ -31,7 +31,7 @@ impl Engine {
     pub(super) async fn drive(self: Arc<Self>, mut live: Live) {
         while let Ok(true) | Err(Stop::Again) = self.step(&mut live).await {}
         drop(live);
-        if self.backlog.swap(false, Ordering::Relaxed) {
+        if self.backlog.load(Ordering::Relaxed) {
             self.room.notify_one();
         }
     }

@@ -2,39 +2,43 @@
 
 use std::sync::Arc;
 
+use futures_util::future::join_all;
+
 use super::live::Live;
 use super::{Engine, Refusal};
 use crate::store::RequestRow;
 use crate::task::item::{CloseReason, Fact};
 use crate::task::status::{RequestStatus, TaskStatus};
 
-/// How many are closed in one round.
-const AT_ONCE: i64 = 100;
+/// How many are closed together.
+pub(super) const AT_ONCE: usize = 100;
 
 impl Engine {
-    /// Closes the requests whose deadline has passed by the database's clock. Returns how many were found.
+    /// Closes the requests whose deadline has passed by the database's clock. Returns how many could be.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
     pub async fn expire(self: &Arc<Self>) -> Result<usize, Refusal> {
-        let overdue = self.store.overdue(AT_ONCE).await?;
-        for row in &overdue {
-            match self.expire_one(row).await {
+        let overdue = self.store.overdue(i64::try_from(AT_ONCE).unwrap_or(i64::MAX)).await?;
+        let closed = join_all(overdue.iter().map(|row| self.expire_one(row))).await;
+        let mut moved = 0;
+        for (row, closed) in overdue.iter().zip(closed) {
+            match closed {
                 Err(Refusal::Unavailable) => return Err(Refusal::Unavailable),
                 // One that cannot be read must not keep all others, and every takeover, waiting.
                 Err(error) => tracing::error!(request = %row.asked.request_id, %error, "a request could not be closed"),
-                Ok(()) => {}
+                Ok(closed) => moved += usize::from(closed),
             }
         }
-        Ok(overdue.len())
+        Ok(moved)
     }
 
-    async fn expire_one(self: &Arc<Self>, row: &RequestRow) -> Result<(), Refusal> {
-        let Some(journal) = self.store.journal(row.task_id).await? else { return Ok(()) };
+    async fn expire_one(self: &Arc<Self>, row: &RequestRow) -> Result<bool, Refusal> {
+        let Some(journal) = self.store.journal(row.task_id).await? else { return Ok(false) };
         let mut live = Live::read(journal);
         let request_id = row.asked.request_id;
         if live.progress.open(request_id).is_none() {
-            return Ok(());
+            return Ok(false);
         }
         live.push(Fact::RequestClosed { request_id, status: RequestStatus::Expired, reason: CloseReason::Expired });
         if live.progress.ending.is_some() {
@@ -43,6 +47,6 @@ impl Engine {
             live.push(Fact::TaskStatus { status: TaskStatus::Running, error: None, output: None });
         }
         // A decision that came first has won; what is still open is found again in the next round.
-        self.enter(live).await.map(|_| ())
+        self.enter(live).await.map(|_| true)
     }
 }

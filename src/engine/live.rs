@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::Flight;
+use super::flight::Flight;
 use super::lease::Lease;
 use crate::store::CommitError;
 use crate::task::change::{
@@ -43,6 +43,8 @@ pub(super) struct Live {
     pub unknown: BTreeMap<CallId, String>,
     /// Calls whose answer is pushed and not durable: nobody else may ask what became of them.
     pub flights: Vec<Flight>,
+    /// When the last commit was handed over, by the machine's uptime.
+    pub saved_since: Duration,
     /// The hold on the task, once it is taken.
     pub lease: Option<Lease>,
     /// The right to run in this process; without one the task is queued at its next effect.
@@ -64,6 +66,7 @@ impl Live {
             door: None,
             unknown: BTreeMap::new(),
             flights: Vec::new(),
+            saved_since: Duration::ZERO,
             lease: None,
             slot: None,
         }

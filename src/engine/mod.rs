@@ -5,6 +5,7 @@ mod ask;
 mod decide;
 mod drive;
 mod expire;
+mod flight;
 mod lease;
 mod live;
 mod measure;
@@ -14,8 +15,8 @@ mod perform;
 mod save;
 mod worker;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::AtomicBool;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ use tokio_util::task::TaskTracker;
 
 use serde_json::Value;
 
+use self::flight::Flights;
 use self::lease::Leases;
 use self::live::Live;
 use crate::agent::Agents;
@@ -35,7 +37,7 @@ use crate::policy::Policy;
 use crate::store::{CommitError, News, ReadError, Store};
 use crate::task::change::IdempotencyRow;
 use crate::task::decision::{Action, CallAnswer, Then};
-use crate::task::id::{CallId, RequestId, TaskId};
+use crate::task::id::{RequestId, TaskId};
 use crate::task::item::Part;
 use crate::task::status::TaskStatus;
 use crate::tool::catalog::Catalog;
@@ -272,7 +274,7 @@ pub struct Engine {
     /// What this process drives.
     leases: Arc<Leases>,
     /// Calls that are out.
-    in_flight: Arc<Held<BTreeSet<CallId>>>,
+    flights: Arc<Flights>,
     /// Drivers.
     drivers: TaskTracker,
     /// Something may be waiting in the database for a slot of this process.
@@ -308,7 +310,7 @@ impl Engine {
             settings: parts.settings,
             replica,
             leases: Arc::default(),
-            in_flight: Arc::default(),
+            flights: Arc::default(),
             drivers: TaskTracker::new(),
             backlog: AtomicBool::new(false),
             room: Notify::new(),
@@ -324,7 +326,9 @@ impl Engine {
         let news = Some(self.store.watch(root));
         let (door, written) = oneshot::channel();
         live.door = Some(door);
-        live.slot = Arc::clone(&self.slots).try_acquire_owned().ok();
+        // Whoever waits in the database comes first, each tenant in its turn.
+        let first = !self.backlog.load(Ordering::Relaxed);
+        live.slot = first.then(|| Arc::clone(&self.slots).try_acquire_owned().ok()).flatten();
         self.drivers.spawn(Arc::clone(self).drive(live));
         match written.await {
             Ok(Ok(_)) => {
@@ -337,12 +341,6 @@ impl Engine {
         }
     }
 
-    /// Marks a call as being out, until the guard is dropped.
-    fn takes_off(&self, call: CallId) -> Flight {
-        self.in_flight.lock().insert(call);
-        Flight { call, in_flight: Arc::clone(&self.in_flight) }
-    }
-
     /// Goes down: no new effect begins; drivers get `time` to end what they do, their tasks are queued for others.
     pub async fn shut_down(&self, time: Duration) {
         self.stop.cancel();
@@ -352,18 +350,6 @@ impl Engine {
             () = self.clock.sleep(time) => tracing::warn!("calls were still running at the end of the time to go down"),
         }
         self.killed.cancel();
-    }
-}
-
-/// A call that is out.
-struct Flight {
-    call: CallId,
-    in_flight: Arc<Held<BTreeSet<CallId>>>,
-}
-
-impl Drop for Flight {
-    fn drop(&mut self) {
-        self.in_flight.lock().remove(&self.call);
     }
 }
 

@@ -11,7 +11,7 @@ use crate::task::id::{RequestId, TaskId};
 use crate::task::item::{CloseReason, Fact, Outcome, Usage};
 use crate::task::status::TaskStatus;
 use crate::task::time::Time;
-use crate::task::turn::Standing;
+use crate::task::turn::{Progress, Standing, WITHDRAWN};
 
 impl Engine {
     /// Creates a task and begins to drive it; returns once it is stored.
@@ -85,8 +85,7 @@ impl Engine {
             live.withdraw_open(CloseReason::Superseded);
             live.push(Fact::TaskStatus { status: TaskStatus::Running, error: None, output: None });
             // What a failed task had started is asked about first.
-            let text = "The user went on with another message; this call was not run.";
-            close_calls(&mut live, |standing| !failed || standing.attempts == 0, Outcome::Withdrawn, text);
+            close_calls(&mut live, |standing| !failed || standing.attempts == 0, Outcome::Withdrawn, WITHDRAWN);
             live.push(Fact::UserMessage {
                 items: message.items.clone(),
                 user_context: message.user_context.clone(),
@@ -134,7 +133,10 @@ impl Engine {
             let mut live = self.moved(caller, task, Move::Cancel).await?;
             let accepted = Accepted::standing(task, live.row.root_task_id, false);
             match live.row.status {
-                TaskStatus::Canceled if key.is_none() => return Ok(accepted),
+                TaskStatus::Canceled if key.is_none() => {
+                    self.called_off(&live.progress, live.now).await;
+                    return Ok(accepted);
+                }
                 TaskStatus::Completed | TaskStatus::Failed => {
                     let code = ConflictCode::TaskFinal;
                     return Err(Refusal::Conflict { code, task_id: task, status: live.row.status });
@@ -156,6 +158,7 @@ impl Engine {
             match self.commit(&live, LeaseChange::Park { wake_in: None }).await {
                 Ok(done) => {
                     live.saved(done);
+                    self.called_off(&live.progress, done.at).await;
                     return Ok(accepted);
                 }
                 Err(crate::store::CommitError::Unavailable) => return Err(Refusal::Unavailable),
@@ -182,6 +185,12 @@ impl Engine {
         let task = self.store.task(row.task_id).await?.ok_or(Refusal::NotFound)?;
         if !self.still_may(caller, &task, row.request_id).await? {
             return Err(Refusal::Forbidden("You may not do this any more.".to_owned()));
+        }
+        if task.status == TaskStatus::Canceled
+            && let Some(journal) = self.store.journal(task.task_id).await?
+        {
+            // It may repeat a cancel that has not answered yet.
+            self.called_off(&Progress::of(&journal.items), journal.now).await;
         }
         let root = task.root_task_id;
         let task_id = if row.request_id.is_some() { root } else { task.task_id };

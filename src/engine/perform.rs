@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::Engine;
 use super::drive::Stop;
+use super::flight;
 use super::live::Live;
 use crate::agent::Agent;
 use crate::failpoint;
@@ -22,9 +23,9 @@ use crate::task::text::{cleaned, cut};
 use crate::task::tool_spec::Effect;
 use crate::task::transcript::conversation;
 use crate::task::turn::{Last, Standing};
-use crate::task::verdict::{Judgement, Verdict};
+use crate::task::verdict::{Judgement, Terms, Verdict};
 use crate::tool::catalog::Entry;
-use crate::tool::{Invocation, ToolAnswer, arguments};
+use crate::tool::{Invocation, Tool, ToolAnswer, arguments};
 
 impl Engine {
     /// The tool of a name, if this agent is offered it (byte by byte).
@@ -40,7 +41,7 @@ impl Engine {
         // Nobody else serves this database, or it is this process, which knows its own flights.
         let gone = |replica: &str| self.store.is_sole() || replica == self.replica;
         let mut budget = live.budget(&agent.limits, self.settings.lease, gone);
-        budget.running.extend(self.in_flight.lock().iter().copied());
+        budget.running.extend(self.flights.calls());
         budget
     }
 
@@ -107,7 +108,20 @@ impl Engine {
     async fn judgement(&self, live: &Live, agent: &Agent, standing: &Standing) -> Judgement {
         match self.unfit(live, agent, standing) {
             Some(reason) => Judgement::invalid(reason),
-            None => self.verdict(live, agent, standing).await,
+            None => Self::mistrusted(live, standing, self.verdict(live, agent, standing).await),
+        }
+    }
+
+    /// No rule lets a tool run whose last word is in doubt; what a human has let run, runs.
+    fn mistrusted(live: &Live, standing: &Standing, judgement: Judgement) -> Judgement {
+        if judgement.verdict != Verdict::Allow || standing.approval.is_some() {
+            return judgement;
+        }
+        match live.progress.suspects.reason(&standing.call.name) {
+            Some(reason) => {
+                Judgement { verdict: Verdict::Hold, rule: None, reason: Some(reason), terms: Some(Terms::default()) }
+            }
+            None => judgement,
         }
     }
 
@@ -170,7 +184,7 @@ impl Engine {
             verdict: Verdict::Hold,
             rule: None,
             reason: Some("The policy could not be evaluated.".to_owned()),
-            terms: Some(crate::task::verdict::Terms::default()),
+            terms: Some(Terms::default()),
         })
     }
 
@@ -214,15 +228,26 @@ impl Engine {
             Self::refuse(live, calls.iter().map(nobody).collect());
             return Ok(());
         }
+        let flights: Vec<_> = attempts.iter().map(|(_, call)| self.flights.boards(call.call_id)).collect();
         self.save(live, self.take()).await?;
-        live.flights = attempts.iter().map(|(_, call)| self.takes_off(call.call_id)).collect();
-        if !live.lease.as_ref().is_some_and(|lease| lease.lasts(self.clock.uptime())) {
+        live.flights = flights;
+        self.send(live, &attempts).await
+    }
+
+    /// Sends calls whose start is committed, each at most once, and takes in their answers.
+    async fn send(&self, live: &mut Live, attempts: &[(Arc<dyn Tool>, Invocation)]) -> Result<(), Stop> {
+        failpoint::reach("call.before");
+        let began = self.clock.uptime();
+        if !live.lease.as_ref().is_some_and(|lease| lease.lasts(began)) {
             tracing::warn!(task = %live.task_id(), "the lease ran out before a call was sent; it was not sent");
             return Err(Stop::Lost);
         }
-        failpoint::reach("call.before");
-        let began = self.clock.uptime();
-        let answers = join_all(attempts.iter().map(|(tool, call)| tool.call(call))).await;
+        let in_time = began < live.saved_since + flight::WINDOW;
+        let departed: Vec<_> = live.flights.iter().map(|flight| in_time && flight.departs(began)).collect();
+        let answers = join_all(attempts.iter().zip(departed).map(|((tool, call), departed)| async move {
+            if departed { tool.call(call).await } else { not_sent(in_time) }
+        }));
+        let answers = answers.await;
         failpoint::reach("call.answered");
         // A long call counts as duration before the model is asked again.
         live.now = live.now + self.clock.uptime().saturating_sub(began);
@@ -297,4 +322,10 @@ impl Engine {
         let terms = Some(now.terms.unwrap_or_else(|| approval.terms.clone()));
         Some(Judgement { verdict: Verdict::Hold, rule: now.rule, reason, terms })
     }
+}
+
+/// The answer to a call that was provably not sent.
+fn not_sent(in_time: bool) -> ToolAnswer {
+    let why = if in_time { "the task was canceled" } else { "it took too long until it could be" };
+    ToolAnswer::Failed { content: format!("Nothing was sent: {why}."), http_status: None }
 }

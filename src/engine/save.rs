@@ -21,7 +21,8 @@ impl Engine {
             return Ok(());
         }
         loop {
-            let until = self.clock.uptime() + self.settings.lease;
+            live.saved_since = self.clock.uptime();
+            let until = live.saved_since + self.settings.lease;
             match self.commit(live, lease.clone()).await {
                 Ok(done) => {
                     live.saved(done);

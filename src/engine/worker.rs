@@ -9,14 +9,15 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::expire;
 use super::lease::Lease;
 use super::live::Live;
 use super::{Engine, Refusal};
 use crate::failpoint;
 use crate::task::id::TaskId;
 
-/// How often the database is asked for work.
-const POLL: Duration = Duration::from_secs(1);
+/// How often the database is asked for work: a deadline that passes is seen within a second.
+const POLL: Duration = Duration::from_millis(500);
 
 impl Engine {
     /// Works until the service goes down.
@@ -53,7 +54,7 @@ impl Engine {
     /// # Errors
     /// `Unavailable` when the database does not answer.
     pub async fn round(self: &Arc<Self>) -> Result<usize, Refusal> {
-        self.expire().await?;
+        while self.expire().await? == expire::AT_ONCE {}
         let drivers = self.claim().await?;
         let count = drivers.len();
         for driver in drivers {
@@ -73,6 +74,8 @@ impl Engine {
             self.backlog.store(true, Ordering::Relaxed);
             return Ok(Vec::new());
         }
+        // Before the question: what is queued meanwhile says so itself.
+        self.backlog.store(false, Ordering::Relaxed);
         let until = self.clock.uptime() + self.settings.lease;
         let claimed = self.store.claim(&self.replica, self.settings.lease, free).await?;
         failpoint::reach("claim.committed");

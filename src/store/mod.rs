@@ -17,8 +17,8 @@ mod requests;
 mod settings;
 mod tasks;
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -166,6 +166,8 @@ struct Inner {
     committer: Arc<Committer>,
     writers: TaskTracker,
     stop: CancellationToken,
+    /// The tenant that the last claim ended with.
+    last_tenant: Mutex<String>,
     /// With the last handle the writers end, too.
     _last: DropGuard,
 }
@@ -208,7 +210,7 @@ impl Store {
         let writers = match db.engine {
             Engine::Postgres { .. } => WRITERS.min(settings.max_connections.div_ceil(2)),
             Engine::Sqlite { .. } => {
-                db.write::<claim::Claimed>(open::LEASES_OVER, Vec::new())
+                db.write::<claim::Leased>(open::LEASES_OVER, Vec::new())
                     .await
                     .map_err(|failure| OpenError::Migration(failure.error.to_string()))?;
                 1
@@ -219,7 +221,17 @@ impl Store {
         let committer = Committer::start(Arc::clone(&db), Arc::clone(&feed), writers, stop.clone(), &tasks);
         tasks.close();
         let last = stop.clone().drop_guard();
-        Ok(Self { inner: Arc::new(Inner { db, feed, committer, writers: tasks, stop, _last: last }) })
+        Ok(Self {
+            inner: Arc::new(Inner {
+                db,
+                feed,
+                committer,
+                writers: tasks,
+                stop,
+                last_tenant: Mutex::default(),
+                _last: last,
+            }),
+        })
     }
 
     /// Only brings the schema up to date, for the command.

@@ -10,6 +10,7 @@ pub mod limits;
 pub mod request;
 pub mod status;
 pub mod step;
+pub mod suspects;
 pub mod text;
 pub mod time;
 pub mod tool_spec;

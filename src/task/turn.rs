@@ -11,6 +11,7 @@ use super::id::{CallId, RequestId};
 use super::item::{CloseReason, Fact, Item, Outcome, ToolCall, Turn};
 use super::request::{Asked, RequestKind};
 use super::status::{RequestStatus, TaskStatus};
+use super::suspects::Suspects;
 use super::time::Time;
 use super::tool_spec::Effect;
 use super::verdict::{Judgement, OnExpiry, Terms, Verdict};
@@ -115,6 +116,25 @@ impl Standing {
         (self.call.tool_call_id, outcome, text.to_owned())
     }
 
+    /// Its last attempt, when that was started and has no answer: also once the call was given up.
+    #[must_use]
+    pub fn unanswered(&self) -> Option<(CallId, &Start)> {
+        let open = matches!(self.phase, Phase::Started(_) | Phase::Done(Outcome::Unknown));
+        self.start.as_ref().filter(|_| open).map(|start| (self.call.tool_call_id, start))
+    }
+
+    /// The user has gone on with another message: what did not start will not (no task of ours leaves such a call), and
+    /// what did, also under a leave to run it again, is asked about first.
+    fn passed_over(&mut self) {
+        self.phase = match (&self.phase, &self.start) {
+            (Phase::New | Phase::Allowed | Phase::Held(_) | Phase::Human(_) | Phase::Approved(_), None) => {
+                Phase::Refused(Outcome::Withdrawn, WITHDRAWN.to_owned())
+            }
+            (Phase::Allowed | Phase::Approved(_), Some(start)) => Phase::Started(start.clone()),
+            (phase, _) => phase.clone(),
+        };
+    }
+
     /// Its result, when it will not run (again).
     #[must_use]
     pub fn refusal(&self) -> Option<(CallId, Outcome, String)> {
@@ -176,6 +196,8 @@ pub struct Progress {
     pub running_since: Option<Time>,
     /// The owner's groups as of his last message.
     pub groups: Vec<String>,
+    /// Tools that no rule lets run for now.
+    pub suspects: Suspects,
 }
 
 impl Progress {
@@ -194,6 +216,7 @@ impl Progress {
             ran: Duration::ZERO,
             running_since: None,
             groups: Vec::new(),
+            suspects: Suspects::default(),
         }
     }
 
@@ -226,6 +249,7 @@ impl Progress {
 
     /// Reads the next item.
     pub fn apply(&mut self, item: &Item) {
+        self.suspects.apply(&item.fact, &self.calls);
         match &item.fact {
             Fact::TaskStatus { status, .. } => self.status_changed(*status, item.at),
             Fact::UserMessage { groups, .. } => {
@@ -234,6 +258,7 @@ impl Progress {
                 self.ran = Duration::ZERO;
                 self.running_since = self.running_since.map(|_| item.at);
                 self.groups.clone_from(groups);
+                self.calls.iter_mut().for_each(Standing::passed_over);
             }
             Fact::AssistantMessage(turn) => self.answered(turn),
             Fact::Judged { tool_call_id, judgement, effect } => self.judged(*tool_call_id, judgement, *effect),
@@ -413,10 +438,12 @@ impl Progress {
             Action::Edit | Action::Mixed => None,
         };
         let (Some(phase), Some(standing)) = (phase, self.call_mut(id)) else { return };
+        let name = standing.call.name.clone();
         if let Phase::Approved(approval) = &phase {
             standing.approval = Some(approval.clone());
         }
         standing.phase = phase;
+        self.suspects.cleared(&name);
     }
 
     fn closed(&mut self, id: RequestId, status: RequestStatus, reason: CloseReason) {
@@ -462,3 +489,6 @@ impl Default for Progress {
 
 /// What the model is told of a call that was started and whose outcome nobody waits for.
 pub const UNKNOWN: &str = "This call was started and its outcome is not known: it may have taken effect.";
+
+/// What the model is told of a call that never started before the user went on.
+pub const WITHDRAWN: &str = "The user went on with another message; this call was not run.";

@@ -5,5 +5,7 @@ mod cost;
 mod laws;
 mod lives;
 mod questions;
+mod queue;
 mod stage;
+mod suspects;
 mod takeover;

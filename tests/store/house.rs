@@ -79,6 +79,11 @@ impl House {
         Self::on(database.url.clone(), Ground::Postgres { _kept: database }).await
     }
 
+    /// Another one on the same engine.
+    pub async fn like(other: &Self) -> Self {
+        if other.is_postgres() { Self::postgres().await } else { Self::sqlite().await }
+    }
+
     async fn on(url: String, ground: Ground) -> Self {
         let settings = Settings { url, ..Settings::default() };
         let clock = Arc::new(ManualClock(AtomicI64::new(1_700_000_000_000_000)));

@@ -1,0 +1,94 @@
+//! Tools that no rule lets run for now: a call of theirs that must not happen twice ended in the dark, or in an error
+//! after it was sent. A human who decides any call of the tool lifts that; a message, a cancel or a retry does not.
+
+use std::collections::BTreeMap;
+
+use super::id::CallId;
+use super::item::{Fact, Outcome, ToolResult};
+use super::request::RequestKind;
+use super::tool_spec::Effect;
+use super::turn::Standing;
+
+/// By tool, the call that made it one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Suspects(BTreeMap<String, Suspect>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Suspect {
+    call: CallId,
+    known: String,
+}
+
+impl Suspects {
+    /// Why no rule lets this tool run, if none does: which call, and what is known of it.
+    #[must_use]
+    pub fn reason(&self, tool: &str) -> Option<String> {
+        let Suspect { call, known } = self.0.get(tool)?;
+        Some(format!(
+            "An earlier call of this tool ({call}) {known}. Until a human has decided a call of it, each is held."
+        ))
+    }
+
+    /// Reads the next item, before it changes where the calls stand.
+    pub(super) fn apply(&mut self, fact: &Fact, calls: &[Standing]) {
+        match fact {
+            Fact::InterventionRequested(asked) if asked.kind == RequestKind::Reconcile => {
+                for call in asked.own_calls() {
+                    self.suspect(&call.name, call.tool_call_id, "was started, and what became of it is not known");
+                }
+            }
+            Fact::ToolResult(result) | Fact::LateResult(result) => self.ended(result, calls),
+            Fact::InterventionRequested(_)
+            | Fact::TaskStatus { .. }
+            | Fact::UserMessage { .. }
+            | Fact::AssistantMessage(_)
+            | Fact::Judged { .. }
+            | Fact::Decision { .. }
+            | Fact::RequestClosed { .. }
+            | Fact::ToolStarted { .. }
+            | Fact::SubAgentStarted { .. } => {}
+        }
+    }
+
+    /// A human has decided a call of this tool.
+    pub(super) fn cleared(&mut self, tool: &str) {
+        self.0.remove(tool);
+    }
+
+    fn ended(&mut self, result: &ToolResult, calls: &[Standing]) {
+        let standing = calls.iter().find(|standing| standing.call.tool_call_id == result.tool_call_id);
+        let once = standing.is_some_and(|standing| standing.effect == Effect::Once && standing.attempts > 0);
+        match (result.outcome, result.http_status) {
+            (Outcome::Unknown, _) if once => {
+                self.suspect(&result.name, result.tool_call_id, "was started, and what became of it is not known");
+            }
+            (Outcome::Failed, Some(status @ 500..)) if once => {
+                let known = format!("failed with status {status} after it was sent");
+                self.suspect(&result.name, result.tool_call_id, &known);
+            }
+            // What came late says more; it is still for a human to say that the tool may be used.
+            (Outcome::Succeeded | Outcome::Failed, _) => {
+                if let Some(suspect) = self.0.get_mut(&result.name)
+                    && suspect.call == result.tool_call_id
+                {
+                    suspect.known = format!("was in doubt; its answer came late: {}", result.outcome.as_str());
+                }
+            }
+            (
+                Outcome::Invalid
+                | Outcome::Denied
+                | Outcome::Rejected
+                | Outcome::Responded
+                | Outcome::Expired
+                | Outcome::Withdrawn
+                | Outcome::Canceled
+                | Outcome::Unknown,
+                _,
+            ) => {}
+        }
+    }
+
+    fn suspect(&mut self, tool: &str, call: CallId, known: &str) {
+        self.0.insert(tool.to_owned(), Suspect { call, known: known.to_owned() });
+    }
+}

@@ -1,0 +1,63 @@
+//! What does not fit into a process waits in the database, each tenant in its turn, and nobody overtakes it at the door.
+
+use std::sync::Arc;
+
+use holdpoint::engine::Engine;
+use holdpoint::people::Caller;
+use holdpoint::task::id::TaskId;
+use holdpoint::task::status::TaskStatus;
+
+use super::stage::{Stage, alice, go};
+use crate::store::house::both;
+
+/// Claims what fits and drives it to its end; the tasks that ended thereby, in their order.
+async fn round(stage: &Stage, engine: &Arc<Engine>, tasks: &[TaskId]) -> Vec<TaskId> {
+    let before = running(stage, tasks).await;
+    for driver in engine.claim().await.unwrap() {
+        driver.await;
+    }
+    let after = running(stage, tasks).await;
+    before.into_iter().filter(|task| !after.contains(task)).collect()
+}
+
+async fn running(stage: &Stage, tasks: &[TaskId]) -> Vec<TaskId> {
+    let mut found = Vec::new();
+    for task in tasks {
+        if stage.status(*task).await == TaskStatus::Running {
+            found.push(*task);
+        }
+    }
+    found
+}
+
+both! {
+    async fn what_waits_is_taken_each_tenant_in_its_turn_and_nobody_at_the_door_overtakes_it(house) {
+        let stage = Stage::set(house, &[("lookup", r#"{"order":1}"#)]).await;
+        let engine = stage.engine(1);
+        stage.tool.close();
+        let create = async |caller: &Caller| engine.create(caller, go(), None).await.unwrap().task_id;
+        let mallory = Caller { tenant: "other".to_owned(), ..alice() };
+        let first = create(&alice()).await;
+        stage.tool.reached(1).await;
+        let waiting = [create(&alice()).await, create(&alice()).await, create(&mallory).await];
+        assert_eq!(engine.claim().await.unwrap().len(), 0, "there is no room");
+        stage.tool.open();
+        while stage.status(first).await == TaskStatus::Running {
+            tokio::task::yield_now().await;
+        }
+        let late = create(&alice()).await;
+        let [one, two, other] = waiting;
+        let all = [one, two, other, late];
+        let mut order = Vec::new();
+        for _ in all {
+            order.extend(round(&stage, &engine, &all).await);
+        }
+        assert_eq!(order, [one, other, two, late]);
+        // With nothing left to wait for, who comes to the door runs at once.
+        let next = create(&alice()).await;
+        assert_eq!(round(&stage, &engine, &all).await, []);
+        while stage.status(next).await == TaskStatus::Running {
+            tokio::task::yield_now().await;
+        }
+    }
+}
