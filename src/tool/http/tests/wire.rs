@@ -218,7 +218,7 @@ async fn what_is_not_over_in_time_is_unknown() {
 #[tokio::test]
 async fn an_answer_at_the_last_moment_is_whole_or_unknown() {
     for milliseconds in 1..40 {
-        let steps = vec![Read, Drip(b"H".to_vec()), send("TTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")];
+        let steps = vec![Glance, Drip(b"H".to_vec()), send("TTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"), Hold];
         let late = became(steps, Effect::Once, "{}", Duration::from_millis(milliseconds)).await;
         assert!(late == ok("ok") || late == Unknown || late == Failed(None), "{late:?}");
     }
