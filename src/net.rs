@@ -1,32 +1,53 @@
 //! All outbound HTTP: two clients from one builder. What must stay true: nothing is repeated by itself, no redirect is
 //! followed, no proxy is taken from the environment, bodies are read up to a bound, and what failed is told apart by
-//! whether anything can have been sent. The texts of failures are fixed words: no URL, no host, no header can be in one.
+//! whether anything can have been sent. A tool's call has a connection of its own: one that was used before may be closed
+//! by its peer just when the next request is written, and nobody could say what became of that one. The texts of failures
+//! are fixed words: no URL, no host, no header can be in one.
 
-use std::collections::BTreeMap;
+mod reach;
+
 use std::error::Error as _;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use reqwest::{Client, ClientBuilder, Response};
+use reqwest::header::{ACCEPT_ENCODING, CONNECTION, HeaderMap, HeaderValue};
+use reqwest::{Client, ClientBuilder, Request, Response, StatusCode};
+
+use reach::{Reach, Watch};
 
 /// How every request of ours calls itself.
 pub const USER_AGENT: &str = concat!("holdpoint/", env!("CARGO_PKG_VERSION"));
 
 /// How long name resolution, TCP and TLS may take together.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long a connection for calls that may be repeated is kept.
+/// How long a connection that may be used again is kept.
 const IDLE: Duration = Duration::from_secs(30);
-/// The same for calls that may not: a peer that just closed a connection would leave the outcome unknown.
-const IDLE_FRESH: Duration = Duration::from_secs(1);
 
 /// The clients. Cheap to clone; one for the whole process.
 #[derive(Clone, Debug)]
 pub struct Net {
-    repeatable: Client,
-    fresh: Client,
-    /// For requests that have less time than connecting may take: by how long it may take there, and what is kept idle.
-    hurried: Arc<Mutex<BTreeMap<(Duration, Duration), Client>>>,
+    kept: Client,
+    own: Client,
+}
+
+/// A complete answer, or as much of one as was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Its status; never 1xx.
+    pub status: StatusCode,
+    /// The beginning of its body.
+    pub body: Vec<u8>,
+    /// Whether the body goes on, or may.
+    pub more: bool,
+}
+
+/// How much of a body is wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// With so many bytes in hand the answer counts, whatever becomes of the rest.
+    pub enough: usize,
+    /// Not more than this is read.
+    pub most: usize,
 }
 
 impl Net {
@@ -36,59 +57,85 @@ impl Net {
     /// # Errors
     /// [`NetError`] when TLS cannot be set up at all.
     pub fn new() -> Result<Self, NetError> {
-        Ok(Self { repeatable: build(IDLE, CONNECT)?, fresh: build(IDLE_FRESH, CONNECT)?, hurried: Arc::default() })
+        Ok(Self { kept: build(keeping)?, own: build(closing)? })
     }
 
-    /// For what may be repeated: models, and tools that are `read_only` or `idempotent`.
+    /// For what may be repeated as often as needed: models. Its connections are kept.
     #[must_use]
     pub fn repeatable(&self) -> &Client {
-        &self.repeatable
+        &self.kept
     }
 
-    /// For what may happen once only: its connections have been idle for less than a second, or are new.
-    #[must_use]
-    pub fn fresh(&self) -> &Client {
-        &self.fresh
-    }
-
-    /// As [`Net::repeatable`], for requests with this total timeout.
-    #[must_use]
-    pub fn repeatable_within(&self, total: Duration) -> Client {
-        self.within(total, IDLE, &self.repeatable)
-    }
-
-    /// As [`Net::fresh`], for requests with this total timeout: connecting gets a part of it only, so that a connection
-    /// that is never made is known as that, and not as a request whose outcome nobody knows.
-    #[must_use]
-    pub fn fresh_within(&self, total: Duration) -> Client {
-        self.within(total, IDLE_FRESH, &self.fresh)
-    }
-
-    fn within(&self, total: Duration, idle: Duration, usual: &Client) -> Client {
-        if total > CONNECT {
-            return usual.clone();
+    /// One request on a connection of its own, and its answer, all within this time. `room` says how much of the body
+    /// is wanted.
+    ///
+    /// # Errors
+    /// [`Failure::NotSent`]: no connection was made. [`Failure::Lost`]: one was, and there is no complete answer.
+    pub async fn alone(
+        &self,
+        request: Request,
+        within: Duration,
+        room: impl FnOnce(StatusCode) -> Room + Send,
+    ) -> Result<Answer, Failure> {
+        let (reach, mut partial) = (Reach::default(), None);
+        let exchange = reach.watched(exchange(&self.own, request, room, &mut partial));
+        let ended = tokio::time::timeout(within, exchange).await;
+        let failure = match ended {
+            Ok(Ok(())) => None,
+            Ok(Err(failure)) => Some(failure),
+            Err(_) if reach.is_connecting() => Some(Failure::NotSent(NO_CONNECTION_IN_TIME)),
+            Err(_) => Some(Failure::Lost(NO_ANSWER_IN_TIME)),
+        };
+        match (partial, failure) {
+            (Some((answer, _)), None) => Ok(answer),
+            (Some((answer, room)), Some(_)) if answer.body.len() >= room.enough => Ok(Answer { more: true, ..answer }),
+            (_, failure) => Err(failure.unwrap_or(Failure::Lost(CUT_OFF))),
         }
-        let connect = total * 3 / 4;
-        let mut hurried = self.hurried.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(client) = hurried.get(&(connect, idle)) {
-            return client.clone();
-        }
-        let client = build(idle, connect).unwrap_or_else(|_| usual.clone());
-        hurried.insert((connect, idle), client.clone());
-        client
     }
 }
 
-fn build(idle: Duration, connect: Duration) -> Result<Client, NetError> {
-    if let Ok(client) = base(idle, connect).build() {
+/// Fills `partial` as the answer arrives.
+async fn exchange(
+    client: &Client,
+    request: Request,
+    room: impl FnOnce(StatusCode) -> Room,
+    partial: &mut Option<(Answer, Room)>,
+) -> Result<(), Failure> {
+    let mut response = client.execute(request).await.map_err(|error| Failure::of(&error))?;
+    let status = response.status();
+    if status.is_informational() {
+        return Err(Failure::Lost("what came was no final answer"));
+    }
+    let room = room(status);
+    let (answer, _) = partial.insert((Answer { status, body: Vec::new(), more: false }, room));
+    answer.more = fill(&mut response, &mut answer.body, room.most).await?;
+    Ok(())
+}
+
+fn build(kind: fn(ClientBuilder) -> ClientBuilder) -> Result<Client, NetError> {
+    if let Ok(client) = kind(base()).build() {
         return Ok(client);
     }
     tracing::warn!("no trusted certificates on this machine: https endpoints cannot be reached");
-    base(idle, connect).tls_certs_only([]).build().map_err(|_| NetError)
+    kind(base()).tls_certs_only([]).build().map_err(|_| NetError)
+}
+
+fn keeping(builder: ClientBuilder) -> ClientBuilder {
+    builder.pool_idle_timeout(IDLE)
+}
+
+/// No connection is used twice. The peer is told, so that it is the one that closes and our ports are free at once. No
+/// compression: where a body ends is then said by HTTP alone.
+fn closing(builder: ClientBuilder) -> ClientBuilder {
+    let headers = HeaderMap::from_iter([
+        (CONNECTION, HeaderValue::from_static("close")),
+        (ACCEPT_ENCODING, HeaderValue::from_static("identity")),
+    ]);
+    builder.pool_max_idle_per_host(0).default_headers(headers).gzip(false).connector_layer(Watch)
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is the door for outbound HTTP")]
-fn base(idle: Duration, connect: Duration) -> ClientBuilder {
+fn base() -> ClientBuilder {
     Client::builder()
         .user_agent(USER_AGENT)
         .redirect(reqwest::redirect::Policy::none())
@@ -96,14 +143,17 @@ fn base(idle: Duration, connect: Duration) -> ClientBuilder {
         .no_proxy()
         .referer(false)
         .tcp_nodelay(true)
-        .connect_timeout(connect)
-        .pool_idle_timeout(idle)
+        .connect_timeout(CONNECT)
 }
 
 /// TLS could not be set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the HTTP client could not be built: TLS is not usable on this machine")]
 pub struct NetError;
+
+const NO_CONNECTION_IN_TIME: &str = "no connection could be made in time";
+const NO_ANSWER_IN_TIME: &str = "there was no complete answer within the timeout";
+const CUT_OFF: &str = "the connection was lost before there was a complete answer";
 
 /// Why there is no complete answer, told apart by whether anything can have been sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -127,20 +177,19 @@ impl Failure {
             return Self::NotSent(connecting(error));
         }
         if error.is_timeout() {
-            // Also a total timeout that ends while still connecting: which of the two it was cannot be seen
-            // (`Net::fresh_within` keeps the two apart).
-            return Self::Lost("there was no complete answer within the timeout");
+            // Also a timeout of the request's own that ends while still connecting: `Net::alone` keeps the two apart.
+            return Self::Lost(NO_ANSWER_IN_TIME);
         }
         if error.is_decode() {
             return Self::Lost("the answer could not be decoded");
         }
-        Self::Lost("the connection was lost before there was a complete answer")
+        Self::Lost(CUT_OFF)
     }
 }
 
 fn connecting(error: &reqwest::Error) -> &'static str {
     if error.is_timeout() {
-        return "no connection could be made in time";
+        return NO_CONNECTION_IN_TIME;
     }
     if error.is_dns() {
         return "the host's name could not be resolved";
@@ -155,7 +204,7 @@ fn connecting(error: &reqwest::Error) -> &'static str {
         Some(io::ErrorKind::ConnectionRefused) => "the connection was refused",
         Some(io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable) => "the host cannot be reached",
         Some(io::ErrorKind::InvalidData) => "no secure connection could be made (TLS)",
-        Some(io::ErrorKind::TimedOut) => "no connection could be made in time",
+        Some(io::ErrorKind::TimedOut) => NO_CONNECTION_IN_TIME,
         _ => "no connection could be made",
     }
 }
@@ -167,15 +216,21 @@ fn connecting(error: &reqwest::Error) -> &'static str {
 /// [`Failure::Lost`]: the body ended early, or too late.
 pub async fn read_bounded(mut response: Response, limit: usize) -> Result<(Vec<u8>, bool), Failure> {
     let mut bytes = Vec::new();
+    let more = fill(&mut response, &mut bytes, limit).await?;
+    Ok((bytes, more))
+}
+
+/// Adds to `bytes` until the body ends or there are `limit`; says whether there was more.
+async fn fill(response: &mut Response, bytes: &mut Vec<u8>, limit: usize) -> Result<bool, Failure> {
     while let Some(chunk) = response.chunk().await.map_err(|error| lost(&error))? {
-        let room = limit - bytes.len();
+        let room = limit.saturating_sub(bytes.len());
         if chunk.len() > room {
             bytes.extend_from_slice(chunk.get(..room).unwrap_or_default());
-            return Ok((bytes, true));
+            return Ok(true);
         }
         bytes.extend_from_slice(&chunk);
     }
-    Ok((bytes, false))
+    Ok(false)
 }
 
 /// An answer had begun: whatever is said of the error, the request was sent.
@@ -186,113 +241,4 @@ fn lost(error: &reqwest::Error) -> Failure {
 }
 
 #[cfg(test)]
-mod tests {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpListener;
-    use tokio::task::JoinHandle;
-
-    use super::*;
-
-    /// Answers each connection with the next of `answers`, then closes it; returns what it was sent.
-    async fn endpoint(answers: Vec<&'static str>) -> (String, JoinHandle<Vec<String>>) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/secret-path", listener.local_addr().unwrap());
-        #[expect(clippy::disallowed_methods, reason = "the fake endpoint of a test")]
-        let seen = tokio::spawn(async move {
-            let mut seen = Vec::new();
-            for answer in answers {
-                let (mut peer, _) = listener.accept().await.unwrap();
-                let mut buffer = vec![0; 4096];
-                let read = peer.read(&mut buffer).await.unwrap();
-                seen.push(String::from_utf8_lossy(&buffer[..read]).into_owned());
-                peer.write_all(answer.as_bytes()).await.unwrap();
-            }
-            seen
-        });
-        (url, seen)
-    }
-
-    async fn get(net: &Net, url: &str) -> Result<(Vec<u8>, bool), Failure> {
-        let sent = net.fresh().get(url).timeout(Duration::from_secs(5)).send().await;
-        read_bounded(sent.map_err(|error| Failure::of(&error))?, 10).await
-    }
-
-    #[tokio::test]
-    async fn a_refused_connection_was_provably_not_sent() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/", listener.local_addr().unwrap());
-        drop(listener);
-        assert_eq!(get(&Net::new().unwrap(), &url).await, Err(Failure::NotSent("the connection was refused")));
-    }
-
-    #[tokio::test]
-    async fn a_peer_that_does_not_speak_tls_was_provably_not_sent_anything() {
-        let (url, _seen) = endpoint(vec!["HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n"]).await;
-        let failure = get(&Net::new().unwrap(), &url.replace("http:", "https:")).await.unwrap_err();
-        assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
-    }
-
-    #[tokio::test]
-    async fn what_ends_early_after_sending_is_lost_and_is_not_repeated() {
-        let (url, seen) = endpoint(vec!["", "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf"]).await;
-        let net = Net::new().unwrap();
-        let lost = Failure::Lost("the connection was lost before there was a complete answer");
-        assert_eq!(get(&net, &url).await, Err(lost));
-        let half = get(&net, &url).await.unwrap_err();
-        assert!(matches!(half, Failure::Lost(_)), "{half:?}");
-        assert_eq!(seen.await.unwrap().len(), 2);
-    }
-
-    #[tokio::test]
-    async fn a_silent_peer_is_lost_when_the_time_is_over_also_within_the_body() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/", listener.local_addr().unwrap());
-        let net = Net::new().unwrap();
-        let in_time = Duration::from_millis(50);
-        let silent = net.fresh().get(&url).timeout(in_time).send().await.unwrap_err();
-        assert_eq!(Failure::of(&silent), Failure::Lost("there was no complete answer within the timeout"));
-        drop(listener.accept().await.unwrap());
-        let sent = net.fresh().get(&url).timeout(in_time).send();
-        let (sent, _peer) = tokio::join!(sent, async {
-            let (mut peer, _) = listener.accept().await.unwrap();
-            assert!(peer.read(&mut [0; 4096]).await.unwrap() > 0);
-            peer.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf").await.unwrap();
-            peer
-        });
-        let failure = read_bounded(sent.unwrap(), 100).await.unwrap_err();
-        assert_eq!(failure, Failure::Lost("there was no complete answer within the timeout"));
-    }
-
-    #[tokio::test]
-    async fn a_connection_that_is_never_made_is_not_a_lost_request_however_short_the_time() {
-        let socket = tokio::net::TcpSocket::new_v4().unwrap();
-        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        let listener = socket.listen(1).unwrap();
-        let address = listener.local_addr().unwrap();
-        // Nobody accepts: when the queue is full, connecting hangs.
-        let mut queue = Vec::new();
-        while let Ok(peer) =
-            tokio::time::timeout(Duration::from_millis(50), tokio::net::TcpStream::connect(address)).await
-        {
-            queue.push(peer.unwrap());
-        }
-        let net = Net::new().unwrap();
-        let total = Duration::from_millis(200);
-        for client in [net.fresh_within(total), net.repeatable_within(total), net.fresh_within(total)] {
-            let error = client.get(format!("http://{address}/")).timeout(total).send().await.unwrap_err();
-            assert_eq!(Failure::of(&error), Failure::NotSent("no connection could be made in time"));
-        }
-        assert_eq!(net.hurried.lock().unwrap().len(), 2);
-    }
-
-    #[tokio::test]
-    async fn a_long_body_is_cut_and_a_redirect_is_an_answer() {
-        let redirect = "HTTP/1.1 302 Found\r\nlocation: /elsewhere\r\ncontent-length: 11\r\n\r\nhello world";
-        let (url, seen) = endpoint(vec![redirect]).await;
-        assert_eq!(get(&Net::new().unwrap(), &url).await, Ok((b"hello worl".to_vec(), true)));
-        let seen = seen.await.unwrap();
-        assert_eq!(seen.len(), 1);
-        assert!(seen[0].contains(&format!("user-agent: {USER_AGENT}")), "{}", seen[0]);
-        assert!(!seen[0].contains("referer"), "{}", seen[0]);
-    }
-}
+mod tests;

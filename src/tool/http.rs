@@ -9,14 +9,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Method, Request};
+use reqwest::{Method, Request, StatusCode};
 
 use super::builtin::{self, Endpoint};
 use super::url_template::UrlTemplate;
 use super::{Invocation, Tool, ToolAnswer, credential, metric, output};
-use crate::net::{Failure, Net, read_bounded};
+use crate::net::{Failure, Net, Room};
 use crate::secret::{Redactor, Secret};
-use crate::task::tool_spec::{Effect, ToolSpec};
+use crate::task::tool_spec::ToolSpec;
 
 /// How much of the body of a failure is kept.
 const FAILURE: usize = 2 * 1024;
@@ -163,18 +163,12 @@ impl HttpTool {
             Ok(request) => request,
             Err(why) => return self.not_sent(&why),
         };
-        let client = match self.spec.effect {
-            Effect::Once => self.net.fresh_within(self.checked.timeout),
-            Effect::ReadOnly | Effect::Idempotent => self.net.repeatable_within(self.checked.timeout),
+        let room = |status: StatusCode| {
+            let enough = if status.is_success() { output::KEPT } else { FAILURE };
+            Room { enough, most: output::to_read(&self.redactor, enough) }
         };
-        let response = match client.execute(request).await {
-            Ok(response) => response,
-            Err(error) => return self.failed(Failure::of(&error)),
-        };
-        let status = response.status();
-        let keep = if status.is_success() { output::KEPT } else { FAILURE };
-        match read_bounded(response, output::to_read(&self.redactor, keep)).await {
-            Ok((body, more)) => self.read(status.as_u16(), &body, !more),
+        match self.net.alone(request, self.checked.timeout, room).await {
+            Ok(answer) => self.read(answer.status.as_u16(), &answer.body, !answer.more),
             Err(failure) => self.failed(failure),
         }
     }
@@ -183,7 +177,6 @@ impl HttpTool {
         let has_body = self.checked.has_body();
         let url = template.fill(&call.arguments, !has_body)?;
         let mut request = Request::new(self.checked.method.clone(), url);
-        *request.timeout_mut() = Some(self.checked.timeout);
         let headers = request.headers_mut();
         if has_body {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

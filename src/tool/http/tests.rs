@@ -1,5 +1,7 @@
 //! HTTP tools against a loopback endpoint that records what it was sent.
 
+use std::sync::LazyLock;
+
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -8,8 +10,12 @@ use uuid::Uuid;
 
 use super::*;
 use crate::task::id::{CallId, TaskId};
+use crate::task::tool_spec::Effect;
 use crate::tool::catalog::{self, Catalog, Kind};
 use crate::world::Mistakes;
+
+mod keepalive;
+mod wire;
 
 /// What the endpoint does with a connection once it has read the request.
 enum Behaviour {
@@ -75,6 +81,9 @@ fn any() -> Value {
         "id": {"type": "string"}, "amount": {"type": "number"}, "note": {"type": "string"}}})
 }
 
+/// One for all tests: reading the machine's certificates takes long.
+static NET: LazyLock<Net> = LazyLock::new(|| Net::new().unwrap());
+
 fn tool_of(method: Method, url: String, effect: Effect, parameters: Value, timeout: Duration) -> Arc<dyn Tool> {
     let headers = BTreeMap::from([("X-Key".to_owned(), Secret::new("s3cr3t-s3cr3t".to_owned()))]);
     let settings = catalog::Settings {
@@ -86,7 +95,7 @@ fn tool_of(method: Method, url: String, effect: Effect, parameters: Value, timeo
         raw: Value::Null,
     };
     let mut mistakes = Mistakes::default();
-    let net = Net::new().unwrap();
+    let net = NET.clone();
     let catalog = Catalog::build(BTreeMap::from([("pay".to_owned(), settings)]), &net, &redactor(), &mut mistakes);
     assert_eq!(mistakes.found, []);
     Arc::clone(catalog.get("pay").unwrap().tool.as_ref().unwrap())

@@ -1,0 +1,112 @@
+//! One request, and how it can fail.
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use super::*;
+
+/// Answers each connection with the next of `answers`, then closes it; returns what it was sent.
+async fn endpoint(answers: Vec<&'static str>) -> (String, JoinHandle<Vec<String>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/secret-path", listener.local_addr().unwrap());
+    #[expect(clippy::disallowed_methods, reason = "the fake endpoint of a test")]
+    let seen = tokio::spawn(async move {
+        let mut seen = Vec::new();
+        for answer in answers {
+            let (mut peer, _) = listener.accept().await.unwrap();
+            let mut buffer = vec![0; 4096];
+            let read = peer.read(&mut buffer).await.unwrap();
+            seen.push(String::from_utf8_lossy(&buffer[..read]).into_owned());
+            peer.write_all(answer.as_bytes()).await.unwrap();
+        }
+        seen
+    });
+    (url, seen)
+}
+
+fn request(url: &str) -> Request {
+    Request::new(reqwest::Method::GET, url.parse().unwrap())
+}
+
+async fn get(net: &Net, url: &str) -> Result<(Vec<u8>, bool), Failure> {
+    let answer = net.alone(request(url), Duration::from_secs(5), |_| Room { enough: 10, most: 10 }).await?;
+    Ok((answer.body, answer.more))
+}
+
+#[tokio::test]
+async fn a_refused_connection_was_provably_not_sent() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    drop(listener);
+    assert_eq!(get(&Net::new().unwrap(), &url).await, Err(Failure::NotSent("the connection was refused")));
+}
+
+#[tokio::test]
+async fn a_peer_that_does_not_speak_tls_was_provably_not_sent_anything() {
+    let (url, _seen) = endpoint(vec!["HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n"]).await;
+    let failure = get(&Net::new().unwrap(), &url.replace("http:", "https:")).await.unwrap_err();
+    assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
+}
+
+#[tokio::test]
+async fn what_ends_early_after_sending_is_lost_and_is_not_repeated() {
+    let (url, seen) = endpoint(vec!["", "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf"]).await;
+    let net = Net::new().unwrap();
+    let lost = Failure::Lost("the connection was lost before there was a complete answer");
+    assert_eq!(get(&net, &url).await, Err(lost));
+    let half = get(&net, &url).await.unwrap_err();
+    assert!(matches!(half, Failure::Lost(_)), "{half:?}");
+    assert_eq!(seen.await.unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn a_silent_peer_is_lost_when_the_time_is_over_also_within_the_body() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let net = Net::new().unwrap();
+    let in_time = Duration::from_millis(50);
+    let room = |_| Room { enough: 100, most: 100 };
+    let late = Err(Failure::Lost("there was no complete answer within the timeout"));
+    assert_eq!(net.alone(request(&url), in_time, room).await, late);
+    drop(listener.accept().await.unwrap());
+    let (answer, _peer) = tokio::join!(net.alone(request(&url), in_time, room), async {
+        let (mut peer, _) = listener.accept().await.unwrap();
+        assert!(peer.read(&mut [0; 4096]).await.unwrap() > 0);
+        peer.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf").await.unwrap();
+        peer
+    });
+    assert_eq!(answer, late);
+}
+
+#[tokio::test]
+async fn a_connection_that_is_never_made_is_not_a_lost_request_however_short_the_time() {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(1).unwrap();
+    let address = listener.local_addr().unwrap();
+    // Nobody accepts: when the queue is full, connecting hangs.
+    let mut queue = Vec::new();
+    while let Ok(peer) = tokio::time::timeout(Duration::from_millis(50), tokio::net::TcpStream::connect(address)).await
+    {
+        queue.push(peer.unwrap());
+    }
+    let net = Net::new().unwrap();
+    for within in [50, 200] {
+        let room = |_| Room { enough: 10, most: 10 };
+        let url = format!("http://{address}/");
+        let answer = net.alone(request(&url), Duration::from_millis(within), room).await;
+        assert_eq!(answer, Err(Failure::NotSent("no connection could be made in time")));
+    }
+}
+
+#[tokio::test]
+async fn a_long_body_is_cut_and_a_redirect_is_an_answer() {
+    let redirect = "HTTP/1.1 302 Found\r\nlocation: /elsewhere\r\ncontent-length: 11\r\n\r\nhello world";
+    let (url, seen) = endpoint(vec![redirect]).await;
+    assert_eq!(get(&Net::new().unwrap(), &url).await, Ok((b"hello worl".to_vec(), true)));
+    let seen = seen.await.unwrap();
+    assert_eq!(seen.len(), 1);
+    assert!(seen[0].contains(&format!("user-agent: {USER_AGENT}")), "{}", seen[0]);
+    assert!(!seen[0].contains("referer"), "{}", seen[0]);
+}

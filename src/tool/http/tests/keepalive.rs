@@ -1,0 +1,118 @@
+//! Servers that end connections they promised to keep, while the machine is busy: no outcome is lost to that.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use tokio::net::tcp::OwnedWriteHalf;
+use tokio::sync::Semaphore;
+
+use super::*;
+
+const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nconnection: keep-alive\r\ncontent-length: 2\r\n\r\nok";
+
+/// Threads that do nothing but keep the processors busy, until dropped.
+struct Load(Arc<AtomicBool>);
+
+impl Load {
+    fn new() -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        for _ in 0..2 {
+            let over = Arc::clone(&over);
+            std::thread::spawn(move || while !over.load(Ordering::Relaxed) {});
+        }
+        Self(over)
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Answers as if it kept the connection, and closes it: at once, or after up to three milliseconds without a request.
+async fn impatient() -> (String, Arc<AtomicU64>) {
+    let listener = tokio::net::TcpSocket::new_v4().unwrap();
+    listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = listener.listen(1024).unwrap();
+    let origin = format!("http://{}", listener.local_addr().unwrap());
+    let requests = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&requests);
+    #[expect(clippy::disallowed_methods, reason = "the fake endpoint of a test")]
+    tokio::spawn(async move {
+        loop {
+            let (peer, _) = listener.accept().await.unwrap();
+            peer.set_nodelay(true).unwrap();
+            let counted = Arc::clone(&counted);
+            #[expect(clippy::disallowed_methods, reason = "the fake endpoint of a test")]
+            tokio::spawn(async move {
+                let (mut from, mut to) = peer.into_split();
+                while one(&mut from, &mut to).await {
+                    let number = counted.fetch_add(1, Ordering::Relaxed);
+                    let patience = Duration::from_micros(number.wrapping_mul(2_654_435_761) % 3000);
+                    if number % 2 == 0 || tokio::time::timeout(patience, from.readable()).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    (origin, requests)
+}
+
+/// Reads one request of a known shape and answers it.
+async fn one(from: &mut tokio::net::tcp::OwnedReadHalf, to: &mut OwnedWriteHalf) -> bool {
+    let mut read = Vec::new();
+    while !read.ends_with(b"\r\n\r\n{}") {
+        if from.read_buf(&mut read).await.unwrap_or(0) == 0 {
+            return false;
+        }
+    }
+    to.write_all(ANSWER).await.is_ok()
+}
+
+/// Calls so often, so many at once; returns what else came than a success.
+async fn calls(tool: &Arc<dyn Tool>, count: u32, at_once: usize) -> Vec<ToolAnswer> {
+    let places = Arc::new(Semaphore::new(at_once));
+    let mut running = tokio::task::JoinSet::new();
+    for _ in 0..count {
+        let (tool, place) = (Arc::clone(tool), Arc::clone(&places).acquire_owned().await.unwrap());
+        running.spawn(async move {
+            let answer = tool.call(&invocation("{}")).await;
+            drop(place);
+            answer
+        });
+    }
+    let answers = running.join_all().await;
+    answers.into_iter().filter(|answer| !matches!(answer, ToolAnswer::Succeeded { .. })).collect()
+}
+
+async fn nothing_is_lost(effect: Effect, count: u32) {
+    let (origin, requests) = impatient().await;
+    let tool = tool_of(Method::POST, origin, effect, any(), Duration::from_secs(30));
+    let _load = Load::new();
+    for at_once in [64, 1] {
+        let began = std::time::Instant::now();
+        let lost = calls(&tool, count, at_once).await;
+        let each = began.elapsed() / count;
+        println!("{effect:?}, {at_once} at once: {} lost, {each:?} each", lost.len());
+        assert!(lost.is_empty(), "{effect:?}, {at_once} at once: {} lost, first {:?}", lost.len(), lost[0]);
+    }
+    assert_eq!(requests.load(Ordering::Relaxed), 2 * u64::from(count), "one attempt is one request");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn no_once_call_is_lost_to_a_server_that_closes_its_connections() {
+    nothing_is_lost(Effect::Once, 500).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn no_repeatable_call_is_lost_to_a_server_that_closes_its_connections() {
+    nothing_is_lost(Effect::Idempotent, 500).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[ignore = "takes a while; the two above are the same with fewer calls"]
+async fn no_call_of_ten_thousand_is_lost_to_a_server_that_closes_its_connections() {
+    nothing_is_lost(Effect::Once, 10_000).await;
+    nothing_is_lost(Effect::Idempotent, 10_000).await;
+}
