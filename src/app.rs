@@ -46,6 +46,8 @@ pub struct ServeOptions {
 const PATIENCE: Duration = Duration::from_mins(1);
 /// How long running calls may take to end on SIGTERM.
 const DRAIN: Duration = Duration::from_secs(25);
+/// How long the rest may take then: answers that are on their way, commits, connections.
+const REST: Duration = Duration::from_secs(2);
 
 /// What the rooms find wrong with their parts of the configuration.
 pub fn check(config: &Config, mistakes: &mut Mistakes) {
@@ -97,7 +99,11 @@ pub async fn serve(config: Config, options: ServeOptions) -> anyhow::Result<()> 
         _ = tokio::signal::ctrl_c() => {}
     }
     tracing::info!("going down");
-    replica.stop().await;
+    tokio::select! {
+        () = replica.stop() => {}
+        _ = terminate.recv() => tracing::warn!("told to end again: ending at once"),
+        _ = tokio::signal::ctrl_c() => tracing::warn!("told to end again: ending at once"),
+    }
     Ok(())
 }
 
@@ -110,6 +116,7 @@ pub struct Replica {
     /// Every byte it keeps.
     pub store: Store,
     stop: CancellationToken,
+    closed: CancellationToken,
     handlers: TaskTracker,
     server: JoinHandle<()>,
     worker: JoinHandle<()>,
@@ -183,33 +190,42 @@ impl Replica {
                 Box::pin(async move { metrics.render(&census(&store).await) })
             }),
         });
-        let (server, worker) = (serving(listener, router, stop.clone()), working(Arc::clone(&engine)));
-        Ok(Self { address, engine, store, stop, handlers, server, worker })
+        let closed = CancellationToken::new();
+        let (server, worker) = (serving(listener, router, closed.clone()), working(Arc::clone(&engine)));
+        Ok(Self { address, engine, store, stop, closed, handlers, server, worker })
     }
 
-    /// Goes down as on SIGTERM: not ready, no new work, those who wait are answered, running calls may end.
+    /// Goes down as on SIGTERM: not ready, no new work, those who wait are answered, running calls may end. Until they
+    /// have, it listens: whoever asks whether it is ready hears that it is not.
     pub async fn stop(self) {
         self.stop.cancel();
         self.handlers.close();
         self.engine.shut_down(DRAIN).await;
-        let _ = self.worker.await;
-        self.handlers.wait().await;
-        let _ = self.server.await;
-        self.store.close().await;
+        self.closed.cancel();
+        let rest = async {
+            let _ = self.worker.await;
+            self.handlers.wait().await;
+            let _ = self.server.await;
+            self.store.close().await;
+        };
+        if tokio::time::timeout(REST, rest).await.is_err() {
+            tracing::warn!("not everything came to an end in the time to go down");
+        }
     }
 }
 
 #[expect(clippy::disallowed_methods, reason = "the root of the process's own tasks; `Replica::stop` waits for it")]
-fn serving(listener: TcpListener, router: axum::Router, stop: CancellationToken) -> JoinHandle<()> {
+fn serving(listener: TcpListener, router: axum::Router, closed: CancellationToken) -> JoinHandle<()> {
     let listener = listener.tap_io(|stream| {
         let _ = stream.set_nodelay(true);
     });
     tokio::spawn(async move {
-        let down = stop.clone().cancelled_owned();
+        let down = closed.clone().cancelled_owned();
         let served = axum::serve(listener, router).with_graceful_shutdown(down);
+        // A client that does not read its answer does not keep the process.
         let ended = async {
-            stop.cancelled().await;
-            SystemClock.sleep(DRAIN).await;
+            closed.cancelled().await;
+            SystemClock.sleep(REST / 2).await;
         };
         tokio::select! {
             result = served => {

@@ -170,6 +170,14 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build()
 }
 
+/// Runs to the end. Threads that are stuck (in the name of a host, say) do not keep the process.
+fn run_to_end(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    let runtime = runtime()?;
+    let done = runtime.block_on(work);
+    runtime.shutdown_background();
+    done
+}
+
 fn serve(options: &Serve, environment: &Environment) -> u8 {
     let config = match load(&options.common, environment) {
         Ok(config) => config,
@@ -183,7 +191,7 @@ fn serve(options: &Serve, environment: &Environment) -> u8 {
         restored: options.restored,
         permit_unsafe: options.permit_unsafe,
     };
-    match runtime().map_err(anyhow::Error::from).and_then(|runtime| runtime.block_on(app::serve(config, options))) {
+    match run_to_end(app::serve(config, options)) {
         Ok(()) => OK,
         Err(error) => complain(FAILED, format!("{error:#}")),
     }
@@ -194,7 +202,7 @@ fn migrate(common: &Common, environment: &Environment) -> u8 {
         Ok(config) => config,
         Err(mistakes) => return complain(WRONG, mistakes),
     };
-    match runtime().map_err(anyhow::Error::from).and_then(|runtime| runtime.block_on(app::migrate(&config))) {
+    match run_to_end(app::migrate(&config)) {
         Ok(()) => OK,
         Err(error) => complain(FAILED, format!("{error:#}")),
     }

@@ -219,6 +219,9 @@ impl From<ReadError> for Refusal {
 /// How often an operation reads again after another commit came first, before it gives up as `unavailable`.
 const TRIES: u32 = 200;
 
+/// How long letting go of leases may take: the process ends, whatever the database does.
+const RELEASE: Duration = Duration::from_secs(2);
+
 /// What the engine may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -341,7 +344,8 @@ impl Engine {
         }
     }
 
-    /// Goes down: no new effect begins; drivers get `time` to end what they do, their tasks are queued for others.
+    /// Goes down: no new effect begins; drivers get `time` to end what they do, their tasks are queued for others. So are
+    /// those whose calls do not end: who takes them over knows which call had started, and waits for its time to be over.
     pub async fn shut_down(&self, time: Duration) {
         self.stop.cancel();
         self.drivers.close();
@@ -350,6 +354,17 @@ impl Engine {
             () = self.clock.sleep(time) => tracing::warn!("calls were still running at the end of the time to go down"),
         }
         self.killed.cancel();
+        let left: Vec<_> = self.leases.all().into_iter().map(|(task, _)| task).collect();
+        if left.is_empty() {
+            return;
+        }
+        tokio::select! {
+            released = self.store.release(&self.replica, &left) => {
+                let released = released.map_or(0, |tasks| tasks.len());
+                tracing::warn!(held = left.len(), released, "tasks were let go of with their calls still running");
+            }
+            () = self.clock.sleep(RELEASE) => {}
+        }
     }
 }
 

@@ -18,12 +18,15 @@ use crate::task::id::TaskId;
 
 /// How often the database is asked for work: a deadline that passes is seen within a second.
 const POLL: Duration = Duration::from_millis(500);
+/// How often keys that are over are looked for.
+const CLEAN: Duration = Duration::from_mins(1);
 
 impl Engine {
     /// Works until the service goes down.
     pub async fn work(self: Arc<Self>) {
         let renewals = self.settings.lease / 3;
         let mut renewed = self.clock.uptime();
+        let mut clean_at = renewed;
         while !self.stop.is_cancelled() {
             if let Err(error) = self.round().await {
                 tracing::warn!(%error, "a round of the worker failed");
@@ -31,6 +34,11 @@ impl Engine {
             if self.clock.uptime().saturating_sub(renewed) >= renewals {
                 renewed = self.clock.uptime();
                 self.renew().await;
+            }
+            if self.clock.uptime() >= clean_at {
+                // One batch a round: whoever waits for the worker does not wait for the broom.
+                let more = self.store.remove_spent_keys().await.is_ok_and(|more| more);
+                clean_at = self.clock.uptime() + if more { Duration::ZERO } else { CLEAN };
             }
             tokio::select! {
                 () = self.stop.cancelled() => {}
@@ -54,6 +62,11 @@ impl Engine {
     /// # Errors
     /// `Unavailable` when the database does not answer.
     pub async fn round(self: &Arc<Self>) -> Result<usize, Refusal> {
+        // Who goes down waits for what this round still claims.
+        let _counted = self.drivers.token();
+        if self.stop.is_cancelled() {
+            return Ok(0);
+        }
         while self.expire().await? == expire::AT_ONCE {}
         let drivers = self.claim().await?;
         let count = drivers.len();

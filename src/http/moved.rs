@@ -25,7 +25,8 @@ pub enum Done {
     Moved,
 }
 
-/// Performs an engine's operation on a tracked task: a client that goes away stops nothing.
+/// Performs an engine's operation on a tracked task: a client that goes away stops nothing. A service that goes down
+/// takes no work.
 ///
 /// # Errors
 /// The refusal, as a problem.
@@ -34,6 +35,9 @@ pub async fn perform(
     caller: &Caller,
     work: impl Future<Output = Result<Accepted, Refusal>> + Send + 'static,
 ) -> Result<Accepted, Problem> {
+    if http.shutdown.is_cancelled() {
+        return Err(Problem::unavailable());
+    }
     match http.tracker.spawn(work).await {
         Ok(Ok(accepted)) => Ok(accepted),
         Ok(Err(refusal)) => Err(refused(http, caller, refusal).await),

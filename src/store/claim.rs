@@ -70,7 +70,23 @@ returning task_id",
     by_key: false,
 };
 
-pub(super) const STATEMENTS: &[Sql] = &[CLAIM, RENEW];
+/// Differs for the same reason. The driver may still be ending: its version is fenced off by the next claim.
+const RELEASE: Sql = Sql {
+    postgres: "
+with mine as materialized (
+    select task_id from agent_task where task_id = any($2::uuid[]) and phase = 'leased' and lease_owner = $1
+     order by task_id for update
+)
+update agent_task t set phase = 'queued', lease_owner = null, lease_until = null
+  from mine where t.task_id = mine.task_id returning t.task_id",
+    sqlite: "
+update agent_task set phase = 'queued', lease_owner = null, lease_until = null
+ where task_id in (select unhex(value) from json_each($2)) and phase = 'leased' and lease_owner = $1
+returning task_id",
+    by_key: false,
+};
+
+pub(super) const STATEMENTS: &[Sql] = &[CLAIM, RENEW, RELEASE];
 
 /// A task that was written to.
 #[derive(FromRow)]
@@ -124,8 +140,22 @@ impl Store {
     pub async fn renew(&self, owner: &str, lease: Duration, tasks: &[TaskId]) -> Result<Vec<TaskId>, ReadError> {
         let ids = tasks.iter().map(|id| id.0).collect();
         let values = vec![Value::Now, Value::Text(owner.to_owned()), Value::Int(micros(lease)), Value::Ids(ids)];
-        let renewed: Vec<Leased> = self.db().write(RENEW, values).await?;
-        Ok(renewed.into_iter().map(|row| TaskId(row.task_id)).collect())
+        self.leased(RENEW, values).await
+    }
+
+    /// Lets go of leases of a process that goes down, so that others need not wait until they are over. Returns the
+    /// tasks that are queued now.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
+    pub async fn release(&self, owner: &str, tasks: &[TaskId]) -> Result<Vec<TaskId>, ReadError> {
+        let ids = tasks.iter().map(|id| id.0).collect();
+        self.leased(RELEASE, vec![Value::Text(owner.to_owned()), Value::Ids(ids)]).await
+    }
+
+    async fn leased(&self, sql: Sql, values: Vec<Value>) -> Result<Vec<TaskId>, ReadError> {
+        let rows: Vec<Leased> = self.db().write(sql, values).await?;
+        Ok(rows.into_iter().map(|row| TaskId(row.task_id)).collect())
     }
 
     fn last_tenant(&self) -> MutexGuard<'_, String> {

@@ -6,8 +6,10 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -23,8 +25,13 @@ use crate::task::time::Time;
 const MOST_CHANGES: usize = 128;
 const MOST_BYTES: usize = 4 << 20;
 
-/// How often a change whose answer was lost is looked for and sent again before nobody knows.
+/// How often a change whose answer was lost is looked for and sent again before nobody knows, in the time that one
+/// statement may take.
 const MOST_ATTEMPTS: usize = 48;
+/// A breath before a database is asked again that does not take connections.
+const BREATH: Duration = Duration::from_millis(100);
+/// How often a change is sent that lost against others' locks.
+const MOST_COLLISIONS: u32 = 3;
 
 pub(super) const FIND: Sql =
     sql!("select at from agent_task_item where task_id = $1 and seq = $2 and change_id = $3").by_key();
@@ -87,7 +94,8 @@ impl Committer {
     /// Writes one change. Dropping the future stops nothing: what was handed over is written.
     pub(super) async fn commit(&self, change: Change) -> Answer {
         let Some(rows) = rows(change) else { return Err(CommitError::Refused) };
-        let (reply, answer) = oneshot::channel();
+        let (reply, mut answer) = oneshot::channel();
+        let id = rows.change;
         {
             let mut queue = self.queue();
             if queue.closed {
@@ -96,7 +104,21 @@ impl Committer {
             queue.waiting.push_back(Waiting { rows, reply });
         }
         self.news.notify_one();
-        answer.await.unwrap_or(Err(CommitError::Unknown))
+        let answered = match timeout(self.db.patience, &mut answer).await {
+            Ok(answered) => answered,
+            Err(_) if self.take_back(id) => return Err(CommitError::Unavailable),
+            // It is on its way, and that has an end.
+            Err(_) => answer.await,
+        };
+        answered.unwrap_or(Err(CommitError::Unknown))
+    }
+
+    /// Takes a change out of the queue again: `false` when a writer has it already.
+    fn take_back(&self, id: uuid::Uuid) -> bool {
+        let mut queue = self.queue();
+        let before = queue.waiting.len();
+        queue.waiting.retain(|waiting| waiting.rows.change != id);
+        queue.waiting.len() < before
     }
 
     /// Has the size of every batch told to somebody, once for the life of the store.
@@ -171,7 +193,7 @@ impl Committer {
         let answers = match self.send(&all).await {
             Ok(answers) => answers.into_iter().map(answer).collect(),
             // Each for itself: one that cannot be stored must not take its neighbours down.
-            Err(failure) if failure.sent && !failure.lost() && all.len() > 1 => {
+            Err(failure) if failure.sent && !failure.lost() && (all.len() > 1 || collided(&failure)) => {
                 tracing::info!(changes = all.len(), code = failure.code(), "a batch is repeated change by change");
                 let mut answers = Vec::with_capacity(all.len());
                 for rows in &all {
@@ -204,9 +226,25 @@ impl Committer {
     }
 
     async fn alone(&self, rows: &Rows) -> Answer {
-        match self.send(&[rows]).await {
+        match self.send_apart(rows).await {
             Ok(answers) => answers.into_iter().next().map_or(Err(CommitError::Unknown), answer),
             Err(failure) => self.failed(rows, &failure).await,
+        }
+    }
+
+    /// Sends one change, again where it collided with another writer: nothing of it was written then.
+    async fn send_apart(&self, rows: &Rows) -> Result<Vec<Option<i64>>, Failure> {
+        let mut sent = 1;
+        loop {
+            match self.send(&[rows]).await {
+                Err(failure) if failure.sent && collided(&failure) && sent < MOST_COLLISIONS => {
+                    // Two that collided do not come back at the same moment.
+                    let apart = u32::try_from(rows.change.as_u128() % 8).unwrap_or(0);
+                    self.db.clock.sleep(BREATH * sent + BREATH / 8 * apart).await;
+                    sent += 1;
+                }
+                answers => return answers,
+            }
         }
     }
 
@@ -231,12 +269,20 @@ impl Committer {
             return Err(CommitError::Unknown);
         }
         let mut last = None;
+        let began = Instant::now();
         for _ in 0..MOST_ATTEMPTS {
+            if began.elapsed() > self.db.patience {
+                break;
+            }
             match self.find(rows).await {
                 Ok(Some(at)) => return Ok(Committed { at: Time(at) }),
                 Ok(None) => {}
                 Err(failure) if failure.sent => continue,
-                Err(_) => return Err(CommitError::Unknown),
+                // It may be back in a moment, and then it knows.
+                Err(_) => {
+                    self.db.clock.sleep(BREATH).await;
+                    continue;
+                }
             }
             // Sent again since, refused, and not there: it is not written.
             if let Some(error) = last {
@@ -248,8 +294,9 @@ impl Committer {
                     None if rows.first_item().is_none() => return Err(CommitError::Unknown),
                     None => last = Some(CommitError::Stale),
                 },
-                Err(failure) if !failure.sent => return Err(CommitError::Unknown),
-                Err(failure) if failure.lost() => {}
+                Err(failure) if !failure.sent || failure.lost() || collided(&failure) => {
+                    self.db.clock.sleep(BREATH).await;
+                }
                 Err(failure) => last = Some(refusal(&failure)),
             }
         }
@@ -292,17 +339,19 @@ fn answer(at: Option<i64>) -> Answer {
     at.map(|at| Committed { at: Time(at) }).ok_or(CommitError::Stale)
 }
 
-/// Nothing was written. A deadlock or a lock that was not had in time says: read again. A full disk or a statement
-/// that took too long says: not now. Anything else will not go better the next time.
-fn refusal(failure: &Failure) -> CommitError {
+/// Whether the statement lost against another writer's locks: it was undone, and may go better the next time.
+fn collided(failure: &Failure) -> bool {
+    matches!(failure.code().as_str(), "40P01" | "40001" | "55P03")
+}
+
+/// Nothing was written. What the data themselves are to blame for (a constraint, a value that does not fit, a row too
+/// big) will not go better the next time. Anything else is the state of the database: a full disk, a server that only
+/// reads, a lost privilege, a statement that took too long. It says: not now.
+pub(super) fn refusal(failure: &Failure) -> CommitError {
     let code = failure.code();
-    if code == "40P01" || code == "40001" || code == "55P03" {
-        return CommitError::Stale;
-    }
-    // SQLite: busy, full, I/O error (the primary code is the low byte).
+    // SQLite: the primary code is the low byte (too big, a constraint, a type that does not match).
     let sqlite = code.parse::<i64>().ok().filter(|_| code.len() < 5).map(|code| code & 0xff);
-    if code == "57014" || code.starts_with("53") || matches!(sqlite, Some(5 | 10 | 13)) {
-        return CommitError::Unavailable;
-    }
-    CommitError::Refused
+    let class = code.get(..2).filter(|_| code.len() == 5).unwrap_or_default();
+    let blamed = matches!(class, "21" | "22" | "23" | "54" | "P0") || matches!(sqlite, Some(18 | 19 | 20));
+    if blamed || code.is_empty() { CommitError::Refused } else { CommitError::Unavailable }
 }

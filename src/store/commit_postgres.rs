@@ -130,6 +130,11 @@ with changes as materialized (
             $77::uuid[]) as y (change, tenant, user_id, path, key, body_digest, task_id, request_id)
       join taken k on k.change = y.change cross join moment m
      order by y.tenant, y.user_id, y.path, y.key
+    -- A key that is over is used anew; one that is not (no task: null is forbidden) refuses the change whole.
+    on conflict (tenant, user_id, path, key) do update set body_digest = excluded.body_digest,
+        created_at = excluded.created_at, request_id = excluded.request_id,
+        task_id = case when idempotency.request_id is null
+            and idempotency.created_at <= excluded.created_at - 86400000000 then excluded.task_id end
 )
 select c.change, k.change is not null as taken, m.at
   from changes c left join taken k on k.change = c.change cross join moment m order by c.change";
@@ -143,7 +148,7 @@ struct Line {
 
 /// Writes a batch. The answers are in its order.
 pub(super) async fn write(db: &Db, batch: &[&Rows]) -> Result<Vec<Option<i64>>, Failure> {
-    let lines: Vec<Line> = db.all(STATEMENT, columns(batch)).await?;
+    let lines: Vec<Line> = db.write(STATEMENT, columns(batch)).await?;
     if lines.len() != batch.len() {
         return Err(Failure::sent(sqlx::Error::Protocol("one answer per change was expected".to_owned())));
     }

@@ -85,7 +85,11 @@ update intervention_request as r
 pub(super) const INSERT_KEYS: &str = "
 insert into idempotency (tenant, user_id, path, key, body_digest, task_id, request_id, created_at)
 select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, unhex(value ->> 5), unhex(value ->> 6), $2
-  from json_each($1)";
+  from json_each($1) where true
+    on conflict (tenant, user_id, path, key) do update set body_digest = excluded.body_digest,
+        created_at = excluded.created_at, request_id = excluded.request_id,
+        task_id = case when idempotency.request_id is null
+            and idempotency.created_at <= excluded.created_at - 86400000000 then excluded.task_id end";
 
 /// For the test that prepares every statement.
 pub(super) const STATEMENTS: &[&str] = &[

@@ -12,8 +12,10 @@ use sqlx::postgres::{PgArguments, PgPool, PgRow, Postgres};
 use sqlx::query::Query;
 use sqlx::sqlite::{Sqlite, SqliteArguments, SqlitePool, SqliteRow};
 use sqlx::{FromRow, Transaction};
+use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
+use super::line::{Breaks, Loan, timed_out};
 use crate::task::time::Time;
 use crate::world::Clock;
 
@@ -122,6 +124,8 @@ pub(super) enum Engine {
         keyed: PgPool,
         /// For the others: planned anew for what is asked.
         lists: PgPool,
+        /// For the question whether the database is there: what keeps the others busy must not answer it.
+        probe: PgPool,
     },
     /// One connection that writes, a few that only read.
     Sqlite {
@@ -142,6 +146,8 @@ pub(super) struct Db {
     pub(super) offset: AtomicI64,
     /// How long any one statement may take, its way there and back included.
     pub(super) patience: Duration,
+    /// When a connection was last found broken.
+    pub(super) breaks: Arc<Breaks>,
     /// Keeps a second process off the same `SQLite` file.
     pub(super) lock: Mutex<Option<File>>,
 }
@@ -152,13 +158,18 @@ impl std::fmt::Debug for Db {
     }
 }
 
+/// How long the question may take whether the database is there.
+const PROBE: Duration = Duration::from_secs(2);
+/// How often a read is sent whose connections are lost.
+const READS: u32 = 3;
+
 impl Db {
     /// Reads all rows.
     pub(super) async fn all<R: Record>(&self, sql: Sql, values: Vec<Value>) -> Result<Vec<R>, Failure> {
         match &self.engine {
-            Engine::Postgres { keyed, lists } => {
+            Engine::Postgres { keyed, lists, .. } => {
                 let pool = if sql.by_key { keyed } else { lists };
-                decoded(&self.ask_postgres(pool, sql.postgres, values).await?)
+                decoded(&self.read_postgres(pool, sql.postgres, values).await?)
             }
             Engine::Sqlite { readers, .. } => decoded(&self.ask_sqlite(readers, sql.sqlite, values).await?),
         }
@@ -171,9 +182,9 @@ impl Db {
         values: Vec<Value>,
     ) -> Result<Option<(H, Vec<R>)>, Failure> {
         match &self.engine {
-            Engine::Postgres { keyed, lists } => {
+            Engine::Postgres { keyed, lists, .. } => {
                 let pool = if sql.by_key { keyed } else { lists };
-                let rows = self.ask_postgres(pool, sql.postgres, values).await?;
+                let rows = self.read_postgres(pool, sql.postgres, values).await?;
                 let Some(first) = rows.first() else { return Ok(None) };
                 Ok(Some((H::from_row(first).map_err(Failure::sent)?, decoded(&rows)?)))
             }
@@ -190,10 +201,30 @@ impl Db {
         Ok(self.all(sql, values).await?.into_iter().next())
     }
 
+    /// One row of a statement without parameters, if the database gives it soon.
+    pub(super) async fn probe<R: Record>(&self, sql: Sql) -> Option<R> {
+        let rows = async {
+            match &self.engine {
+                Engine::Postgres { probe, .. } => decoded(&self.read_postgres(probe, sql.postgres, Vec::new()).await?),
+                Engine::Sqlite { readers, .. } => decoded(&self.ask_sqlite(readers, sql.sqlite, Vec::new()).await?),
+            }
+        };
+        match timeout(PROBE, rows).await {
+            Ok(rows) => rows.ok()?.into_iter().next(),
+            Err(_) => {
+                self.breaks.another(&timed_out());
+                None
+            }
+        }
+    }
+
     /// Writes with one statement, which is a transaction of its own, and reads what it returns.
     pub(super) async fn write<R: Record>(&self, sql: Sql, values: Vec<Value>) -> Result<Vec<R>, Failure> {
         match &self.engine {
-            Engine::Postgres { .. } => self.all(sql, values).await,
+            Engine::Postgres { keyed, lists, .. } => {
+                let pool = if sql.by_key { keyed } else { lists };
+                decoded(&self.ask_postgres(pool, sql.postgres, values).await?)
+            }
             Engine::Sqlite { .. } => {
                 let values = self.sqlite_values(values).map_err(Failure::sent)?;
                 let mut tx = self.begin().await?;
@@ -217,19 +248,35 @@ impl Db {
         }
     }
 
-    /// One statement on Postgres. A connection that failed it is thrown away. Nothing waits for ever, even when the
-    /// network swallows the answer.
+    /// A read on Postgres: asked again when its connection is lost, as long as one statement may take.
+    async fn read_postgres(&self, pool: &PgPool, sql: &'static str, values: Vec<Value>) -> Result<Vec<PgRow>, Failure> {
+        let began = Instant::now();
+        let mut sent = 1;
+        loop {
+            match self.ask_postgres(pool, sql, values.clone()).await {
+                Err(failure) if failure.sent && failure.lost() && sent < READS && began.elapsed() < self.patience => {
+                    sent += 1;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    /// One statement on Postgres. A connection that is lost, or that leads to a server that only reads, is thrown away.
+    /// Nothing waits for ever, even when the network swallows the answer.
     async fn ask_postgres(&self, pool: &PgPool, sql: &'static str, values: Vec<Value>) -> Result<Vec<PgRow>, Failure> {
-        let mut connection = pool.acquire().await.map_err(Failure::unsent)?;
+        let mut loan = Loan(Some(pool.acquire().await.map_err(Failure::unsent)?));
+        let Some(connection) = &mut loan.0 else { return Err(Failure::unsent(sqlx::Error::PoolClosed)) };
         let query = self.postgres(sql, values);
-        let answer = match tokio::time::timeout(self.patience, query.fetch_all(&mut *connection)).await {
+        let answer = match timeout(self.patience, query.fetch_all(&mut **connection)).await {
             Ok(answer) => answer,
-            Err(_) => Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
+            Err(_) => Err(timed_out()),
         };
         answer.map_err(|error| {
             let failure = Failure::sent(error);
-            if failure.lost() {
-                drop(connection.detach());
+            if failure.lost() || failure.code() == READ_ONLY {
+                self.breaks.another(&failure.error);
+                loan.lose();
             }
             failure
         })
@@ -243,7 +290,10 @@ impl Db {
     ) -> Result<Vec<SqliteRow>, Failure> {
         let values = self.sqlite_values(values).map_err(Failure::unsent)?;
         let mut connection = pool.acquire().await.map_err(Failure::unsent)?;
-        lite(sql, values).fetch_all(&mut *connection).await.map_err(Failure::sent)
+        match timeout(self.patience, lite(sql, values).fetch_all(&mut *connection)).await {
+            Ok(answer) => answer.map_err(Failure::sent),
+            Err(_) => Err(Failure::sent(sqlx::Error::PoolTimedOut)),
+        }
     }
 
     /// The injected clock's moment.
@@ -254,9 +304,10 @@ impl Db {
     /// Lets go of everything.
     pub(super) async fn close(&self) {
         match &self.engine {
-            Engine::Postgres { keyed, lists } => {
+            Engine::Postgres { keyed, lists, probe } => {
                 keyed.close().await;
                 lists.close().await;
+                probe.close().await;
             }
             Engine::Sqlite { writer, readers } => {
                 readers.close().await;
@@ -353,6 +404,9 @@ pub(super) fn list(values: impl Iterator<Item = Json>) -> String {
 pub(super) fn hex(id: Option<Uuid>) -> Json {
     id.map_or(Json::Null, |id| Json::from(id.simple().to_string()))
 }
+
+/// `read_only_sql_transaction`: the server was demoted, or told to write nothing more.
+const READ_ONLY: &str = "25006";
 
 /// What went wrong, and whether the statement may have reached the database.
 #[derive(Debug)]

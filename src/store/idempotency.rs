@@ -1,4 +1,8 @@
-//! Reading idempotency rows; they are written in the commit of their effect.
+//! Reading idempotency rows, and removing those that are over; they are written in the commit of their effect.
+//!
+//! A key lasts 24 hours by the database's clock (86400000000 microseconds in the statements), one of an answer to a
+//! request as long as the request. One that is over counts as never used, removed or not: the commit of its next
+//! effect takes its place.
 
 use sqlx::FromRow;
 use uuid::Uuid;
@@ -10,11 +14,42 @@ use crate::task::id::{RequestId, TaskId};
 
 const KEY: Sql = sql!(
     "select tenant, user_id, path, key, body_digest, task_id, request_id from idempotency
-      where tenant = $1 and user_id = $2 and path = $3 and key = $4"
+      where tenant = $1 and user_id = $2 and path = $3 and key = $4
+        and (request_id is not null or created_at > " (now 5) " - 86400000000)"
 )
 .by_key();
 
-pub(super) const STATEMENTS: &[Sql] = &[KEY];
+/// How many are removed at once.
+const BATCH: usize = 1000;
+
+/// Differs because `SQLite` has no row locks; on Postgres a row that is being used anew, or that another replica
+/// removes, is left alone.
+const REMOVE: Sql = Sql {
+    postgres: "
+with spent as materialized (
+    select tenant, user_id, path, key from idempotency
+     where request_id is null
+       and created_at <= (select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint) - 86400000000
+     order by created_at limit $2 for update skip locked
+)
+delete from idempotency i using spent s
+ where i.tenant = s.tenant and i.user_id = s.user_id and i.path = s.path and i.key = s.key
+returning i.created_at",
+    sqlite: "
+delete from idempotency where rowid in (
+    select rowid from idempotency where request_id is null and created_at <= $1 - 86400000000
+     order by created_at limit $2)
+returning created_at",
+    by_key: false,
+};
+
+pub(super) const STATEMENTS: &[Sql] = &[KEY, REMOVE];
+
+#[derive(FromRow)]
+struct Removed {
+    #[sqlx(rename = "created_at")]
+    _created_at: i64,
+}
 
 #[derive(FromRow)]
 struct KeyRecord {
@@ -39,7 +74,8 @@ impl Store {
         path: &str,
         key: &str,
     ) -> Result<Option<IdempotencyRow>, ReadError> {
-        let values = [tenant, user, path, key].into_iter().map(|text| Value::Text(text.to_owned())).collect();
+        let texts = [tenant, user, path, key].into_iter().map(|text| Value::Text(text.to_owned()));
+        let values = texts.chain([Value::Now]).collect();
         let record: Option<KeyRecord> = self.db().one(KEY, values).await?;
         Ok(record.map(|record| IdempotencyRow {
             tenant: record.tenant,
@@ -50,5 +86,15 @@ impl Store {
             task_id: TaskId(record.task_id),
             request_id: record.request_id.map(RequestId),
         }))
+    }
+
+    /// Removes keys that are over, a batch at most. Whether there may be more.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer.
+    pub async fn remove_spent_keys(&self) -> Result<bool, ReadError> {
+        let most = i64::try_from(BATCH).unwrap_or(i64::MAX);
+        let removed: Vec<Removed> = self.db().write(REMOVE, vec![Value::Now, Value::Int(most)]).await?;
+        Ok(removed.len() >= BATCH)
     }
 }

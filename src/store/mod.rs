@@ -12,6 +12,7 @@ mod db;
 mod feed;
 mod idempotency;
 mod journal;
+mod line;
 mod open;
 mod requests;
 mod settings;
@@ -185,7 +186,14 @@ const KEEP_VERSION: Sql = sql!(
 const NOW: Sql = sql!("select " (now 1) " as at");
 
 /// A read of a table of ours: a database without them is not ready.
-const READY: Sql = sql!("select count(*) as at from agent_version where digest = ''");
+///
+/// Differs because Postgres may have been told to write nothing more.
+const READY: Sql = Sql {
+    postgres: "select count(*) as at from agent_version
+        where digest = '' having current_setting('transaction_read_only') = 'off'",
+    sqlite: "select count(*) as at from agent_version where digest = ''",
+    by_key: false,
+};
 
 #[derive(sqlx::FromRow)]
 struct At {
@@ -274,7 +282,7 @@ impl Store {
         self.inner.db.write::<At>(KEEP_VERSION, values).await.map(|_| ()).map_err(|failure| {
             tracing::warn!(error = %failure.error, "an agent's definition could not be kept");
             // Written or not: it may be called again.
-            if !failure.sent || failure.lost() { CommitError::Unavailable } else { CommitError::Refused }
+            if !failure.sent || failure.lost() { CommitError::Unavailable } else { commit::refusal(&failure) }
         })
     }
 
@@ -287,9 +295,9 @@ impl Store {
         row.map(|row| Time(row.at)).ok_or_else(|| ReadError::Corrupt("no moment".to_owned()))
     }
 
-    /// Whether the database answers and has our tables.
+    /// Whether the database answers soon, takes writes and has our tables.
     pub async fn ready(&self) -> bool {
-        self.db().one::<At>(READY, Vec::new()).await.is_ok()
+        self.db().probe::<At>(READY).await.is_some()
     }
 
     /// A receiver that is told after each commit of this process to that tree.

@@ -4,8 +4,8 @@
 use std::fs::{File, OpenOptions, Permissions};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::AtomicI64;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sqlx::migrate::{Migrate, Migrator};
@@ -14,7 +14,9 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, S
 use sqlx::{ConnectOptions as _, Connection as _};
 
 use super::db::{Db, Engine, Sql, sql};
+use super::line::Breaks;
 use super::settings::{Address, OpenError, Settings};
+use crate::world::Clock;
 
 static POSTGRES: Migrator = sqlx::migrate!("migrations/postgres");
 static SQLITE: Migrator = sqlx::migrate!("migrations/sqlite");
@@ -29,13 +31,10 @@ pub(super) enum Schema {
 }
 
 /// Opens the database.
-pub(super) async fn open(
-    settings: &Settings,
-    schema: Schema,
-    clock: std::sync::Arc<dyn crate::world::Clock>,
-) -> Result<Db, OpenError> {
+pub(super) async fn open(settings: &Settings, schema: Schema, clock: Arc<dyn Clock>) -> Result<Db, OpenError> {
+    let breaks = Arc::new(Breaks::default());
     let (engine, lock) = match settings.address() {
-        Some(Address::Postgres(url)) => (postgres(url, settings, schema).await?, None),
+        Some(Address::Postgres(url)) => (postgres(url, settings, schema, &clock, &breaks).await?, None),
         Some(Address::Sqlite(file)) => {
             let (engine, lock) = sqlite(Path::new(file), settings, schema).await?;
             (engine, Some(lock))
@@ -46,7 +45,8 @@ pub(super) async fn open(
         engine,
         clock,
         offset: AtomicI64::new(0),
-        patience: settings.statement_timeout + Duration::from_secs(5),
+        patience: settings.statement_timeout + WAY,
+        breaks,
         lock: Mutex::new(lock),
     })
 }
@@ -62,32 +62,90 @@ pub const PLANNED_ONCE: [(&str, &str); 6] = [
     ("enable_material", "off"),
 ];
 
-async fn postgres(url: &str, settings: &Settings, schema: Schema) -> Result<Engine, OpenError> {
+/// How long a statement may be on its way there and back, beside the time that the server gives it.
+const WAY: Duration = Duration::from_secs(2);
+
+/// What every session is told. A lock that is not had soon is somebody else's trouble, and its statement is repeated; a
+/// session whose client is gone (its machine died, its line was cut) ends, and what it holds is free.
+const SESSION: [(&str, &str); 7] = [
+    ("jit", "off"),
+    ("lock_timeout", "2s"),
+    ("idle_in_transaction_session_timeout", "10s"),
+    ("tcp_user_timeout", "10s"),
+    ("tcp_keepalives_idle", "10"),
+    ("tcp_keepalives_interval", "5"),
+    ("tcp_keepalives_count", "3"),
+];
+
+async fn postgres(
+    url: &str,
+    settings: &Settings,
+    schema: Schema,
+    clock: &Arc<dyn Clock>,
+    breaks: &Arc<Breaks>,
+) -> Result<Engine, OpenError> {
     let options: PgConnectOptions = url.parse().map_err(|_| OpenError::Url)?;
     let options = options.application_name("holdpoint").disable_statement_logging();
     let mut first = match tokio::time::timeout(settings.acquire_timeout, options.connect()).await {
         Ok(connection) => connection.map_err(|error| refused(&error))?,
         Err(_) => return Err(OpenError::Unavailable),
     };
-    durable(&mut first, settings.unsafe_ok).await?;
+    let checked = async {
+        primary(&mut first).await.map_err(|error| refused(&error))?;
+        durable(&mut first, settings.unsafe_ok).await
+    };
+    tokio::time::timeout(settings.statement_timeout + WAY, checked).await.map_err(|_| OpenError::Unavailable)??;
+    if schema == Schema::Migrate {
+        alone(&mut first, clock).await?;
+    }
     bring_up(&POSTGRES, &mut first, schema).await?;
     let _ = first.close().await;
     let timeout = settings.statement_timeout.as_millis().to_string();
-    let common = [("jit", "off".to_owned()), ("statement_timeout", timeout)];
+    let options = options.options(SESSION).options([("statement_timeout", timeout)]);
     let planned_anew = [("plan_cache_mode", "force_custom_plan")];
+    // One of all is for the probe.
     let lists = (settings.max_connections / 4).max(1);
-    let keyed = settings.max_connections.saturating_sub(lists).max(1);
+    let keyed = settings.max_connections.saturating_sub(lists + 1).max(1);
     let pool = |options: PgConnectOptions, connections: u32| {
+        let breaks = Arc::clone(breaks);
         PgPoolOptions::new()
             .max_connections(connections)
             .acquire_timeout(settings.acquire_timeout)
             .test_before_acquire(false)
+            .before_acquire(move |connection, meta| {
+                let breaks = Arc::clone(&breaks);
+                Box::pin(async move { breaks.alive(connection, meta.idle_for).await })
+            })
+            .after_connect(|connection, _| Box::pin(primary(connection)))
             .connect_lazy_with(options)
     };
     Ok(Engine::Postgres {
-        keyed: pool(options.clone().options(common.clone()).options(PLANNED_ONCE), keyed),
-        lists: pool(options.options(common).options(planned_anew), lists),
+        keyed: pool(options.clone().options(PLANNED_ONCE), keyed),
+        lists: pool(options.clone().options(planned_anew), lists),
+        probe: pool(options.options(planned_anew), 1),
     })
+}
+
+/// Refuses a standby: what it shows may be old, and it takes no writes.
+async fn primary(connection: &mut sqlx::PgConnection) -> Result<(), sqlx::Error> {
+    #[expect(clippy::disallowed_methods, reason = "before there is a door, on a connection that nobody has yet")]
+    let standby: bool = sqlx::query_scalar("select pg_is_in_recovery()").fetch_one(connection).await?;
+    if standby { Err(sqlx::Error::Io(std::io::Error::other("the server is a standby"))) } else { Ok(()) }
+}
+
+/// Waits until no other process migrates. It asks again and again instead of waiting inside a statement: who waits in
+/// one holds a snapshot, and an index that is made `concurrently` would wait for him in turn. The lock goes with the
+/// connection.
+async fn alone(connection: &mut sqlx::PgConnection, clock: &Arc<dyn Clock>) -> Result<(), OpenError> {
+    loop {
+        #[expect(clippy::disallowed_methods, reason = "before there is a door, on the one connection that migrates")]
+        let ours =
+            sqlx::query_scalar("select pg_try_advisory_lock(7161402375501337)").fetch_one(&mut *connection).await;
+        if ours.map_err(|error| refused(&error))? {
+            return Ok(());
+        }
+        clock.sleep(Duration::from_millis(100)).await;
+    }
 }
 
 /// Refuses a server that may lose what it confirmed: an approval that ran would be open again after a crash.

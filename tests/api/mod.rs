@@ -3,7 +3,7 @@
 mod answers;
 mod bodies;
 mod conversations;
-mod cycle;
+pub(crate) mod cycle;
 mod document;
 mod hostile;
 mod logs;

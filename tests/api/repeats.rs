@@ -1,11 +1,12 @@
 //! `Idempotency-Key` on every POST: what is repeated does nothing more.
 
-use futures_util::future::join;
+use futures_util::future::{join, join_all};
 use reqwest::Method;
 use serde_json::{Value, json};
+use sqlx::{Connection as _, Executor as _};
 
 use super::cycle::on_both;
-use crate::support::app::{Actor, BOB, On, REFUNDS, Reply, TestApp};
+use crate::support::app::{ALICE, Actor, BOB, OTHER, On, REFUNDS, Reply, TestApp};
 use crate::support::model::{calls, says};
 
 const KEY: &str = "idempotency-key";
@@ -123,6 +124,82 @@ on_both! {
         app.tool.open();
         let waits = app.owner().header("prefer", "wait=30");
         assert_eq!(waits.get(&path).await.str("/output"), "hello");
+        app.stop().await;
+    }
+
+    async fn a_key_means_something_for_one_path_one_user_and_one_tenant_only(on: On) {
+        let app = TestApp::start(on).await;
+        let body = json!({"input": "go"});
+        let mut tasks = Vec::new();
+        for who in [ALICE, BOB, OTHER] {
+            let made = app.actor(who).header(KEY, "k").post("/v1/tasks", &body).await;
+            assert_eq!((made.status, made.header("idempotency-replayed")), (201, ""), "{}", made.text);
+            tasks.push(made.str("/task_id"));
+        }
+        let more = app.owner().header(KEY, "k").post(&format!("/v1/tasks/{}/messages", tasks[0]), &body).await;
+        assert_eq!((more.status, more.header("idempotency-replayed")), (200, ""), "{}", more.text);
+        tasks.sort();
+        tasks.dedup();
+        assert_eq!((tasks.len(), app.model.sent().len()), (3, 4));
+        app.stop().await;
+    }
+
+    async fn what_was_refused_spends_no_key(on: On) {
+        let app = TestApp::start(on).await;
+        let owner = || app.owner().header(KEY, "k");
+        assert_eq!(owner().post("/v1/tasks", &json!({"input": "go", "agent": "nobody"})).await.status, 422);
+        let made = owner().post("/v1/tasks", &json!({"input": "go"})).await;
+        assert_eq!((made.status, made.header("idempotency-replayed")), (201, ""), "{}", made.text);
+        app.stop().await;
+    }
+
+    async fn thirty_two_at_once_are_one_task(on: On) {
+        let app = TestApp::start(on).await;
+        let mut others = Vec::new();
+        if on == On::Postgres {
+            others.push(app.replica().await);
+        }
+        let body = json!({"input": "go"});
+        let posts = (0..32).map(|number: usize| {
+            let at = if number.is_multiple_of(2) { &app } else { others.first().unwrap_or(&app) };
+            let body = &body;
+            async move { at.owner().header(KEY, "k").post("/v1/tasks", body).await }
+        });
+        let replies = join_all(posts).await;
+        let first = replies[0].str("/task_id");
+        for reply in &replies {
+            assert_eq!((reply.status, reply.str("/status").as_str()), (201, "Completed"), "{}", reply.text);
+            assert_eq!(reply.str("/task_id"), first);
+        }
+        let fresh = replies.iter().filter(|reply| reply.header("idempotency-replayed").is_empty()).count();
+        assert_eq!((fresh, app.model.sent().len()), (1, 1));
+        for other in others {
+            other.stop().await;
+        }
+        app.stop().await;
+    }
+
+    async fn after_a_day_a_key_is_as_new_but_not_that_of_an_answer(on: On) {
+        let app = TestApp::start(on).await;
+        let owner = || app.owner().header(KEY, "k");
+        let body = json!({"input": "go"});
+        let made = owner().post("/v1/tasks", &body).await;
+        let held = app.held().await;
+        let path = format!("/resume/{}/approve", held.request);
+        assert_eq!(owner().hit(&path).await.status, 200);
+        let older = "update idempotency set created_at = created_at - 86400000000";
+        if on == On::Postgres {
+            let mut connection = sqlx::PgConnection::connect(app.database.url()).await.unwrap();
+            connection.execute(older).await.unwrap();
+        } else {
+            let mut connection = sqlx::SqliteConnection::connect(app.database.url()).await.unwrap();
+            connection.execute(older).await.unwrap();
+        }
+        let again = owner().post("/v1/tasks", &json!({"input": "another"})).await;
+        assert_eq!((again.status, again.header("idempotency-replayed")), (201, ""), "{}", again.text);
+        assert_ne!(again.str("/task_id"), made.str("/task_id"));
+        let answered = owner().hit(&path).await;
+        assert_eq!((answered.status, answered.header("idempotency-replayed")), (200, "true"), "{}", answered.text);
         app.stop().await;
     }
 }

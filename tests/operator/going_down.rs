@@ -4,46 +4,148 @@ use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::time::{Duration, Instant};
 
-use super::served::{Folder, Served};
-use crate::support::model::{FakeModel, calls};
-use crate::support::tool::FakeTool;
-use serde_json::json;
+use serde_json::{Value, json};
 
-#[tokio::test(flavor = "multi_thread")]
-async fn waiting_clients_are_answered_and_a_running_call_may_end() {
-    let (model, tool, folder) = (FakeModel::start().await, FakeTool::start().await, Folder::new());
-    let yaml = format!(
+use super::served::{Folder, Served};
+use crate::api::cycle::on_both;
+use crate::support::app::On;
+use crate::support::database::Database;
+use crate::support::model::{FakeModel, calls, says};
+use crate::support::tool::FakeTool;
+
+/// One tool at the fake endpoint that every call may run.
+fn paying(model: &FakeModel, tool: &FakeTool, database: &Database, effect: &str) -> String {
+    format!(
         "models: {{ m: {{ provider: openai, model: x, base_url: '{}' }} }}
 agents: {{ a: {{ model: m, tools: [pay] }} }}
-tools: {{ pay: {{ http: {{ url: '{}/pay' }} }} }}
+tools: {{ pay: {{ effect: {effect}, http: {{ url: '{}/pay', timeout: 2m }} }} }}
 policy: [ {{ name: all, tools: [pay], decide: allow }} ]
 server: {{ wait: 300s }}
+database: {{ url: '{}' }}
 ",
-        model.base_url, tool.url
-    );
+        model.base_url,
+        tool.url,
+        database.url()
+    )
+}
+
+fn signal(served: &Served) {
+    rustix::process::kill_process(served.pid(), rustix::process::Signal::TERM).unwrap();
+}
+
+/// Returns once it says that it is not ready: by then everything else of going down has begun, too.
+async fn not_ready(served: &Served) {
+    while served.status("/readyz").await != 503 {}
+}
+
+/// The task when it runs no more.
+async fn ended(served: &Served, task: &Value) -> Value {
+    let path = format!("/v1/tasks/{}", task["task_id"].as_str().unwrap());
+    loop {
+        let seen: Value = serde_json::from_str(&served.get(&path).await).unwrap();
+        if seen["status"] != "Running" {
+            return seen;
+        }
+    }
+}
+
+on_both! {
+    async fn it_is_not_ready_answers_who_waits_lets_a_call_end_and_takes_no_work(on: On) {
+        let (model, tool, folder) = (FakeModel::start().await, FakeTool::start().await, Folder::new());
+        let database = database(on).await;
+        let yaml = paying(&model, &tool, &database, "once");
+        let mut served = Served::start(folder.path(), &yaml, &[]);
+        model.then(calls(&[("pay", "{}")]));
+        tool.close();
+        let began = Instant::now();
+        let (answer, ()) = tokio::join!(served.task("pay"), async {
+            tool.reached(1).await;
+            signal(&served);
+        });
+        assert_eq!(answer["status"], "Running", "who waits is answered: {answer}");
+        not_ready(&served).await;
+        assert_eq!(served.status("/healthz").await, 200, "it lives");
+        let path = format!("/v1/tasks/{}", answer["task_id"].as_str().unwrap());
+        let seen: Value = serde_json::from_str(&served.get(&path).await).unwrap();
+        assert_eq!(seen["status"], "Running", "it is asked, and answers what is: {seen}");
+        let refused = served.task("more").await;
+        assert_eq!((&refused["status"], &refused["code"]), (&json!(503), &json!("unavailable")), "{refused}");
+        tool.open();
+        assert_eq!(served.process.wait().unwrap().code(), Some(0));
+        assert!(began.elapsed() < Duration::from_secs(25), "it did not wait for its time to be over");
+        assert_eq!(model.sent().len(), 1, "no new effect began");
+
+        let again = Served::start(folder.path(), &yaml, &[]);
+        model.otherwise(|_| says("done"));
+        let task = ended(&again, &answer).await;
+        assert_eq!(task["status"], "Completed", "its result was kept: {task}");
+        assert_eq!(tool.ledger().len(), 1, "it did not run again");
+    }
+}
+
+async fn database(on: On) -> Database {
+    match on {
+        On::Sqlite => Database::sqlite(),
+        On::Postgres => Database::postgres().await,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_replica_goes_on_at_once_with_what_was_let_go() {
+    let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
+    let (folder, other) = (Folder::new(), Folder::new());
+    let database = Database::postgres().await;
+    let yaml = paying(&model, &tool, &database, "once");
     let mut served = Served::start(folder.path(), &yaml, &[]);
     model.then(calls(&[("pay", "{}")]));
     tool.close();
-    let pid = served.pid();
-    let began = Instant::now();
     let (answer, ()) = tokio::join!(served.task("pay"), async {
         tool.reached(1).await;
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        signal(&served);
     });
-    assert_eq!(answer["status"], "Running", "who waits is answered: {answer}");
+    let other = Served::start(other.path(), &yaml, &[]);
+    model.otherwise(|_| says("done"));
     tool.open();
+    let began = Instant::now();
+    assert_eq!(ended(&other, &answer).await["status"], "Completed");
+    assert!(began.elapsed() < Duration::from_secs(15), "a lease lasts 30 s: {:?}", began.elapsed());
     assert_eq!(served.process.wait().unwrap().code(), Some(0));
-    assert!(began.elapsed() < Duration::from_secs(25), "it did not wait for its time to be over");
+    assert_eq!(tool.ledger().len(), 1);
+}
 
-    let again = Served::start(folder.path(), &yaml, &[]);
-    model.otherwise(|_| crate::support::model::says("done"));
-    let path = format!("/v1/tasks/{}", answer["task_id"].as_str().unwrap());
-    let mut task = json!(null);
-    while task["status"] != "Completed" {
-        task = serde_json::from_str(&again.get(&path).await).unwrap();
-        assert_ne!(task["status"], "Paused", "its result was kept: {task}");
-    }
-    assert_eq!(tool.ledger().len(), 1, "it did not run again");
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_hangs_does_not_keep_it_longer_than_its_time_and_its_task_is_let_go() {
+    let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
+    let (folder, other) = (Folder::new(), Folder::new());
+    let database = Database::postgres().await;
+    let yaml = paying(&model, &tool, &database, "idempotent");
+    let mut served = Served::start(folder.path(), &yaml, &[]);
+    let mut impatient = Served::start(other.path(), &yaml, &[]);
+    tool.close();
+    model.then(calls(&[("pay", "{}")]));
+    let (answer, ()) = tokio::join!(served.task("pay"), async {
+        tool.reached(1).await;
+        signal(&served);
+    });
+    let began = Instant::now();
+    model.then(calls(&[("pay", "{}")]));
+    tokio::join!(impatient.task("pay"), async {
+        tool.reached(2).await;
+        signal(&impatient);
+    });
+    not_ready(&impatient).await;
+    signal(&impatient);
+    assert_eq!(impatient.process.wait().unwrap().code(), Some(0));
+    assert!(began.elapsed() < Duration::from_secs(10), "told twice, it ends at once: {:?}", began.elapsed());
+    assert_eq!(served.process.wait().unwrap().code(), Some(0));
+    let taken = began.elapsed();
+    assert!(taken > Duration::from_secs(20) && taken < Duration::from_secs(30), "{taken:?}");
+    let third = Served::start(folder.path(), &yaml, &[]);
+    model.otherwise(|_| says("done"));
+    tool.open();
+    let began = Instant::now();
+    assert_eq!(ended(&third, &answer).await["status"], "Completed", "what may be repeated is repeated");
+    assert!(began.elapsed() < Duration::from_secs(15), "a lease lasts 30 s: {:?}", began.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]

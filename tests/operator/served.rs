@@ -70,6 +70,12 @@ impl Served {
         self.send(self.client.get(format!("http://{}{path}", self.address))).await
     }
 
+    /// With what status it answers; 0 where nobody does.
+    pub async fn status(&self, path: &str) -> u16 {
+        let reply = self.client.get(format!("http://{}{path}", self.address)).send().await;
+        reply.map_or(0, |reply| reply.status().as_u16())
+    }
+
     pub async fn post(&self, path: &str, body: &Value) -> Value {
         let request = self.client.post(format!("http://{}{path}", self.address));
         let request = request.header("content-type", "application/json").body(body.to_string());

@@ -126,6 +126,13 @@ impl TestApp {
         Self::on_database(database, yaml, FakeModel::start().await, FakeTool::start().await).await
     }
 
+    /// The refund agent on a database of the caller's, such as one of a server that he may hurt. It is not patient.
+    pub async fn at(url: &str) -> Self {
+        let times = "\ndatabase: { acquire_timeout: 3s, statement_timeout: 2s }\n";
+        let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS + times;
+        Self::on_database(Database::at(url), &yaml, FakeModel::start().await, FakeTool::start().await).await
+    }
+
     /// Another replica on the same database, with the same fakes.
     pub async fn replica(&self) -> Self {
         Self::on_database(self.database.shared(), &self.yaml, self.model.clone(), self.tool.clone()).await

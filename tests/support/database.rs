@@ -22,6 +22,11 @@ impl Database {
         Self { url: database.url.clone(), _sqlite: None, _postgres: Some(std::sync::Arc::new(database)) }
     }
 
+    /// One that somebody else keeps alive, maybe by another way.
+    pub fn at(url: &str) -> Self {
+        Self { url: url.to_owned(), _sqlite: None, _postgres: None }
+    }
+
     pub fn url(&self) -> &str {
         &self.url
     }

@@ -3,6 +3,7 @@
 pub mod app;
 pub mod database;
 pub mod document;
+pub mod forwarder;
 pub mod model;
 pub mod postgres;
 pub mod raw;

@@ -1,4 +1,5 @@
-//! A throwaway Postgres: one cluster per test run, one migrated template in it, one database per test.
+//! A throwaway Postgres: one cluster per test run, one migrated template in it, one database per test. A test that
+//! hurts its server has a [`PrivateCluster`].
 //!
 //! `TEST_DATABASE_URL` names a server to use instead (its user may create databases). The cluster listens on a unix
 //! socket only, keeps fsync on (a store refuses to open without), never runs as root, and is ended and removed by a
@@ -13,6 +14,7 @@ use std::sync::Arc;
 
 use holdpoint::store::{Settings, Store};
 use holdpoint::world::SystemClock;
+use rustix::process::{Pid, Signal, kill_process};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 
 const TEMPLATE: &str = "holdpoint_template";
@@ -98,16 +100,105 @@ impl Cluster {
         if let Some((uid, gid)) = user {
             chown(folder, Some(uid), Some(gid)).unwrap();
         }
-        let data = folder.join("data");
-        let log = folder.join("log");
         let mut init = command(&bin.join("initdb"), folder, user);
         init.args(["--no-sync", "--auth=trust", "--username=postgres", "--encoding=UTF8", "--no-locale", "-D"]);
-        done(init.arg(&data));
+        done(init.arg(folder.join("data")));
         let options = format!("-k {} -c listen_addresses='' -c max_connections=300 {options}", folder.display());
-        let mut start = command(&bin.join("pg_ctl"), folder, user);
-        done(start.args(["-s", "-w", "-D"]).arg(&data).arg("-l").arg(&log).arg("-o").arg(options).arg("start"));
+        // In a file, so that every later start has them, too.
+        fs::write(folder.join("options"), &options).unwrap();
+        let cluster = Self { folder: folder.to_owned() };
+        cluster.up();
         watch(folder, watched);
-        Self { folder: folder.to_owned() }
+        cluster
+    }
+
+    fn up(&self) {
+        let options = fs::read_to_string(self.folder.join("options")).unwrap();
+        let mut start = self.control();
+        done(start.args(["-w", "-t", "120", "-l"]).arg(self.folder.join("log")).arg("-o").arg(options).arg("start"));
+    }
+
+    fn control(&self) -> Command {
+        let mut control = command(&bin().join("pg_ctl"), &self.folder, user());
+        control.args(["-s", "-D"]).arg(self.folder.join("data"));
+        control
+    }
+
+    /// The server itself, then its children: every session is one.
+    fn processes(&self) -> Vec<Pid> {
+        let Ok(file) = fs::read_to_string(self.folder.join("data/postmaster.pid")) else { return Vec::new() };
+        let server: i32 = file.lines().next().unwrap().parse().unwrap();
+        let children = fs::read_dir("/proc").unwrap().filter_map(|entry| {
+            let pid: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            // Behind the name, which may hold anything: state, parent.
+            let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.to_owned();
+            (parent == server.to_string()).then_some(pid)
+        });
+        std::iter::once(server).chain(children).filter_map(Pid::from_raw).collect()
+    }
+}
+
+/// A server that one test may crash and freeze. It goes away with this value, or with the test's process.
+pub struct PrivateCluster {
+    cluster: Cluster,
+}
+
+impl PrivateCluster {
+    /// Makes and starts one; `url("postgres")` is there at once, and empty.
+    pub fn start() -> Self {
+        Self::with("")
+    }
+
+    /// The same with options of postgres, such as `-c max_connections=10`.
+    pub fn with(options: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("holdpoint-pg-{}", unique()));
+        Self { cluster: Cluster::start(&folder, options, std::process::id()) }
+    }
+
+    /// The URL of one of its databases.
+    pub fn url(&self, database: &str) -> String {
+        self.cluster.url(database)
+    }
+
+    /// `stop -m immediate`: every session is cut, nothing is written down. What was confirmed is in the log.
+    pub fn crash(&self) {
+        done(self.cluster.control().args(["-m", "immediate", "stop"]));
+    }
+
+    /// After a crash; returns once it takes connections again.
+    pub fn start_again(&self) {
+        self.cluster.up();
+    }
+
+    /// `SIGSTOP` to all its processes: it takes connections (the system does) and never answers.
+    pub fn freeze(&self) {
+        // The server first: then there are no new children.
+        for _ in 0..2 {
+            self.signal(Signal::STOP);
+        }
+    }
+
+    /// `SIGCONT`: it goes on where it was.
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        for pid in self.cluster.processes() {
+            // A child may have ended by itself.
+            let _ = kill_process(pid, signal);
+        }
+    }
+}
+
+impl Drop for PrivateCluster {
+    fn drop(&mut self) {
+        self.thaw();
+        if !self.cluster.processes().is_empty() {
+            let _ = self.cluster.control().args(["-m", "immediate", "stop"]).status();
+        }
+        let _ = fs::remove_dir_all(&self.cluster.folder);
     }
 }
 
@@ -133,9 +224,11 @@ async fn shared_cluster() -> Cluster {
 /// Ends the server and removes its folder when the watched process is gone.
 fn watch(folder: &Path, watched: u32) {
     let script = format!(
-        "while kill -0 {watched} 2>/dev/null; do sleep 1; done
-         kill -INT $(head -n 1 '{0}/data/postmaster.pid') 2>/dev/null
-         while [ -e '{0}/data/postmaster.pid' ]; do sleep 0.1; done
+        "while kill -0 {watched} 2>/dev/null && [ -e '{0}' ]; do sleep 1; done
+         server=$(head -n 1 '{0}/data/postmaster.pid' 2>/dev/null)
+         # The children of a frozen one are killed by it.
+         if [ -n \"$server\" ]; then kill -QUIT $server; kill -CONT $server; fi 2>/dev/null
+         while [ -n \"$server\" ] && kill -0 $server 2>/dev/null; do sleep 0.1; done
          rm -rf '{0}' '{0}.lock'",
         folder.display()
     );

@@ -1,0 +1,248 @@
+//! Postgres in trouble: it crashes, freezes, turns read-only, cuts its sessions; the line to it is cut or silent.
+
+use std::time::{Duration, Instant};
+
+use reqwest::StatusCode;
+use serde_json::json;
+use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
+
+use crate::support::app::{ALICE, Reply, TestApp};
+use crate::support::database::Database;
+use crate::support::forwarder::Forwarder;
+use crate::support::model::{calls, says};
+use crate::support::postgres::{PrivateCluster, run};
+
+/// Not now: 503, and when to come back.
+fn is_refused(reply: &Reply) {
+    assert_eq!((reply.status, reply.str("/code").as_str()), (503, "unavailable"), "{}", reply.text);
+    assert!(reply.header("retry-after").parse::<u64>().is_ok_and(|seconds| seconds > 0));
+}
+
+/// It says at once that it lives, and soon that it cannot work.
+async fn lives_and_is_not_ready(app: &TestApp) {
+    let began = Instant::now();
+    assert_eq!(app.nobody().get("/healthz").await.status, 200);
+    assert!(began.elapsed() < Duration::from_secs(1));
+    is_refused(&app.nobody().get("/readyz").await);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+}
+
+/// Returns once it is ready again.
+async fn gets_ready(app: &TestApp) {
+    let began = Instant::now();
+    while app.nobody().get("/readyz").await.status != 200 {
+        assert!(began.elapsed() < Duration::from_secs(30), "it does not get ready again");
+    }
+}
+
+/// The task when it runs no more.
+async fn ended(app: &TestApp, task: &str) -> Reply {
+    loop {
+        let reply = app.owner().header("prefer", "wait=20").get(&format!("/v1/tasks/{task}")).await;
+        if reply.status != 503 && reply.body["status"] != "Running" {
+            return reply;
+        }
+    }
+}
+
+async fn number(url: &str, sql: &'static str) -> i64 {
+    let mut connection = PgConnection::connect(url).await.unwrap();
+    connection.fetch_one(sql).await.unwrap().get(0)
+}
+
+/// A task whose call of `refund` is out and does not answer yet.
+async fn under_way(app: &TestApp) -> String {
+    app.tool.close();
+    app.model.then(calls(&[("refund", r#"{"order":1,"amount":5}"#)]));
+    let before = app.tool.ledger().len();
+    let reply = app.owner().header("prefer", "wait=0").post("/v1/tasks", &json!({"input": "go"})).await;
+    assert_eq!(reply.status, 202, "{}", reply.text);
+    app.tool.reached(before + 1).await;
+    reply.str("/task_id")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crash_is_503_and_what_ran_goes_on_after_it() {
+    let cluster = PrivateCluster::start();
+    let app = TestApp::at(&cluster.url("postgres")).await;
+    let held = app.held().await;
+    let running = under_way(&app).await;
+    cluster.crash();
+    app.tool.open();
+    is_refused(&app.owner().get(&format!("/v1/tasks/{}", held.task)).await);
+    is_refused(&app.owner().header("idempotency-key", "k").post("/v1/tasks", &json!({"input": "new"})).await);
+    is_refused(&app.owner().hit(&format!("/resume/{}/approve", held.request)).await);
+    lives_and_is_not_ready(&app).await;
+    cluster.start_again();
+    gets_ready(&app).await;
+    let done = ended(&app, &running).await;
+    assert_eq!(done.str("/status"), "Completed", "{}", done.text);
+    let approved = app.owner().hit(&format!("/resume/{}/approve", held.request)).await;
+    assert_eq!((approved.status, approved.str("/status").as_str()), (200, "Completed"), "{}", approved.text);
+    let new = app.owner().header("idempotency-key", "k").post("/v1/tasks", &json!({"input": "new"})).await;
+    assert_eq!(new.status, 201, "{}", new.text);
+    assert_eq!(app.tool.ledger().len(), 2, "each ran once");
+    app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_hangs_is_503_in_time_and_nothing_is_done_twice() {
+    let cluster = PrivateCluster::start();
+    let app = TestApp::at(&cluster.url("postgres")).await;
+    let running = under_way(&app).await;
+    cluster.freeze();
+    app.tool.open();
+    let began = Instant::now();
+    let owner = || app.owner().header("idempotency-key", "k");
+    let body = json!({"input": "new"});
+    let (new, seen, ()) = tokio::join!(
+        async { owner().post("/v1/tasks", &body).await },
+        async { app.owner().get(&format!("/v1/tasks/{running}")).await },
+        lives_and_is_not_ready(&app)
+    );
+    is_refused(&new);
+    is_refused(&seen);
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    cluster.thaw();
+    gets_ready(&app).await;
+    assert_eq!(ended(&app, &running).await.str("/status"), "Completed");
+    let again = owner().post("/v1/tasks", &body).await;
+    assert!([201, 202].contains(&again.status), "{}", again.text);
+    let tasks = number(&cluster.url("postgres"), "select count(*) from agent_task").await;
+    assert_eq!((tasks, app.tool.ledger().len()), (2, 1));
+    app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_line_cut_at_any_byte_loses_no_answer_and_repeats_no_effect() {
+    let database = Database::postgres().await;
+    let line = Forwarder::to(database.url()).await;
+    let app = TestApp::at(line.url()).await;
+    app.model.otherwise(|body| {
+        let last = body["messages"].as_array().unwrap().last().unwrap();
+        if last["role"] == "tool" { says("done") } else { calls(&[("refund", r#"{"order":1,"amount":5}"#)]) }
+    });
+    let mut made = 0;
+    for cut in (0..2400).step_by(97) {
+        let key = format!("k{cut}");
+        line.cut_after(cut);
+        let mut reply = app.owner().header("idempotency-key", &key).post("/v1/tasks", &json!({"input": "go"})).await;
+        while reply.status == 503 {
+            reply = app.owner().header("idempotency-key", &key).post("/v1/tasks", &json!({"input": "go"})).await;
+        }
+        assert!([201, 202].contains(&reply.status), "{cut}: {}", reply.text);
+        made += 1;
+        let done = ended(&app, &reply.str("/task_id")).await;
+        assert_eq!(done.str("/status"), "Completed", "{cut}: {}", done.text);
+    }
+    assert_eq!(number(database.url(), "select count(*) from agent_task").await, made);
+    assert_eq!(i64::try_from(app.tool.ledger().len()).unwrap(), made, "each ran once");
+    app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_line_is_503_in_time_and_leaves_no_place_of_the_pool_behind() {
+    let database = Database::postgres().await;
+    let line = Forwarder::to(database.url()).await;
+    let app = TestApp::at(line.url()).await;
+    let held = app.held().await;
+    let path = format!("/v1/tasks/{}", held.task);
+    let many = || futures_util::future::join_all((0..30).map(|_| async { app.owner().get(&path).await }));
+    assert!(many().await.iter().all(|reply| reply.status == 200));
+    line.delay(Duration::from_millis(20));
+    assert!(many().await.iter().all(|reply| reply.status == 200), "slow is not lost");
+    line.blackhole();
+    let began = Instant::now();
+    let (replies, ()) = tokio::join!(many(), lives_and_is_not_ready(&app));
+    replies.iter().for_each(is_refused);
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    line.mend();
+    gets_ready(&app).await;
+    for _ in 0..3 {
+        assert!(many().await.iter().all(|reply| reply.status == 200));
+    }
+    line.cut();
+    lives_and_is_not_ready(&app).await;
+    line.mend();
+    gets_ready(&app).await;
+    assert!(many().await.iter().all(|reply| reply.status == 200), "what was idle is not used unasked");
+    app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_only_reads_fails_no_task() {
+    let database = Database::postgres().await;
+    let app = TestApp::at(database.url()).await;
+    let name = database.url().rsplit('/').next().unwrap().to_owned();
+    let said = async |value: &str| {
+        run(database.url(), format!("alter database \"{name}\" {value}")).await;
+        let kill = "select pg_terminate_backend(pid) from pg_stat_activity
+            where datname = current_database() and application_name = 'holdpoint'";
+        run(database.url(), kill.to_owned()).await;
+    };
+    let running = under_way(&app).await;
+    said("set default_transaction_read_only = on").await;
+    app.tool.open();
+    is_refused(&app.nobody().get("/readyz").await);
+    is_refused(&app.owner().post("/v1/tasks", &json!({"input": "new"})).await);
+    let seen = app.owner().get(&format!("/v1/tasks/{running}")).await;
+    assert_eq!((seen.status, seen.str("/status").as_str()), (200, "Running"), "it can be read: {}", seen.text);
+    // The default of its own session would be to read, too.
+    let mut reset = PgConnection::connect(database.url()).await.unwrap();
+    reset.execute("set default_transaction_read_only = off").await.unwrap();
+    let back = format!("alter database \"{name}\" reset default_transaction_read_only");
+    reset.execute(sqlx::AssertSqlSafe(back)).await.unwrap();
+    gets_ready_anew(&app, database.url()).await;
+    let done = ended(&app, &running).await;
+    assert_eq!(done.str("/status"), "Completed", "{}", done.text);
+    assert_eq!(app.tool.ledger().len(), 1);
+    app.stop().await;
+}
+
+/// Its old sessions keep what they were told: those that only read are thrown away one by one.
+async fn gets_ready_anew(app: &TestApp, url: &str) {
+    let kill = "select pg_terminate_backend(pid) from pg_stat_activity
+        where datname = current_database() and application_name = 'holdpoint'";
+    run(url, kill.to_owned()).await;
+    gets_ready(app).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sessions_that_are_ended_all_the_time_cost_no_answer_but_503() {
+    let database = Database::postgres().await;
+    let app = TestApp::at(database.url()).await;
+    app.model.otherwise(|body| {
+        let last = body["messages"].as_array().unwrap().last().unwrap();
+        if last["role"] == "tool" { says("done") } else { calls(&[("refund", r#"{"order":1,"amount":50}"#)]) }
+    });
+    let cycles = futures_util::future::join_all((0..12).map(|number| {
+        let app = &app;
+        async move {
+            let key = || app.actor(ALICE).header("idempotency-key", &format!("k{number}"));
+            let patient = async |path: String, body: serde_json::Value| loop {
+                let reply = key().post(&path, &body).await;
+                let fine = [StatusCode::OK, StatusCode::CREATED, StatusCode::ACCEPTED, StatusCode::SERVICE_UNAVAILABLE];
+                assert!(fine.iter().any(|status| *status == reply.status), "{path}: {}", reply.text);
+                if reply.status != 503 {
+                    return reply;
+                }
+            };
+            let made = patient("/v1/tasks".to_owned(), json!({"input": "go"})).await;
+            let held = ended(app, &made.str("/task_id")).await;
+            let path = format!("/resume/{}", held.str("/pending/0/request_id"));
+            patient(path, json!({"action": "approve"})).await;
+            assert_eq!(ended(app, &made.str("/task_id")).await.str("/status"), "Completed");
+        }
+    }));
+    let kills = async {
+        for _ in 0..25 {
+            let kill = "select pg_terminate_backend(pid) from pg_stat_activity
+                where datname = current_database() and application_name = 'holdpoint'";
+            run(database.url(), kill.to_owned()).await;
+        }
+    };
+    tokio::join!(cycles, kills);
+    assert_eq!(app.tool.ledger().len(), 12, "each ran once");
+    assert_eq!(number(database.url(), "select count(*) from agent_task").await, 12);
+    app.stop().await;
+}

@@ -1,0 +1,80 @@
+//! How long an idempotency key lasts.
+
+use std::time::Duration;
+
+use holdpoint::store::CommitError;
+use holdpoint::task::change::{Change, IdempotencyRow};
+use holdpoint::task::id::{RequestId, TaskId};
+
+use super::house::{both, change, fresh, new_task};
+
+const DAY: Duration = Duration::from_hours(24);
+
+fn row(key: &str, task_id: TaskId, request_id: Option<RequestId>) -> IdempotencyRow {
+    IdempotencyRow {
+        tenant: "acme".to_owned(),
+        user_id: "alice".to_owned(),
+        path: "POST /v1/tasks".to_owned(),
+        key: key.to_owned(),
+        body_digest: "00".to_owned(),
+        task_id,
+        request_id,
+    }
+}
+
+/// The creation of a task under a key.
+fn create(key: &str, request_id: Option<RequestId>) -> (TaskId, Change) {
+    let id = TaskId(fresh());
+    let mut create = change(id, vec![new_task(id, "acme", "alice")]);
+    create.idempotency = Some(row(key, id, request_id));
+    (id, create)
+}
+
+both! {
+    async fn a_key_lasts_a_day_and_then_counts_as_never_used(house) {
+        let known = async |key: &str| house.store.idempotency("acme", "alice", "POST /v1/tasks", key).await.unwrap();
+        let (first, one) = create("k", None);
+        house.store.commit(one).await.unwrap();
+        house.forward(DAY - Duration::from_secs(30));
+        assert_eq!(known("k").await.unwrap().task_id, first);
+        assert_eq!(house.store.commit(create("k", None).1).await, Err(CommitError::Refused));
+        house.forward(Duration::from_secs(30));
+        assert_eq!(known("k").await, None);
+        // Many try it anew at once: one of them has it.
+        let attempts: Vec<_> = (0..8).map(|_| create("k", None)).collect();
+        let ids: Vec<_> = attempts.iter().map(|(id, _)| *id).collect();
+        let commits = attempts.into_iter().map(|(_, change)| house.store.commit(change));
+        let results = futures_util::future::join_all(commits).await;
+        assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1, "{results:?}");
+        assert!(results.iter().all(|result| matches!(result, Ok(_) | Err(CommitError::Refused))), "{results:?}");
+        let winner = ids[results.iter().position(Result::is_ok).unwrap()];
+        assert_eq!(known("k").await, Some(row("k", winner, None)));
+        assert_eq!(house.number("select count(*) from agent_task").await, 2, "nothing is left of the others");
+    }
+
+    async fn the_key_of_an_answer_lasts_as_long_as_its_request(house) {
+        let request = RequestId(fresh());
+        let (id, answer) = create("k", Some(request));
+        house.store.commit(answer).await.unwrap();
+        house.forward(DAY * 400);
+        let found = house.store.idempotency("acme", "alice", "POST /v1/tasks", "k").await.unwrap();
+        assert_eq!(found, Some(row("k", id, Some(request))));
+        assert_eq!(house.store.commit(create("k", None).1).await, Err(CommitError::Refused));
+        house.store.remove_spent_keys().await.unwrap();
+        assert_eq!(house.number("select count(*) from idempotency").await, 1);
+    }
+
+    async fn spent_keys_are_removed_and_no_others(house) {
+        for number in 0..3 {
+            house.store.commit(create(&format!("old{number}"), None).1).await.unwrap();
+        }
+        house.forward(DAY);
+        house.store.commit(create("young", None).1).await.unwrap();
+        // Used anew, it is young again.
+        house.store.commit(create("old1", None).1).await.unwrap();
+        assert!(!house.store.remove_spent_keys().await.unwrap(), "there are no more");
+        assert_eq!(house.number("select count(*) from idempotency").await, 2);
+        let old = house.store.idempotency("acme", "alice", "POST /v1/tasks", "old1").await.unwrap();
+        assert!(old.is_some());
+    }
+}

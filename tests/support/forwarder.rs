@@ -1,0 +1,129 @@
+//! A line to the test's Postgres that a test may cut, silence and slow down.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpListener, UnixStream};
+use tokio::sync::watch;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Line {
+    /// Everything passes, this much later.
+    Open(Duration),
+    /// Every connection ends, and so does each new one.
+    Cut,
+    /// Everything is swallowed; nobody is told.
+    Silent,
+}
+
+/// Listens on loopback and forwards to the unix socket of a throwaway server.
+pub struct Forwarder {
+    url: String,
+    line: Arc<watch::Sender<Line>>,
+    left: Arc<AtomicUsize>,
+}
+
+impl Forwarder {
+    /// A line to the database of this URL (of the shared server or a private one).
+    pub async fn to(database: &str) -> Self {
+        let rest = database.strip_prefix("postgres://postgres@").expect("the throwaway cluster");
+        let (folder, name) = rest.rsplit_once('/').unwrap();
+        let socket = format!("{}/.s.PGSQL.5432", folder.replace("%2F", "/"));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("postgres://postgres@{}/{name}?sslmode=disable", listener.local_addr().unwrap());
+        let line = Arc::new(watch::Sender::new(Line::Open(Duration::ZERO)));
+        let left = Arc::new(AtomicUsize::new(usize::MAX));
+        let (said, bytes) = (Arc::clone(&line), Arc::clone(&left));
+        #[expect(clippy::disallowed_methods, reason = "it ends with the test's runtime")]
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let (heard, bytes, socket) = (said.subscribe(), Arc::clone(&bytes), socket.clone());
+                tokio::spawn(async move {
+                    let Ok(server) = UnixStream::connect(socket).await else { return };
+                    let (from_client, to_client) = client.into_split();
+                    let (from_server, to_server) = server.into_split();
+                    // Either way ended, both are dropped: the line is cut.
+                    tokio::select! {
+                        () = pump(from_client, to_server, heard.clone(), None) => {}
+                        () = pump(from_server, to_client, heard.clone(), Some(bytes)) => {}
+                        () = cut(heard.clone()) => {}
+                    }
+                });
+            }
+        });
+        Self { url, line, left }
+    }
+
+    /// What a service is told.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Ends every connection, and each new one until [`Forwarder::mend`].
+    pub fn cut(&self) {
+        self.line.send_replace(Line::Cut);
+    }
+
+    /// Swallows everything from now on; connections stay, and new ones are taken.
+    pub fn blackhole(&self) {
+        self.line.send_replace(Line::Silent);
+    }
+
+    /// Every piece arrives this much later.
+    pub fn delay(&self, time: Duration) {
+        self.line.send_replace(Line::Open(time));
+    }
+
+    /// As in the beginning. What was swallowed is gone, and its connections are dead for ever.
+    pub fn mend(&self) {
+        self.line.send_replace(Line::Open(Duration::ZERO));
+    }
+
+    /// Cuts the connection on which the server sends the byte after the next so many. Once; other connections stay.
+    pub fn cut_after(&self, bytes: usize) {
+        self.left.store(bytes, Ordering::SeqCst);
+    }
+}
+
+async fn cut(mut heard: watch::Receiver<Line>) {
+    if heard.wait_for(|line| *line == Line::Cut).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+async fn pump(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    heard: watch::Receiver<Line>,
+    left: Option<Arc<AtomicUsize>>,
+) {
+    let mut bytes = vec![0; 1 << 16];
+    let mut dead = false;
+    while let Ok(read @ 1..) = from.read(&mut bytes).await {
+        let line = *heard.borrow();
+        match line {
+            Line::Open(late) if !late.is_zero() => {
+                tokio::time::timeout(late, std::future::pending::<()>()).await.unwrap_or(())
+            }
+            Line::Open(_) | Line::Cut => {}
+            Line::Silent => dead = true,
+        }
+        if dead {
+            continue;
+        }
+        let passes = left.as_ref().map_or(read, |left| spend(left, read));
+        if to.write_all(&bytes[..passes]).await.is_err() || passes < read {
+            return;
+        }
+    }
+}
+
+/// How many of these bytes still pass. The one connection on which the last one went is cut, the others go on.
+fn spend(left: &AtomicUsize, read: usize) -> usize {
+    let before = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+        Some(if left == usize::MAX || left < read { usize::MAX } else { left - read })
+    });
+    before.unwrap().min(read)
+}
