@@ -5,12 +5,14 @@ mod ask;
 mod decide;
 mod drive;
 mod expire;
+mod integrity;
 mod lease;
 mod live;
 mod measure;
 mod moves;
 mod overtaken;
 mod perform;
+mod pinned;
 mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +28,7 @@ use serde_json::Value;
 
 use self::lease::Leases;
 use self::live::Live;
-use crate::agent::Agents;
+use crate::agent::{Agent, Agents};
 use crate::model::ModelClient;
 use crate::people::Caller;
 use crate::policy::Policy;
@@ -257,6 +259,8 @@ pub struct Parts {
 pub struct Engine {
     store: Store,
     agents: Arc<Agents>,
+    /// Agents as earlier definitions have them, by version.
+    earlier: Held<BTreeMap<String, Arc<Agent>>>,
     policy: Arc<Policy>,
     catalog: Arc<Catalog>,
     models: BTreeMap<String, Arc<dyn ModelClient>>,
@@ -297,6 +301,7 @@ impl Engine {
         Arc::new(Self {
             store: parts.store,
             agents: parts.agents,
+            earlier: Held::default(),
             policy: parts.policy,
             catalog: parts.catalog,
             models: parts.models,

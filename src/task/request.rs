@@ -93,6 +93,20 @@ pub struct AskedCall {
     pub parameters: Value,
     /// Digest of what was asked, see [`call_digest`].
     pub digest: String,
+    /// The tool's definition that the digest is over, so that it can be computed again from this row alone. `None`
+    /// where there is no such tool. Not on the wire.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub definition: Option<String>,
+}
+
+impl AskedCall {
+    /// Whether the digest is that of what stands beside it. Where no definition was kept there is nothing to compare.
+    fn is_sound(&self, tenant: &str, task: TaskId) -> bool {
+        let Some(definition) = &self.definition else { return true };
+        let tool = Digested { name: &self.name, definition, target: &self.target, effect: self.effect };
+        let rule = self.rule.as_deref();
+        self.digest == call_digest(tenant, task, self.tool_call_id, tool, &self.arguments_text, rule)
+    }
 }
 
 /// A question as it was asked: the `intervention_requested` item's content.
@@ -125,6 +139,13 @@ impl Asked {
         self.pending_tool_calls.iter().filter(|call| call.needs_decision)
     }
 
+    /// Whether every digest of the question is that of what stands in it.
+    #[must_use]
+    pub fn is_sound(&self, tenant: &str, task: TaskId) -> bool {
+        let own = request_digest(self.own_calls().map(|call| call.digest.as_str()));
+        own == self.digest && self.pending_tool_calls.iter().all(|call| call.is_sound(tenant, task))
+    }
+
     /// How many have to agree: only an approval and a reconcile's retry count, any other answer is one person's.
     #[must_use]
     pub fn required(&self) -> u32 {
@@ -154,6 +175,25 @@ impl Asked {
     }
 }
 
+/// What a call's digest is over of its tool.
+#[derive(Clone, Copy, Debug)]
+pub struct Digested<'t> {
+    /// Its name.
+    pub name: &'t str,
+    /// The digest of its definition.
+    pub definition: &'t str,
+    /// Where it goes.
+    pub target: &'t str,
+    /// What repeating it does.
+    pub effect: Effect,
+}
+
+impl<'t> From<&'t ToolSpec> for Digested<'t> {
+    fn from(tool: &'t ToolSpec) -> Self {
+        Self { name: &tool.name, definition: &tool.definition, target: &tool.target, effect: tool.effect }
+    }
+}
+
 /// Digest of one call: tenant, task, call, tool, the tool's definition, target, effect, argument bytes and rule,
 /// each length-prefixed (so that no separator can be forged), SHA-256. Opaque to clients.
 #[must_use]
@@ -161,7 +201,7 @@ pub fn call_digest(
     tenant: &str,
     task: TaskId,
     call: CallId,
-    tool: &ToolSpec,
+    tool: Digested<'_>,
     arguments_text: &str,
     rule: Option<&str>,
 ) -> String {

@@ -7,3 +7,4 @@ mod lives;
 mod questions;
 mod stage;
 mod takeover;
+mod versions;
