@@ -27,9 +27,8 @@ pub(super) fn damage(live: &Live, asked: &Asked) -> Option<Failure> {
 pub(super) fn damage_before(live: &Live, calls: &[CallId]) -> Option<Failure> {
     let approvals = calls.iter().filter_map(|id| live.progress.call(*id)?.approval.as_ref());
     let requests: Vec<_> = approvals.map(|approval| approval.request_id).collect();
-    let mut asked = live.items.iter().filter_map(|item| match &item.fact {
-        Fact::InterventionRequested(asked) if requests.contains(&asked.request_id) => Some(asked),
-        _ => None,
-    });
-    asked.find_map(|asked| damage(live, asked))
+    live.items.iter().find_map(|item| {
+        let Fact::InterventionRequested(asked) = &item.fact else { return None };
+        if requests.contains(&asked.request_id) { damage(live, asked) } else { None }
+    })
 }

@@ -292,9 +292,9 @@ impl Engine {
         if !matches!(standing.phase, Phase::Started(_)) || reads {
             return entry.spec.effect;
         }
-        let started = live.items.iter().rev().find_map(|item| match &item.fact {
-            Fact::ToolStarted { tool_call_id, digest, .. } if *tool_call_id == id => Some(digest),
-            _ => None,
+        let started = live.items.iter().rev().find_map(|item| {
+            let Fact::ToolStarted { tool_call_id, digest, .. } = &item.fact else { return None };
+            (*tool_call_id == id).then_some(digest)
         });
         let rule = standing.judgement.as_ref().and_then(|judgement| judgement.rule.as_deref());
         let now = live.digest(&entry.spec, id, &standing.call.arguments_text, rule);

@@ -243,3 +243,87 @@ pub fn sha256(hash: &[u8]) -> String {
         text
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn call(task: TaskId) -> AskedCall {
+        let mut call = AskedCall {
+            tool_call_id: CallId(Uuid::from_u128(3)),
+            name: "refund".to_owned(),
+            arguments_text: r#"{"order":1,"amount":120}"#.to_owned(),
+            effect: Effect::Once,
+            target: "POST http://payments.internal".to_owned(),
+            summary: "Refund 120".to_owned(),
+            warnings: Vec::new(),
+            needs_decision: true,
+            verdict: Verdict::Hold,
+            rule: Some("large".to_owned()),
+            reason: None,
+            parameters: Value::Null,
+            digest: String::new(),
+            definition: Some("sha256:ab".to_owned()),
+        };
+        let tool = Digested { name: "refund", definition: "sha256:ab", target: &call.target, effect: Effect::Once };
+        call.digest = call_digest("acme", task, call.tool_call_id, tool, &call.arguments_text, Some("large"));
+        call
+    }
+
+    fn asked(task: TaskId) -> Asked {
+        let call = call(task);
+        Asked {
+            request_id: RequestId(Uuid::from_u128(1)),
+            kind: RequestKind::Approval,
+            digest: request_digest([call.digest.as_str()].into_iter()),
+            pending_tool_calls: vec![call],
+            terms: Terms::default(),
+            question: None,
+            details: None,
+            form: None,
+        }
+    }
+
+    /// A member of a question, to be changed.
+    type Member = fn(&mut Asked) -> &mut String;
+
+    #[test]
+    fn no_byte_of_what_was_asked_can_change_unnoticed() {
+        let task = TaskId(Uuid::from_u128(2));
+        assert!(asked(task).is_sound("acme", task));
+        let members: [Member; 7] = [
+            |asked| &mut asked.digest,
+            |asked| &mut asked.pending_tool_calls[0].digest,
+            |asked| &mut asked.pending_tool_calls[0].name,
+            |asked| &mut asked.pending_tool_calls[0].arguments_text,
+            |asked| &mut asked.pending_tool_calls[0].target,
+            |asked| asked.pending_tool_calls[0].definition.as_mut().unwrap(),
+            |asked| asked.pending_tool_calls[0].rule.as_mut().unwrap(),
+        ];
+        for member in members {
+            for at in 0..member(&mut asked(task)).len() {
+                let mut changed = asked(task);
+                let text = member(&mut changed);
+                let mut bytes = text.clone().into_bytes();
+                bytes[at] ^= 1;
+                *text = String::from_utf8(bytes).unwrap();
+                assert!(!changed.is_sound("acme", task), "{changed:?}");
+            }
+        }
+        let mut changed = asked(task);
+        changed.pending_tool_calls[0].effect = Effect::Idempotent;
+        assert!(!changed.is_sound("acme", task));
+        assert!(!asked(task).is_sound("other", task) && !asked(task).is_sound("acme", TaskId(Uuid::from_u128(4))));
+    }
+
+    #[test]
+    fn a_call_that_was_asked_before_definitions_were_kept_is_still_read() {
+        let task = TaskId(Uuid::from_u128(2));
+        let mut stored = serde_json::to_value(asked(task)).unwrap();
+        stored["pending_tool_calls"][0].as_object_mut().unwrap().remove("definition").unwrap();
+        let asked: Asked = serde_json::from_value(stored).unwrap();
+        assert!(asked.pending_tool_calls[0].definition.is_none() && asked.is_sound("acme", task));
+    }
+}
