@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::agent::Agents;
+use crate::agent::{Agents, Offer};
 use crate::config::Config;
 use crate::engine::{self, Engine, Parts};
 use crate::failpoint;
@@ -149,8 +149,7 @@ impl Replica {
         let address = listener.local_addr()?;
         let rooms = Rooms::furnish(&config, &clock)?;
         for agent in rooms.agents.all() {
-            let definition = config.unexpanded(&["agents", &agent.name]).to_string();
-            store.agent_version(&agent.version, &definition).await?;
+            store.agent_version(&agent.version, &agent.definition).await?;
         }
         let engine = Engine::new(Parts {
             store: store.clone(),
@@ -300,8 +299,8 @@ impl Rooms {
 
 /// The agents as `GET /v1/agents` shows them.
 fn cards(agents: &Agents, catalog: &Catalog) -> Vec<AgentCard> {
-    let tool = |name: &String| {
-        let spec = &catalog.get(name)?.spec;
+    let tool = |offer: &Offer| {
+        let spec = &catalog.get(&offer.name)?.spec;
         Some(ToolCard { name: spec.name.clone(), description: spec.description.clone(), effect: spec.effect })
     };
     let cards = agents.all().map(|agent| AgentCard {

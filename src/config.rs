@@ -81,6 +81,10 @@ pub struct Config {
     pub unexpanded: Value,
     /// Every value that must be found again in what comes back from outside, with its name.
     pub secret_values: Vec<(String, Secret<String>)>,
+    /// Where the variables and files of `${…}` come from: definitions that were kept are filled in later.
+    pub environment: Environment,
+    /// What relative files in `${…}` are relative to.
+    pub directory: PathBuf,
     /// The filter for log lines, `RUST_LOG`.
     pub log: Option<String>,
 }
@@ -141,6 +145,8 @@ pub fn load(
     let mut config = sections(&mut root, &mut mistakes);
     config.demo = demo;
     config.unexpanded = unexpanded;
+    config.environment = environment.clone();
+    config.directory.clone_from(&directory);
     config.log = environment.variable("RUST_LOG").map(str::to_owned);
     config.secret_values = secret_values(&root, &filled);
     check::all(&mut config, &root, &mut mistakes);

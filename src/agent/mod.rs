@@ -1,14 +1,15 @@
-//! What an agent is made of, the digest of it, and who may use it.
-//! What must stay true: a digest is computed from unexpanded definitions: no secret can enter it.
+//! What an agent is made of, who may use it, and which definition of it a task is pinned to.
+//! What must stay true: what a task is pinned to is its definition; limits and who may use it are always the current ones.
+
+pub mod version;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
-use sha2::{Digest as _, Sha256};
+use serde_json::Value;
 
+use self::version::{Fill, Unreadable};
 use crate::task::limits::Limits;
-use crate::task::request::sha256;
 
 /// One agent.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -21,10 +22,12 @@ pub struct Agent {
     pub model: String,
     /// The system prompt; empty is none.
     pub instructions: String,
-    /// The tools it is offered, by name.
-    pub tools: Vec<String>,
-    /// `sha256:…` over its definition, from unexpanded values: no secret can enter it.
+    /// The tools it is offered, as the model is told of them.
+    pub tools: Vec<Offer>,
+    /// `sha256:…` over its definition.
     pub version: String,
+    /// What the digest is over, and enough to read the agent back: see [`version`].
+    pub definition: String,
     /// Its limits.
     pub limits: Limits,
     /// Who may use it.
@@ -35,11 +38,24 @@ pub struct Agent {
     pub human: Vec<HumanKind>,
 }
 
+/// A tool as a model is told of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Offer {
+    /// Its name.
+    pub name: String,
+    /// What it does.
+    pub description: String,
+    /// JSON Schema of its arguments.
+    pub parameters: Value,
+}
+
 /// An agent that another one may call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubAgent {
     /// Its name.
     pub agent: String,
+    /// What it is for, as the model is told.
+    pub description: String,
     /// Whether it keeps its conversation over the calls of one root task.
     pub session: bool,
 }
@@ -93,6 +109,12 @@ pub struct OpenTo {
 }
 
 impl Agent {
+    /// The tool of that name, byte by byte, if the agent is offered it.
+    #[must_use]
+    pub fn offer(&self, name: &str) -> Option<&Offer> {
+        self.tools.iter().find(|offer| offer.name == name)
+    }
+
     /// Whether that person may use it.
     #[must_use]
     pub fn is_open_to(&self, tenant: &str, user: &str, groups: &[String]) -> bool {
@@ -108,14 +130,31 @@ impl Agent {
 pub struct Agents {
     agents: BTreeMap<String, Arc<Agent>>,
     default: String,
+    fill: Fill,
 }
 
 impl Agents {
     /// These, one of which is for tasks that name none.
     #[must_use]
-    pub fn new(agents: Vec<Agent>, default: &str) -> Self {
+    pub fn new(agents: Vec<Agent>, default: &str, fill: Fill) -> Self {
         let agents = agents.into_iter().map(|agent| (agent.name.clone(), Arc::new(agent))).collect();
-        Self { agents, default: default.to_owned() }
+        Self { agents, default: default.to_owned(), fill }
+    }
+
+    /// `current` as the definition that was kept under `version` has it: only its limits and who may use it are today's.
+    ///
+    /// # Errors
+    /// `Damaged` when the text is not what the digest is over, or is another agent's; `Missing` when a `${…}` in it
+    /// cannot be filled in any more.
+    pub fn pinned(&self, current: &Agent, version: &str, definition: &str) -> Result<Agent, Unreadable> {
+        if version::digest(definition) != version {
+            return Err(Unreadable::Damaged);
+        }
+        let pinned = version::read(definition, &self.fill)?;
+        if pinned.name != current.name {
+            return Err(Unreadable::Damaged);
+        }
+        Ok(Agent { limits: current.limits, open_to: current.open_to.clone(), ..pinned })
     }
 
     /// The agent of that name, whoever asks.
@@ -152,95 +191,9 @@ impl Agents {
     }
 }
 
-/// What is not part of a version: limits and who may use an agent are always the current configuration's.
-const CURRENT: [&str; 2] = ["limits", "open_to"];
-
-/// `sha256:…` over an agent's unexpanded definition, those of its tools, and what its sub-agents are offered as.
-#[must_use]
-pub fn version<'a>(
-    name: &str,
-    definition: &Value,
-    tools: impl IntoIterator<Item = (&'a str, Value)>,
-    sub_agents: impl IntoIterator<Item = (&'a str, Value)>,
-) -> String {
-    let own = match definition {
-        Value::Object(members) => Value::Object(
-            members
-                .iter()
-                .filter(|(key, _)| !CURRENT.contains(&key.as_str()))
-                .map(|(key, value)| (key.clone(), value.clone()))
-                .collect(),
-        ),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => definition.clone(),
-    };
-    let tools: Map<String, Value> = tools.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-    let offered = |value: Value| value.get("description").cloned().unwrap_or(Value::Null);
-    let subs: Map<String, Value> =
-        sub_agents.into_iter().map(|(name, value)| (name.to_owned(), offered(value))).collect();
-    let whole = serde_json::json!({"agent": own, "name": name, "tools": tools, "sub_agents": subs});
-    let mut text = String::new();
-    canonical(&whole, &mut text);
-    sha256(&Sha256::digest(text.as_bytes()))
-}
-
-/// JSON with sorted keys and no blanks: equal values give equal text, however they were written.
-pub fn canonical(value: &Value, out: &mut String) {
-    match value {
-        Value::Object(members) => {
-            let sorted: BTreeMap<&String, &Value> = members.iter().collect();
-            out.push('{');
-            for (index, (key, below)) in sorted.into_iter().enumerate() {
-                if index > 0 {
-                    out.push(',');
-                }
-                out.push_str(&Value::from(key.as_str()).to_string());
-                out.push(':');
-                canonical(below, out);
-            }
-            out.push('}');
-        }
-        Value::Array(elements) => {
-            out.push('[');
-            for (index, below) in elements.iter().enumerate() {
-                if index > 0 {
-                    out.push(',');
-                }
-                canonical(below, out);
-            }
-            out.push(']');
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => out.push_str(&value.to_string()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
-
-    fn of(definition: &Value, tool: &Value) -> String {
-        version("a", definition, [("t", tool.clone())], [("s", json!({"description": "d", "model": "m"}))])
-    }
-
-    #[test]
-    fn a_version_depends_on_what_is_written_and_not_on_its_order() {
-        let definition = json!({"model": "m", "instructions": "x", "tools": ["t"]});
-        let tool = json!({"http": {"url": "http://h/${KEY}"}, "effect": "once"});
-        let one = of(&definition, &tool);
-        assert!(one.starts_with("sha256:") && one.len() == 71, "{one}");
-        let reordered: Value = serde_json::from_str(r#"{"tools":["t"],"instructions":"x","model":"m"}"#).unwrap();
-        assert_eq!(of(&reordered, &tool), one);
-        let current = json!({"model": "m", "instructions": "x", "tools": ["t"], "limits": {"max_calls": 2}});
-        assert_eq!(of(&current, &tool), one, "limits are always the current ones");
-        for (definition, tool) in [
-            (json!({"model": "n", "instructions": "x", "tools": ["t"]}), tool.clone()),
-            (json!({"model": "m", "instructions": "y", "tools": ["t"]}), tool.clone()),
-            (definition.clone(), json!({"http": {"url": "http://h/${KEY}"}, "effect": "idempotent"})),
-        ] {
-            assert_ne!(of(&definition, &tool), one);
-        }
-        assert_ne!(version("b", &definition, [("t", tool.clone())], []), version("a", &definition, [("t", tool)], []));
-    }
 
     #[test]
     fn an_agent_is_open_to_anybody_in_one_of_its_lists() {
@@ -248,7 +201,7 @@ mod tests {
         let to = OpenTo { tenants: vec!["acme".into()], users: vec!["eve".into()], groups: vec!["support".into()] };
         let closed = Agent { name: "closed".into(), open_to: Some(to), ..Agent::default() };
         let nobody = Agent { name: "nobody".into(), open_to: Some(OpenTo::default()), ..Agent::default() };
-        let agents = Agents::new(vec![open, closed, nobody], "open");
+        let agents = Agents::new(vec![open, closed, nobody], "open", Fill::default());
         let support = ["support".to_owned()];
         let names = |tenant, user, groups| {
             agents.open_for(tenant, user, groups).map(|agent| agent.name.clone()).collect::<Vec<_>>()

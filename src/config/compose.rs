@@ -2,9 +2,11 @@
 
 use super::Config;
 use super::check_people::parse_hex;
+use super::interpolate;
 use super::parts::{AgentSettings, LimitsSettings};
 use super::settings::{ApiKey, Use};
-use crate::agent::{Agent, Agents, OpenTo, SubAgent, version};
+use crate::agent::version::{self, Fill, Written};
+use crate::agent::{Agent, Agents, Offer, OpenTo, SubAgent};
 use crate::people::May;
 use crate::people::authenticator::{Authenticator, Keys, Open};
 use crate::people::directory::{Account, Directory, hash};
@@ -31,19 +33,52 @@ impl Config {
     #[must_use]
     pub fn agents(&self) -> Agents {
         let agents = self.agents.iter().map(|(name, settings)| self.agent(name, settings)).collect();
-        Agents::new(agents, &self.default_agent)
+        Agents::new(agents, &self.default_agent, self.fill())
+    }
+
+    /// Fills in the texts of a definition that was kept, with today's variables and files. A secret of today is none of
+    /// them: it would be shown.
+    fn fill(&self) -> Fill {
+        let (environment, directory) = (self.environment.clone(), self.directory.clone());
+        let secrets = self.secret_values.clone();
+        Fill::new(move |text| {
+            let (text, filled) = interpolate::text(text, &environment, &directory)?;
+            let shown =
+                filled.iter().find(|one| secrets.iter().any(|(_, secret)| secret.reveal() == one.value.reveal()));
+            match shown {
+                Some(one) => Err(format!("`{}` is a secret of this configuration", one.name)),
+                None => Ok(text),
+            }
+        })
+    }
+
+    /// A tool as an agent is offered it, and as it was written.
+    fn offered(&self, name: &str) -> Option<(Offer, Written)> {
+        let tool = self.tool(name, self.tools.get(name)?)?;
+        let parameters = tool.parameters();
+        let definition = self.unexpanded(&["tools", name]);
+        let written = definition.get("parameters").filter(|_| tool.parameters.is_some());
+        let written = Written {
+            name: name.to_owned(),
+            parameters: written.unwrap_or(&parameters).clone(),
+            definition: definition.clone(),
+        };
+        Some((Offer { name: name.to_owned(), description: tool.description, parameters }, written))
     }
 
     fn agent(&self, name: &str, settings: &AgentSettings) -> Agent {
-        let tools = settings.tools.iter().map(|tool| (tool.as_str(), self.unexpanded(&["tools", tool])));
+        let (tools, written): (Vec<_>, Vec<_>) = settings.tools.iter().filter_map(|tool| self.offered(tool)).unzip();
         let subs = settings.sub_agents.iter().map(|sub| (sub.agent.as_str(), self.unexpanded(&["agents", &sub.agent])));
+        let definition = version::definition(name, &self.unexpanded(&["agents", name]), written, subs);
+        let described = |agent: &str| self.agents.get(agent).map(|agent| agent.description.clone());
         Agent {
             name: name.to_owned(),
             description: settings.description.clone(),
             model: settings.model.clone(),
             instructions: settings.instructions.clone(),
-            tools: settings.tools.clone(),
-            version: version(name, &self.unexpanded(&["agents", name]), tools, subs),
+            tools,
+            version: version::digest(&definition),
+            definition,
             limits: limits(&settings.limits),
             open_to: settings.open_to.as_ref().map(|to| OpenTo {
                 tenants: to.tenants.clone(),
@@ -53,7 +88,11 @@ impl Config {
             sub_agents: settings
                 .sub_agents
                 .iter()
-                .map(|sub| SubAgent { agent: sub.agent.clone(), session: sub.session })
+                .map(|sub| SubAgent {
+                    agent: sub.agent.clone(),
+                    description: described(&sub.agent).unwrap_or_default(),
+                    session: sub.session,
+                })
                 .collect(),
             human: settings.human.clone(),
         }

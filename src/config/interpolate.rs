@@ -32,6 +32,20 @@ pub struct Interpolation<'a> {
     pub mistakes: &'a mut Mistakes,
 }
 
+/// One text with its `${…}` filled in, and what was.
+///
+/// # Errors
+/// What is missing, or wrong with it; never a value.
+pub fn text(text: &str, environment: &Environment, directory: &Path) -> Result<(String, Vec<Filled>), String> {
+    let mut mistakes = Mistakes::default();
+    let mut run = Interpolation { environment, directory, filled: Vec::new(), mistakes: &mut mistakes };
+    let (whole, filled) = (run.text(text, &[]), run.filled);
+    whole.map(|whole| (whole, filled)).ok_or_else(|| {
+        let details: Vec<_> = mistakes.found.into_iter().map(|mistake| mistake.detail).collect();
+        details.join("; ")
+    })
+}
+
 impl Interpolation<'_> {
     /// Works through a node. A string with a mistake is set aside.
     pub fn run(&mut self, node: &mut Node, place: &mut Vec<String>) {

@@ -46,7 +46,8 @@ impl Config {
         self.tools.iter().filter_map(|(name, tool)| Some((name.clone(), self.tool(name, tool)?))).collect()
     }
 
-    fn tool(&self, name: &str, tool: &ToolSettings) -> Option<catalog::Settings> {
+    /// One tool, if it says who performs it.
+    pub(super) fn tool(&self, name: &str, tool: &ToolSettings) -> Option<catalog::Settings> {
         let kind = if let Some(settings) = &tool.http {
             catalog::Kind::Http(http::Settings {
                 method: settings.method.as_str().parse().ok()?,

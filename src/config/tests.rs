@@ -262,6 +262,32 @@ fn a_flag_beats_the_environment_which_beats_the_file() {
 }
 
 #[test]
+fn every_agent_is_read_back_from_its_definition_as_it_is() {
+    let (config, _) = with(WHOLE, &[], &Flags::default()).unwrap();
+    let agents = config.agents();
+    for agent in agents.all() {
+        let back = agents.pinned(agent, &agent.version, &agent.definition).unwrap();
+        assert_eq!(back, **agent);
+        for secret in &config.secret_values {
+            assert!(!agent.definition.contains(secret.1.reveal()), "{}", secret.0);
+        }
+    }
+    let text = "models: { m: { provider: openai, model: x, api_key: '${KEY}' } }
+agents: { a: { model: m, instructions: 'Say ${WORD}.' } }";
+    let agents = |variables: &[(&str, &str)]| with(text, variables, &Flags::default()).unwrap().0.agents();
+    let first = agents(&[("KEY", "a-key-0123456789"), ("WORD", "one")]);
+    let agent = first.get("a").unwrap();
+    let (version, definition) = (&agent.version, &agent.definition);
+    assert!(definition.contains("Say ${WORD}."));
+    let second = agents(&[("KEY", "a-key-0123456789"), ("WORD", "two")]);
+    assert_eq!(second.get("a").unwrap().version, *version, "it is over what is written");
+    assert_eq!(second.pinned(agent, version, definition).unwrap().instructions, "Say two.");
+    let third = agents(&[("KEY", "the-word-0123456"), ("WORD", "the-word-0123456")]);
+    let error = third.pinned(agent, version, definition).unwrap_err();
+    assert_eq!(error.to_string(), "`WORD` is a secret of this configuration");
+}
+
+#[test]
 fn the_schema_accepts_the_whole_file() {
     let validator = jsonschema::validator_for(&schema::schema()).unwrap();
     let file = tree::parse(WHOLE, None, &mut Mistakes::default()).unwrap().to_json();

@@ -101,6 +101,7 @@ impl Engine {
             digest: entry.map_or_else(String::new, |entry| {
                 live.digest(&entry.spec, call.tool_call_id, &call.arguments_text, rule.as_deref())
             }),
+            definition: entry.map(|entry| entry.spec.definition.clone()),
             rule,
         }
     }

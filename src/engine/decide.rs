@@ -4,12 +4,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::integrity::damage;
 use super::live::Live;
 use super::{Accepted, Answer, AnswerBody, Engine, FieldError, Key, Refusal};
+use crate::agent::Agent;
 use crate::people::{Caller, may::may_decide};
-use crate::store::RequestRow;
+use crate::store::{CommitError, RequestRow};
+use crate::task::change::LeaseChange;
 use crate::task::decision::{Action, CallAnswer, Decision, Then};
-use crate::task::id::{CallId, RequestId};
+use crate::task::failure::{Failure, FailureCode};
+use crate::task::id::{CallId, ChangeId, RequestId};
 use crate::task::item::{CloseReason, Fact};
 use crate::task::request::RequestKind;
 use crate::task::status::{RequestStatus, TaskStatus};
@@ -57,7 +61,16 @@ impl Engine {
                 // Answered or closed between the two readings: read again, and say so.
                 continue;
             };
-            if self.changed(&live, &open) {
+            let agent = self.agent_of(&live.row).await?;
+            let damaged = damage(&live, &open.asked);
+            let damaged = damaged.or_else(|| agent.clone().err().filter(|why| why.code == FailureCode::Integrity));
+            if let Some(failure) = damaged {
+                if self.damaged(live, failure).await? {
+                    return Err(Refusal::Withdrawn(request));
+                }
+                continue;
+            }
+            if self.changed(agent.ok().as_deref(), &live, &open) {
                 if self.tool_changed(live, request).await? {
                     return Err(Refusal::Withdrawn(request));
                 }
@@ -78,13 +91,12 @@ impl Engine {
     }
 
     /// Whether the definition of a tool that the question is about is another one by now.
-    fn changed(&self, live: &Live, open: &Open) -> bool {
+    fn changed(&self, agent: Option<&Agent>, live: &Live, open: &Open) -> bool {
         if open.asked.kind != RequestKind::Approval {
             return false;
         }
-        let agent = self.agents.get(&live.row.agent);
         open.asked.own_calls().any(|call| {
-            let entry = agent.as_ref().and_then(|agent| self.offered(agent, &call.name));
+            let entry = agent.and_then(|agent| self.offered(agent, &call.name));
             let digest = entry
                 .map(|entry| live.digest(&entry.spec, call.tool_call_id, &call.arguments_text, call.rule.as_deref()));
             digest.as_deref() != Some(call.digest.as_str())
@@ -103,6 +115,22 @@ impl Engine {
             live.push(Fact::TaskStatus { status: TaskStatus::Running, error: None, output: None });
         }
         Ok(self.enter(live).await?.is_some())
+    }
+
+    /// What was asked is not what is stored: nothing of the task runs. `false` when another commit came first, and
+    /// nothing was written.
+    async fn damaged(&self, mut live: Live, failure: Failure) -> Result<bool, Refusal> {
+        live.withdraw_open(CloseReason::Canceled);
+        live.push(Fact::TaskStatus { status: TaskStatus::Failed, error: Some(failure), output: None });
+        let change = live.change(ChangeId(self.ids.fresh()), LeaseChange::Park { wake_in: None });
+        match self.store.commit(change).await {
+            Ok(done) => {
+                live.saved(done);
+                Ok(true)
+            }
+            Err(CommitError::Unavailable) => Err(Refusal::Unavailable),
+            Err(CommitError::Stale | CommitError::Refused | CommitError::Unknown) => Ok(false),
+        }
     }
 }
 

@@ -38,7 +38,11 @@ impl Engine {
 
     /// One step. `false` when there is nothing more to do here.
     async fn step(&self, live: &mut Live) -> Result<bool, Stop> {
-        let Some(agent) = self.agents.get(&live.row.agent) else { return self.orphaned(live).await };
+        let agent = match self.agent_in_hand(live).await? {
+            Ok(agent) => agent,
+            Err(failure) => return self.orphaned(live, failure).await,
+        };
+        let agent = agent.as_ref();
         if live.row.takeovers >= self.settings.takeovers && live.progress.status == Some(TaskStatus::Running) {
             let detail = "The task was taken over again and again without getting any further.";
             return self.finish(live, Ending::Failed(Failure::new(FailureCode::NoProgress, detail))).await;
@@ -60,8 +64,8 @@ impl Engine {
         Ok(true)
     }
 
-    /// Its agent is not configured any more: it can only end. What a human has ended ends as he said.
-    async fn orphaned(&self, live: &mut Live) -> Result<bool, Stop> {
+    /// Nobody knows its agent as it was: it can only end. What a human has ended ends as he said.
+    async fn orphaned(&self, live: &mut Live, failure: Failure) -> Result<bool, Stop> {
         if live.progress.status.is_none_or(TaskStatus::is_terminal) {
             return Ok(false);
         }
@@ -70,8 +74,7 @@ impl Engine {
             Self::refuse(live, rest);
             return self.finish(live, Ending::Canceled).await;
         }
-        let detail = format!("The configuration has no agent {}.", live.row.agent);
-        self.finish(live, Ending::Failed(Failure::new(FailureCode::Configuration, detail))).await
+        self.finish(live, Ending::Failed(failure)).await
     }
 
     /// Parks the task: the commit is the parking, so an answer cannot come too early.
@@ -87,7 +90,7 @@ impl Engine {
         Ok(false)
     }
 
-    async fn finish(&self, live: &mut Live, ending: Ending) -> Result<bool, Stop> {
+    pub(super) async fn finish(&self, live: &mut Live, ending: Ending) -> Result<bool, Stop> {
         if live.row.status.is_terminal() && live.unsaved() {
             // What was over is open again before it can end in another way.
             self.save(live, self.take()).await?;

@@ -35,6 +35,8 @@ pub(super) struct Live {
     pub guard: Option<Guard>,
     /// How many of the items are committed.
     pub committed: usize,
+    /// The next commit writes the row's agent version.
+    pub repinned: bool,
     /// Goes into the next commit.
     pub idempotency: Option<IdempotencyRow>,
     /// Who waits for the next commit: the operation that this is the effect of. Told once.
@@ -62,6 +64,7 @@ impl Live {
             now: journal.now,
             guard: None,
             committed,
+            repinned: false,
             idempotency: None,
             door: None,
             unknown: BTreeMap::new(),
@@ -78,6 +81,7 @@ impl Live {
         self.progress = Progress::of(&journal.items);
         self.committed = journal.items.len();
         self.row = journal.row;
+        self.repinned = false;
         self.items = journal.items;
         self.now = journal.now;
         for result in in_hand {
@@ -183,6 +187,7 @@ impl Live {
                 counters: self.counters(),
                 facts: self.pushed().cloned().collect(),
                 last_seq: self.row.last_seq,
+                agent_version: self.repinned.then(|| self.row.agent_version.clone()),
                 lease,
             }],
             resumed: self.resumed(),
@@ -192,7 +197,15 @@ impl Live {
 
     /// The digest of one of its calls, as it would run now under `rule`.
     pub(super) fn digest(&self, tool: &ToolSpec, call: CallId, arguments_text: &str, rule: Option<&str>) -> String {
-        call_digest(&self.row.tenant, self.row.task_id, call, tool, arguments_text, rule)
+        call_digest(&self.row.tenant, self.row.task_id, call, tool.into(), arguments_text, rule)
+    }
+
+    /// What is pinned to a version of the agent is, from the next commit on, pinned to this one.
+    pub(super) fn pin(&mut self, version: &str) {
+        if self.row.agent_version != version {
+            version.clone_into(&mut self.row.agent_version);
+            self.repinned = true;
+        }
     }
 
     /// Requests whose decisions take effect with the next commit: nothing of the turn is asked any more.
@@ -252,6 +265,7 @@ impl Live {
             self.progress.responded.retain(|known| *known != request);
         }
         self.guard = None;
+        self.repinned = false;
         self.idempotency = None;
         self.flights.clear();
     }

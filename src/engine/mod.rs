@@ -6,12 +6,14 @@ mod decide;
 mod drive;
 mod expire;
 mod flight;
+mod integrity;
 mod lease;
 mod live;
 mod measure;
 mod moves;
 mod overtaken;
 mod perform;
+mod pinned;
 mod save;
 mod worker;
 
@@ -29,7 +31,7 @@ use serde_json::Value;
 use self::flight::Flights;
 use self::lease::Leases;
 use self::live::Live;
-use crate::agent::Agents;
+use crate::agent::{Agent, Agents};
 use crate::failpoint;
 use crate::model::ModelClient;
 use crate::people::Caller;
@@ -264,6 +266,8 @@ pub struct Parts {
 pub struct Engine {
     store: Store,
     agents: Arc<Agents>,
+    /// Agents as earlier definitions have them, by version.
+    earlier: Held<BTreeMap<String, Arc<Agent>>>,
     policy: Arc<Policy>,
     catalog: Arc<Catalog>,
     models: BTreeMap<String, Arc<dyn ModelClient>>,
@@ -304,6 +308,7 @@ impl Engine {
         Arc::new(Self {
             store: parts.store,
             agents: parts.agents,
+            earlier: Held::default(),
             policy: parts.policy,
             catalog: parts.catalog,
             models: parts.models,

@@ -81,6 +81,10 @@ impl Engine {
                 TaskStatus::Paused if !message.supersede => return Err(conflict(ConflictCode::TaskPaused)),
                 TaskStatus::Paused | TaskStatus::Completed | TaskStatus::Failed | TaskStatus::Canceled => {}
             }
+            // One that is gone is reported by the loop.
+            if let Some(agent) = self.agents.get(&live.row.agent) {
+                live.pin(&agent.version);
+            }
             let failed = live.row.status == TaskStatus::Failed;
             live.withdraw_open(CloseReason::Superseded);
             live.push(Fact::TaskStatus { status: TaskStatus::Running, error: None, output: None });

@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::Engine;
 use super::drive::Stop;
 use super::flight;
+use super::integrity::damage_before;
 use super::live::Live;
 use crate::agent::Agent;
 use crate::failpoint;
@@ -18,19 +19,20 @@ use crate::policy::Case;
 use crate::task::change::LeaseChange;
 use crate::task::id::CallId;
 use crate::task::item::{Fact, FinishReason, Outcome, ToolCall, ToolResult, Turn};
-use crate::task::step::Budget;
+use crate::task::step::{Budget, Ending};
 use crate::task::text::{cleaned, cut};
 use crate::task::tool_spec::Effect;
 use crate::task::transcript::conversation;
-use crate::task::turn::{Last, Standing};
+use crate::task::turn::{Last, Phase, Standing};
 use crate::task::verdict::{Judgement, Terms, Verdict};
 use crate::tool::catalog::Entry;
 use crate::tool::{Invocation, Tool, ToolAnswer, arguments};
 
 impl Engine {
-    /// The tool of a name, if this agent is offered it (byte by byte).
+    /// The tool of a name, if this agent is offered it (byte by byte): what is offered is pinned, the tool that performs
+    /// it is today's.
     pub(super) fn offered<'a>(&'a self, agent: &Agent, name: &str) -> Option<&'a Entry> {
-        agent.tools.iter().find(|offered| *offered == name).and_then(|name| self.catalog.get(name))
+        agent.offer(name).and_then(|offer| self.catalog.get(&offer.name))
     }
 
     pub(super) fn take(&self) -> LeaseChange {
@@ -55,15 +57,16 @@ impl Engine {
 
     /// What the model is shown.
     pub(super) fn prompt(&self, live: &Live, agent: &Agent) -> Prompt {
-        let offered = agent.tools.iter().filter_map(|name| self.catalog.get(name));
         Prompt {
             system: (!agent.instructions.is_empty()).then(|| agent.instructions.clone()),
             messages: conversation(&live.items),
-            tools: offered
-                .map(|entry| OfferedTool {
-                    name: entry.spec.name.clone(),
-                    description: entry.spec.description.clone(),
-                    parameters: entry.spec.parameters.clone(),
+            tools: agent
+                .tools
+                .iter()
+                .map(|offer| OfferedTool {
+                    name: offer.name.clone(),
+                    description: offer.description.clone(),
+                    parameters: offer.parameters.clone(),
                 })
                 .collect(),
             turn: live.progress.turns + 1,
@@ -100,7 +103,8 @@ impl Engine {
         for id in calls {
             let Some(standing) = live.progress.call(*id).cloned() else { continue };
             let judgement = self.judgement(live, agent, &standing).await;
-            self.judged(live, agent, &standing, judgement);
+            let effect = self.offered(agent, &standing.call.name).map_or(Effect::Once, |entry| entry.spec.effect);
+            live.push(Fact::Judged { tool_call_id: *id, judgement, effect });
         }
     }
 
@@ -125,11 +129,6 @@ impl Engine {
         }
     }
 
-    fn judged(&self, live: &mut Live, agent: &Agent, standing: &Standing, judgement: Judgement) {
-        let effect = self.offered(agent, &standing.call.name).map_or(Effect::Once, |entry| entry.spec.effect);
-        live.push(Fact::Judged { tool_call_id: standing.call.tool_call_id, judgement, effect });
-    }
-
     /// Why a call cannot run whatever the policy says, if it cannot.
     fn unfit(&self, live: &Live, agent: &Agent, standing: &Standing) -> Option<String> {
         if let Last::Model(turn) = &live.progress.last
@@ -145,10 +144,12 @@ impl Engine {
                 return Some(format!("a turn may have {most} calls at most; none of these ran"));
             }
         }
-        if self.offered(agent, &standing.call.name).is_none() {
-            return Some(format!("there is no tool {:?}", cut(&standing.call.name, 64)));
+        let name = &standing.call.name;
+        match (agent.offer(name), self.offered(agent, name)) {
+            (Some(_), Some(_)) => None,
+            (Some(_), None) => Some(format!("the tool {name:?} is gone from the configuration")),
+            (None, _) => Some(format!("there is no tool {:?}", cut(name, 64))),
         }
-        None
     }
 
     /// The policy's word on a call whose tool is offered.
@@ -197,6 +198,10 @@ impl Engine {
 
     /// Runs calls that may run: judged once more, then written down as started, then called.
     pub(super) async fn run(&self, live: &mut Live, agent: &Agent, calls: &[CallId]) -> Result<(), Stop> {
+        if let Some(failure) = damage_before(live, calls) {
+            self.finish(live, Ending::Failed(failure)).await?;
+            return Ok(());
+        }
         if self.look_again(live, agent, calls).await {
             return Ok(());
         }
@@ -288,17 +293,40 @@ impl Engine {
     }
 
     /// Right before calls start, the policy in force is asked again: it can refuse or ask, never release. Whether
-    /// anything became stricter; then nothing runs and `next_step` is asked again.
+    /// anything became stricter, or repeating a call does something else by now; then nothing runs and `next_step` is
+    /// asked again.
     async fn look_again(&self, live: &mut Live, agent: &Agent, calls: &[CallId]) -> bool {
-        let mut stricter = false;
+        let mut differs = false;
         for id in calls {
             let Some(standing) = live.progress.call(*id).cloned() else { continue };
             let now = self.judgement(live, agent, &standing).await;
-            let Some(judgement) = self.tightened(live, agent, &standing, now) else { continue };
-            self.judged(live, agent, &standing, judgement);
-            stricter = true;
+            let effect = self.effect_now(live, agent, &standing);
+            // A human's leave is over the effect that he was shown.
+            let same = effect == standing.effect || standing.approval.is_some();
+            let unchanged = (!same).then(|| now.clone());
+            let Some(judgement) = self.tightened(live, agent, &standing, now).or(unchanged) else { continue };
+            live.push(Fact::Judged { tool_call_id: *id, judgement, effect });
+            differs = true;
         }
-        stricter
+        differs
+    }
+
+    /// What repeating the call does now. Where its tool is another one than the one that was started, sending it again
+    /// is no repetition: it would happen a second time somewhere else. (What only reads happens nowhere.)
+    fn effect_now(&self, live: &Live, agent: &Agent, standing: &Standing) -> Effect {
+        let Some(entry) = self.offered(agent, &standing.call.name) else { return Effect::Once };
+        let id = standing.call.tool_call_id;
+        let reads = (standing.effect, entry.spec.effect) == (Effect::ReadOnly, Effect::ReadOnly);
+        if !matches!(standing.phase, Phase::Started(_)) || reads {
+            return entry.spec.effect;
+        }
+        let started = live.items.iter().rev().find_map(|item| {
+            let Fact::ToolStarted { tool_call_id, digest, .. } = &item.fact else { return None };
+            (*tool_call_id == id).then_some(digest)
+        });
+        let rule = standing.judgement.as_ref().and_then(|judgement| judgement.rule.as_deref());
+        let now = live.digest(&entry.spec, id, &standing.call.arguments_text, rule);
+        if started == Some(&now) { entry.spec.effect } else { Effect::Once }
     }
 
     /// The stricter judgement, if `now` is stricter than what the call has passed.

@@ -107,6 +107,7 @@ pub fn request() -> RequestRow {
             "required": ["order", "amount"]
         }),
         digest: DIGEST.into(),
+        definition: Some(DIGEST.into()),
     };
     let approvers = Approvers { owner: false, users: Vec::new(), groups: vec!["finance".into()], required: 1 };
     RequestRow {

@@ -65,6 +65,8 @@ pub(super) struct TaskLine {
     pub(super) model_calls: i64,
     pub(super) status: Option<&'static str>,
     pub(super) status_seq: i64,
+    /// Of a task that is there already: the agent's version from now on, where it becomes another one.
+    pub(super) agent_version: Option<String>,
     pub(super) lease: i64,
     pub(super) lease_owner: Option<String>,
     /// How long the lease lasts, or until when it sleeps, in microseconds from now.
@@ -250,6 +252,7 @@ impl Rows {
             model_calls: task.counters.model_calls.into(),
             status: None,
             status_seq: 0,
+            agent_version: task.agent_version,
             lease,
             lease_owner,
             lease_time,
@@ -377,6 +380,7 @@ impl Rows {
             model_calls: 0,
             status: None,
             status_seq: 0,
+            agent_version: None,
             lease: KEEP,
             lease_owner: None,
             lease_time: None,
@@ -398,7 +402,7 @@ impl Rows {
                     &fixed.metadata,
                 ]
             });
-            fixed.chain(line.lease_owner.iter())
+            fixed.chain(line.agent_version.iter()).chain(line.lease_owner.iter())
         });
         let people = self.decisions.iter().map(|line| &line.user_id);
         let approvers = self.approvers.iter().filter_map(|line| line.name.as_ref());

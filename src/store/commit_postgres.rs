@@ -17,9 +17,9 @@ with changes as materialized (
 ), named as materialized (
     select * from unnest($5::bigint[], $6::uuid[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[],
         $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[],
-        $18::text[], $19::bigint[], $20::bigint[], $21::text[], $22::bigint[])
+        $18::text[], $19::bigint[], $20::bigint[], $21::text[], $22::bigint[], $78::text[])
         as n (change, task_id, guard, version, last_seq, facts, events, busy, open_requests, prompt, completion,
-            total, calls, status, status_seq, lease, owner, lasts)
+            total, calls, status, status_seq, lease, owner, lasts, pinned)
 ), fixed as materialized (
     select * from unnest($23::uuid[], $24::uuid[], $25::uuid[], $26::text[], $27::text[], $28::text[], $29::text[],
         $30::text[], $31::text[], $32::text[])
@@ -78,6 +78,7 @@ with changes as materialized (
         model_calls = t.model_calls + n.calls,
         status = coalesce(n.status, t.status),
         status_seq = case when n.status is null then t.status_seq else n.status_seq end,
+        agent_version = coalesce(n.pinned, t.agent_version),
         phase = case n.lease when 1 then 'leased' when 2 then 'queued' when 3 then 'parked' else t.phase end,
         lease_owner = case n.lease when 0 then t.lease_owner when 1 then n.owner end,
         lease_until = case n.lease when 0 then t.lease_until when 1 then m.at + n.lasts end,
@@ -178,6 +179,7 @@ fn columns(batch: &[&Rows]) -> Vec<Value> {
     items(batch, &mut values);
     requests(batch, &mut values);
     decisions(batch, &mut values);
+    pinned(batch, &mut values);
     values
 }
 
@@ -259,6 +261,12 @@ fn tasks(batch: &[&Rows], values: &mut Vec<Value>) {
         texts!(new, fixed => fixed.agent_path.clone()),
         texts!(new, fixed => fixed.metadata.clone()),
     ]);
+}
+
+/// The agent versions that change: the last column, as most commits have none.
+fn pinned(batch: &[&Rows], values: &mut Vec<Value>) {
+    let named = lines(batch, |rows| &rows.tasks);
+    values.push(maybe_texts!(named, line => line.agent_version.clone()));
 }
 
 fn touched(batch: &[&Rows], values: &mut Vec<Value>) {

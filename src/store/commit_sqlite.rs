@@ -41,6 +41,7 @@ update agent_task as t set
     model_calls = t.model_calls + (n.value ->> 9),
     status = coalesce(n.value ->> 10, t.status),
     status_seq = case when n.value ->> 10 is null then t.status_seq else n.value ->> 11 end,
+    agent_version = coalesce(n.value ->> 15, t.agent_version),
     phase = case n.value ->> 12 when 1 then 'leased' when 2 then 'queued' when 3 then 'parked' else t.phase end,
     lease_owner = case n.value ->> 12 when 0 then t.lease_owner when 1 then n.value ->> 13 end,
     lease_until = case n.value ->> 12 when 0 then t.lease_until when 1 then $2 + (n.value ->> 14) end,
@@ -257,7 +258,8 @@ fn old_tasks(batch: &[&Rows]) -> Vec<Json> {
                 line.status_seq,
                 line.lease,
                 line.lease_owner,
-                line.lease_time
+                line.lease_time,
+                line.agent_version
             ])
         })
         .collect()

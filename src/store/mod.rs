@@ -177,11 +177,14 @@ struct Inner {
 /// mostly its own.
 const WRITERS: u32 = 3;
 
-/// A definition is kept once per digest.
+/// A definition is kept once per digest. Whoever has the text that belongs to a digest puts right what is kept of it.
 const KEEP_VERSION: Sql = sql!(
     "insert into agent_version (digest, definition, created_at) values ($2, $3, " (now 1) ")
-     on conflict (digest) do nothing returning created_at as at"
+     on conflict (digest) do update set definition = excluded.definition
+        where agent_version.definition <> excluded.definition returning created_at as at"
 );
+
+const DEFINITION: Sql = sql!("select definition from agent_version where digest = $1").by_key();
 
 const NOW: Sql = sql!("select " (now 1) " as at");
 
@@ -194,6 +197,11 @@ const READY: Sql = Sql {
     sqlite: "select count(*) as at from agent_version where digest = ''",
     by_key: false,
 };
+
+#[derive(sqlx::FromRow)]
+struct Definition {
+    definition: String,
+}
 
 #[derive(sqlx::FromRow)]
 struct At {
@@ -286,6 +294,15 @@ impl Store {
         })
     }
 
+    /// The definition that is kept under a digest, as it stands: whoever believes it compares first.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
+    pub async fn agent_definition(&self, digest: &str) -> Result<Option<String>, ReadError> {
+        let row = self.db().one::<Definition>(DEFINITION, vec![Value::Text(digest.to_owned())]).await?;
+        Ok(row.map(|row| row.definition))
+    }
+
     /// The database's clock.
     ///
     /// # Errors
@@ -315,7 +332,7 @@ impl Store {
     #[doc(hidden)]
     pub fn statements() -> Vec<Sql> {
         let lite = commit_sqlite::STATEMENTS.iter().map(|sqlite| Sql { postgres: "", sqlite, by_key: true });
-        [KEEP_VERSION, NOW, READY, commit::FIND, open::LEASES_OVER, commit_postgres::STATEMENT]
+        [KEEP_VERSION, DEFINITION, NOW, READY, commit::FIND, open::LEASES_OVER, commit_postgres::STATEMENT]
             .into_iter()
             .chain(lite)
             .chain(claim::STATEMENTS.iter().copied())

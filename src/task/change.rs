@@ -36,6 +36,8 @@ pub struct TaskChange {
     pub facts: Vec<Fact>,
     /// The `seq` of the last item before this change (0 for a new task).
     pub last_seq: i64,
+    /// The agent's version from now on, where it becomes another one.
+    pub agent_version: Option<String>,
     /// Added to the counters of this row.
     pub counters: Counters,
     /// What happens to its lease.

@@ -1,7 +1,7 @@
 //! One line of a task's append-only journal. The journal is the state, the event stream and the audit trail.
 //!
 //! An item is stored as the JSON of its [`Fact`]. Members that the contract does not list (`raw`, `provider_id`,
-//! `terms`, `groups`, `timeout_ms`) are for us and never on the wire.
+//! `terms`, `groups`, `timeout_ms`, an asked call's `definition`) are for us and never on the wire.
 
 use std::collections::BTreeMap;
 

@@ -93,6 +93,20 @@ pub struct AskedCall {
     pub parameters: Value,
     /// Digest of what was asked, see [`call_digest`].
     pub digest: String,
+    /// The tool's definition that the digest is over, so that it can be computed again from this row alone. `None`
+    /// where there is no such tool. Not on the wire.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub definition: Option<String>,
+}
+
+impl AskedCall {
+    /// Whether the digest is that of what stands beside it. Where no definition was kept there is nothing to compare.
+    fn is_sound(&self, tenant: &str, task: TaskId) -> bool {
+        let Some(definition) = &self.definition else { return true };
+        let tool = Digested { name: &self.name, definition, target: &self.target, effect: self.effect };
+        let rule = self.rule.as_deref();
+        self.digest == call_digest(tenant, task, self.tool_call_id, tool, &self.arguments_text, rule)
+    }
 }
 
 /// A question as it was asked: the `intervention_requested` item's content.
@@ -125,6 +139,13 @@ impl Asked {
         self.pending_tool_calls.iter().filter(|call| call.needs_decision)
     }
 
+    /// Whether every digest of the question is that of what stands in it.
+    #[must_use]
+    pub fn is_sound(&self, tenant: &str, task: TaskId) -> bool {
+        let own = request_digest(self.own_calls().map(|call| call.digest.as_str()));
+        own == self.digest && self.pending_tool_calls.iter().all(|call| call.is_sound(tenant, task))
+    }
+
     /// How many have to agree: only an approval and a reconcile's retry count, any other answer is one person's.
     #[must_use]
     pub fn required(&self) -> u32 {
@@ -154,6 +175,25 @@ impl Asked {
     }
 }
 
+/// What a call's digest is over of its tool.
+#[derive(Clone, Copy, Debug)]
+pub struct Digested<'t> {
+    /// Its name.
+    pub name: &'t str,
+    /// The digest of its definition.
+    pub definition: &'t str,
+    /// Where it goes.
+    pub target: &'t str,
+    /// What repeating it does.
+    pub effect: Effect,
+}
+
+impl<'t> From<&'t ToolSpec> for Digested<'t> {
+    fn from(tool: &'t ToolSpec) -> Self {
+        Self { name: &tool.name, definition: &tool.definition, target: &tool.target, effect: tool.effect }
+    }
+}
+
 /// Digest of one call: tenant, task, call, tool, the tool's definition, target, effect, argument bytes and rule,
 /// each length-prefixed (so that no separator can be forged), SHA-256. Opaque to clients.
 #[must_use]
@@ -161,7 +201,7 @@ pub fn call_digest(
     tenant: &str,
     task: TaskId,
     call: CallId,
-    tool: &ToolSpec,
+    tool: Digested<'_>,
     arguments_text: &str,
     rule: Option<&str>,
 ) -> String {
@@ -202,4 +242,88 @@ pub fn sha256(hash: &[u8]) -> String {
         let _ = write!(text, "{byte:02x}");
         text
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn call(task: TaskId) -> AskedCall {
+        let mut call = AskedCall {
+            tool_call_id: CallId(Uuid::from_u128(3)),
+            name: "refund".to_owned(),
+            arguments_text: r#"{"order":1,"amount":120}"#.to_owned(),
+            effect: Effect::Once,
+            target: "POST http://payments.internal".to_owned(),
+            summary: "Refund 120".to_owned(),
+            warnings: Vec::new(),
+            needs_decision: true,
+            verdict: Verdict::Hold,
+            rule: Some("large".to_owned()),
+            reason: None,
+            parameters: Value::Null,
+            digest: String::new(),
+            definition: Some("sha256:ab".to_owned()),
+        };
+        let tool = Digested { name: "refund", definition: "sha256:ab", target: &call.target, effect: Effect::Once };
+        call.digest = call_digest("acme", task, call.tool_call_id, tool, &call.arguments_text, Some("large"));
+        call
+    }
+
+    fn asked(task: TaskId) -> Asked {
+        let call = call(task);
+        Asked {
+            request_id: RequestId(Uuid::from_u128(1)),
+            kind: RequestKind::Approval,
+            digest: request_digest([call.digest.as_str()].into_iter()),
+            pending_tool_calls: vec![call],
+            terms: Terms::default(),
+            question: None,
+            details: None,
+            form: None,
+        }
+    }
+
+    /// A member of a question, to be changed.
+    type Member = fn(&mut Asked) -> &mut String;
+
+    #[test]
+    fn no_byte_of_what_was_asked_can_change_unnoticed() {
+        let task = TaskId(Uuid::from_u128(2));
+        assert!(asked(task).is_sound("acme", task));
+        let members: [Member; 7] = [
+            |asked| &mut asked.digest,
+            |asked| &mut asked.pending_tool_calls[0].digest,
+            |asked| &mut asked.pending_tool_calls[0].name,
+            |asked| &mut asked.pending_tool_calls[0].arguments_text,
+            |asked| &mut asked.pending_tool_calls[0].target,
+            |asked| asked.pending_tool_calls[0].definition.as_mut().unwrap(),
+            |asked| asked.pending_tool_calls[0].rule.as_mut().unwrap(),
+        ];
+        for member in members {
+            for at in 0..member(&mut asked(task)).len() {
+                let mut changed = asked(task);
+                let text = member(&mut changed);
+                let mut bytes = text.clone().into_bytes();
+                bytes[at] ^= 1;
+                *text = String::from_utf8(bytes).unwrap();
+                assert!(!changed.is_sound("acme", task), "{changed:?}");
+            }
+        }
+        let mut changed = asked(task);
+        changed.pending_tool_calls[0].effect = Effect::Idempotent;
+        assert!(!changed.is_sound("acme", task));
+        assert!(!asked(task).is_sound("other", task) && !asked(task).is_sound("acme", TaskId(Uuid::from_u128(4))));
+    }
+
+    #[test]
+    fn a_call_that_was_asked_before_definitions_were_kept_is_still_read() {
+        let task = TaskId(Uuid::from_u128(2));
+        let mut stored = serde_json::to_value(asked(task)).unwrap();
+        stored["pending_tool_calls"][0].as_object_mut().unwrap().remove("definition").unwrap();
+        let asked: Asked = serde_json::from_value(stored).unwrap();
+        assert!(asked.pending_tool_calls[0].definition.is_none() && asked.is_sound("acme", task));
+    }
 }

@@ -347,6 +347,10 @@ impl Progress {
         standing.phase = match judgement.verdict {
             // It may have happened already: a later "no" keeps it from being repeated, and does not undo it.
             Verdict::Deny | Verdict::Invalid if started => Phase::Refused(Outcome::Unknown, UNKNOWN.to_owned()),
+            // Nor may it be repeated any more: it stays as it is, and a human is asked what became of it.
+            Verdict::Allow | Verdict::Hold | Verdict::Human if started && !effect.repeatable() => {
+                standing.phase.clone()
+            }
             Verdict::Allow => Phase::Allowed,
             Verdict::Hold => Phase::Held(judgement.terms.clone().unwrap_or_default()),
             Verdict::Human => Phase::Human(judgement.terms.clone().unwrap_or_default()),

@@ -210,6 +210,7 @@ impl World {
                 reason: None,
                 parameters: Value::Null,
                 digest: id.to_string(),
+                definition: None,
             })
             .collect();
         let request_id = RequestId(self.id());

@@ -9,3 +9,4 @@ mod queue;
 mod stage;
 mod suspects;
 mod takeover;
+mod versions;

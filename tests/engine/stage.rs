@@ -33,14 +33,19 @@ use crate::support::tool::FakeTool;
 /// What the model answers, by how often it was asked in this task.
 pub type Script = Box<dyn Fn(u32) -> Result<model::Answer, ModelError> + Send + Sync>;
 
-/// A model in this process, which takes its time.
-pub struct StubModel(Mutex<Script>);
+/// A model in this process, which takes its time and remembers what it was shown.
+pub struct StubModel(Mutex<Script>, Mutex<Vec<(String, Prompt)>>);
+
+/// The same model, under the name that an agent asks it by.
+struct Named(String, Arc<StubModel>);
 
 #[async_trait]
-impl ModelClient for StubModel {
+impl ModelClient for Named {
     async fn answer(&self, prompt: &Prompt) -> Result<model::Answer, ModelError> {
+        let Self(name, model) = self;
+        model.1.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((name.clone(), prompt.clone()));
         tokio::task::yield_now().await;
-        let answer = (self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner))(prompt.turn);
+        let answer = (model.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner))(prompt.turn);
         tokio::task::yield_now().await;
         answer
     }
@@ -70,6 +75,8 @@ pub struct Stage {
     pub house: House,
     pub tool: FakeTool,
     pub model: Arc<StubModel>,
+    /// What stands in `${…}` for engines that start from now on.
+    pub variables: Vec<(&'static str, &'static str)>,
     yaml: String,
 }
 
@@ -78,12 +85,19 @@ impl Stage {
     pub async fn set(house: House, calls: &'static [(&'static str, &'static str)]) -> Self {
         let script: Script = Box::new(move |asked| Ok(turn(if asked == 1 { calls } else { &[] })));
         let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS;
-        Self { house, tool: FakeTool::start().await, model: Arc::new(StubModel(Mutex::new(script))), yaml }
+        let variables = vec![("MODEL_KEY", "sk-model-key-0123456789"), ("TOOL_SECRET", "tool-secret-0123456789")];
+        let model = Arc::new(StubModel(Mutex::new(script), Mutex::default()));
+        Self { house, tool: FakeTool::start().await, model, variables, yaml }
     }
 
     /// What the model answers from now on.
     pub fn script(&self, script: impl Fn(u32) -> Result<model::Answer, ModelError> + Send + Sync + 'static) {
         *self.model.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Box::new(script);
+    }
+
+    /// The name under which the model was asked last, and what it was shown.
+    pub fn prompted(&self) -> (String, Prompt) {
+        self.model.1.lock().unwrap().last().cloned().unwrap()
     }
 
     /// Engines that start from now on have another configuration.
@@ -94,9 +108,8 @@ impl Stage {
     /// A process. With room for nothing it queues what it accepts.
     pub fn engine(&self, max_running: usize) -> Arc<Engine> {
         let yaml = self.yaml.replace("{model}", "http://127.0.0.1:9/v1").replace("{tool}", &self.tool.url);
-        let variables = [("MODEL_KEY", "sk-model-key-0123456789"), ("TOOL_SECRET", "tool-secret-0123456789")];
         let source = Source::File("holdpoint.yaml".into(), yaml);
-        let environment = Environment::of(&variables, &[]);
+        let environment = Environment::of(&self.variables, &[]);
         let (config, _) = config::load(source, &environment, &Flags::default(), app::check)
             .unwrap_or_else(|report| panic!("{report}"));
         let mut mistakes = Mistakes::default();
@@ -104,13 +117,17 @@ impl Stage {
         let specs: Vec<_> = catalog.specs().cloned().collect();
         let policy = Policy::new(&config.rules(), &specs, &mut mistakes);
         let agents: Agents = config.agents();
-        let model: Arc<dyn ModelClient> = self.model.clone();
+        for agent in agents.all() {
+            let kept = self.house.store.agent_version(&agent.version, &agent.definition);
+            tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(kept)).unwrap();
+        }
+        let model = |name: &String| -> Arc<dyn ModelClient> { Arc::new(Named(name.clone(), self.model.clone())) };
         Engine::new(Parts {
             store: self.house.store.clone(),
             agents: Arc::new(agents),
             policy: Arc::new(policy),
             catalog: Arc::new(catalog),
-            models: BTreeMap::from([("main".to_owned(), model)]),
+            models: config.models.keys().map(|name| (name.clone(), model(name))).collect::<BTreeMap<_, _>>(),
             clock: self.house.clock.clone(),
             ids: Arc::new(RandomIds),
             settings: Settings { max_running, ..Settings::default() },

@@ -12,7 +12,8 @@ use holdpoint::task::status::TaskStatus;
 use super::house::{both, change, child_task, fresh, new_task, said, status};
 
 fn ancestor(id: TaskId, counters: Counters) -> TaskChange {
-    TaskChange { task_id: id, guard: Guard::Any, facts: Vec::new(), last_seq: 0, counters, lease: LeaseChange::Keep }
+    let lease = LeaseChange::Keep;
+    TaskChange { task_id: id, guard: Guard::Any, facts: Vec::new(), last_seq: 0, agent_version: None, counters, lease }
 }
 
 both! {

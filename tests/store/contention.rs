@@ -19,6 +19,7 @@ async fn write_on(store: Store, trees: Vec<(TaskId, Vec<TaskId>)>, rounds: usize
                 guard: Guard::Version(row.version),
                 facts: vec![said("one"), said("two")],
                 last_seq: row.last_seq,
+                agent_version: None,
                 counters: Counters { model_calls: 1, ..Counters::default() },
                 lease: LeaseChange::Keep,
             });
@@ -32,6 +33,7 @@ async fn write_on(store: Store, trees: Vec<(TaskId, Vec<TaskId>)>, rounds: usize
             guard: Guard::Any,
             facts: Vec::new(),
             last_seq: 0,
+            agent_version: None,
             counters,
             lease: LeaseChange::Keep,
         });
@@ -124,6 +126,7 @@ both! {
                 guard: Guard::Version(row.version + number),
                 facts: vec![said(&number.to_string())],
                 last_seq: row.last_seq + number,
+                agent_version: None,
                 counters: Counters::default(),
                 lease: LeaseChange::Keep,
             };

@@ -157,6 +157,7 @@ impl House {
             guard: Guard::Version(row.version),
             facts: Vec::new(),
             last_seq: row.last_seq,
+            agent_version: None,
             counters: Counters::default(),
             lease: LeaseChange::Keep,
         }
@@ -196,6 +197,7 @@ pub fn new_task(id: TaskId, tenant: &str, user: &str) -> TaskChange {
         guard: Guard::New(Box::new(new)),
         facts: vec![status(TaskStatus::Running), said("hello")],
         last_seq: 0,
+        agent_version: None,
         counters: Counters { busy: 1, ..Counters::default() },
         lease: LeaseChange::Queue,
     }
@@ -235,6 +237,7 @@ pub fn asked(kind: RequestKind, terms: Terms, calls: usize) -> Asked {
         reason: None,
         parameters: serde_json::json!({"type": "object"}),
         digest: "sha256:1".to_owned(),
+        definition: None,
     };
     Asked {
         request_id: RequestId(fresh()),

@@ -1,0 +1,313 @@
+//! The definition that names an agent's version: how it is written, digested and read again.
+//! What must stay true: it is written from unexpanded values, and says of a tool only what a model is told, and the rest
+//! as a digest, so that no secret can enter it; a text is believed only under its own digest.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
+
+use super::{Agent, HumanKind, Offer, SubAgent};
+use crate::task::request::sha256;
+
+/// What is not part of a version: limits and who may use an agent are always the current configuration's.
+const CURRENT: [&str; 2] = ["limits", "open_to"];
+
+/// A tool that an agent is offered, as it was written.
+#[derive(Clone, Debug)]
+pub struct Written {
+    /// Its name.
+    pub name: String,
+    /// Its whole unexpanded definition. Only the description is kept as it stands.
+    pub definition: Value,
+    /// JSON Schema of its arguments, unexpanded, also where none was written.
+    pub parameters: Value,
+}
+
+/// The text that a version is the digest of: an agent's unexpanded definition, what the model is told of its tools, and
+/// the unexpanded definitions of its sub-agents as far as they are offered.
+#[must_use]
+pub fn definition<'a>(
+    name: &str,
+    own: &Value,
+    tools: impl IntoIterator<Item = Written>,
+    sub_agents: impl IntoIterator<Item = (&'a str, Value)>,
+) -> String {
+    let own: Map<String, Value> = match own {
+        Value::Object(members) => members.clone(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => Map::new(),
+    };
+    let own: Map<String, Value> = own.into_iter().filter(|(key, _)| !CURRENT.contains(&key.as_str())).collect();
+    let described = |value: &Value| value.get("description").cloned().unwrap_or_else(|| json!(""));
+    let tools = tools.into_iter().map(|tool| {
+        let told = json!({
+            "description": described(&tool.definition), "parameters": tool.parameters,
+            "digest": digest(&text(&tool.definition)),
+        });
+        (tool.name, told)
+    });
+    let tools: Map<String, Value> = tools.collect();
+    let subs = sub_agents.into_iter().map(|(name, value)| (name.to_owned(), described(&value)));
+    let subs: Map<String, Value> = subs.collect();
+    text(&json!({"agent": own, "name": name, "tools": tools, "sub_agents": subs}))
+}
+
+/// The digest of a definition: the version.
+#[must_use]
+pub fn digest(definition: &str) -> String {
+    sha256(&Sha256::digest(definition.as_bytes()))
+}
+
+/// Fills the `${…}` of a text in.
+#[derive(Clone)]
+pub struct Fill(Arc<dyn Fn(&str) -> Result<String, String> + Send + Sync>);
+
+impl Fill {
+    /// This way. An error says what is missing, never a value.
+    pub fn new(fill: impl Fn(&str) -> Result<String, String> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(fill))
+    }
+
+    /// Every string of a value.
+    fn all(&self, value: &mut Value) -> Result<(), Unreadable> {
+        match value {
+            Value::String(text) => *text = (self.0)(text).map_err(Unreadable::Missing)?,
+            Value::Array(elements) => elements.iter_mut().try_for_each(|below| self.all(below))?,
+            Value::Object(members) => members.values_mut().try_for_each(|below| self.all(below))?,
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+        Ok(())
+    }
+}
+
+impl Default for Fill {
+    /// Texts stay as they are.
+    fn default() -> Self {
+        Self::new(|text| Ok(text.to_owned()))
+    }
+}
+
+impl fmt::Debug for Fill {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Fill")
+    }
+}
+
+/// Why a definition that was kept gives no agent.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unreadable {
+    /// It is not what its digest is over, or nothing that was ever written.
+    #[error("the definition is damaged")]
+    Damaged,
+    /// A `${…}` in it cannot be filled in any more; says which.
+    #[error("{0}")]
+    Missing(String),
+}
+
+/// A definition, as far as it is read. What else stands in it is for the digest.
+#[derive(Deserialize)]
+struct Kept {
+    name: String,
+    agent: Own,
+    tools: BTreeMap<String, Told>,
+    sub_agents: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize)]
+struct Own {
+    #[serde(default)]
+    description: String,
+    model: String,
+    #[serde(default)]
+    instructions: String,
+    #[serde(default)]
+    tools: Vec<String>,
+    #[serde(default)]
+    sub_agents: Vec<Sub>,
+    #[serde(default)]
+    human: Vec<HumanKind>,
+}
+
+#[derive(Deserialize)]
+struct Told {
+    description: String,
+    parameters: Value,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Sub {
+    Name(String),
+    Whole {
+        agent: String,
+        #[serde(default)]
+        session: bool,
+    },
+}
+
+/// Reads an agent back, with the `${…}` of its texts filled in. It has the default limits and is open to everybody.
+///
+/// # Errors
+/// [`Unreadable`]: why it gives no agent.
+pub fn read(definition: &str, fill: &Fill) -> Result<Agent, Unreadable> {
+    let mut whole: Value = serde_json::from_str(definition).map_err(|_| Unreadable::Damaged)?;
+    fill.all(&mut whole)?;
+    let kept: Kept = serde_json::from_value(whole).map_err(|_| Unreadable::Damaged)?;
+    let Kept { name, agent, mut tools, sub_agents } = kept;
+    let offer = |name: String| {
+        // A name that is filled in may be another one today.
+        let told = tools.remove(&name).ok_or_else(|| Unreadable::Missing(format!("nothing is kept of {name:?}")))?;
+        Ok(Offer { name, description: told.description, parameters: told.parameters })
+    };
+    let offers = agent.tools.into_iter().map(offer).collect::<Result<_, _>>()?;
+    let sub_agent = |sub| {
+        let (agent, session) = match sub {
+            Sub::Name(agent) => (agent, false),
+            Sub::Whole { agent, session } => (agent, session),
+        };
+        SubAgent { description: sub_agents.get(&agent).cloned().unwrap_or_default(), agent, session }
+    };
+    Ok(Agent {
+        name,
+        description: agent.description,
+        model: agent.model,
+        instructions: agent.instructions,
+        tools: offers,
+        version: digest(definition),
+        definition: definition.to_owned(),
+        sub_agents: agent.sub_agents.into_iter().map(sub_agent).collect(),
+        human: agent.human,
+        ..Agent::default()
+    })
+}
+
+fn text(value: &Value) -> String {
+    let mut text = String::new();
+    canonical(value, &mut text);
+    text
+}
+
+/// JSON with sorted keys and no blanks: equal values give equal text, however they were written.
+pub fn canonical(value: &Value, out: &mut String) {
+    match value {
+        Value::Object(members) => {
+            let sorted: BTreeMap<&String, &Value> = members.iter().collect();
+            out.push('{');
+            for (index, (key, below)) in sorted.into_iter().enumerate() {
+                if index > 0 {
+                    out.push(',');
+                }
+                out.push_str(&Value::from(key.as_str()).to_string());
+                out.push(':');
+                canonical(below, out);
+            }
+            out.push('}');
+        }
+        Value::Array(elements) => {
+            out.push('[');
+            for (index, below) in elements.iter().enumerate() {
+                if index > 0 {
+                    out.push(',');
+                }
+                canonical(below, out);
+            }
+            out.push(']');
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => out.push_str(&value.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Agents;
+    use super::*;
+    use crate::task::limits::Limits;
+
+    fn tool(definition: &Value) -> Written {
+        let parameters = definition.get("parameters").cloned().unwrap_or_else(|| json!({"type": "object"}));
+        Written { name: "t".to_owned(), definition: definition.clone(), parameters }
+    }
+
+    fn text_of(definition: &Value, told: &Value) -> String {
+        super::definition("a", definition, [tool(told)], [("s", json!({"description": "d", "model": "m"}))])
+    }
+
+    fn of(definition: &Value, told: &Value) -> String {
+        digest(&text_of(definition, told))
+    }
+
+    #[test]
+    fn a_version_depends_on_what_is_written_and_not_on_its_order() {
+        let definition = json!({"model": "m", "instructions": "x", "tools": ["t"]});
+        let tool = json!({"http": {"url": "http://h/${KEY}"}, "effect": "once"});
+        let one = of(&definition, &tool);
+        assert!(one.starts_with("sha256:") && one.len() == 71, "{one}");
+        let reordered: Value = serde_json::from_str(r#"{"tools":["t"],"instructions":"x","model":"m"}"#).unwrap();
+        assert_eq!(of(&reordered, &tool), one);
+        let current = json!({"model": "m", "instructions": "x", "tools": ["t"], "limits": {"max_calls": 2}});
+        assert_eq!(of(&current, &tool), one, "limits are always the current ones");
+        for (definition, tool) in [
+            (json!({"model": "n", "instructions": "x", "tools": ["t"]}), tool.clone()),
+            (json!({"model": "m", "instructions": "y", "tools": ["t"]}), tool.clone()),
+            (definition.clone(), json!({"http": {"url": "http://h/${KEY}"}, "effect": "idempotent"})),
+            (definition.clone(), json!({"http": {"url": "http://h/${KEY}"}, "effect": "once", "description": "d"})),
+            (definition.clone(), json!({"http": {"url": "http://h/"}, "effect": "once"})),
+        ] {
+            assert_ne!(of(&definition, &tool), one);
+        }
+        assert_ne!(
+            digest(&super::definition("b", &definition, [], [])),
+            digest(&super::definition("a", &definition, [], []))
+        );
+    }
+
+    #[test]
+    fn what_stands_in_a_header_is_not_kept() {
+        let told =
+            json!({"http": {"headers": {"X-Key": "written-into-the-file"}, "url": "http://h"}, "effect": "once"});
+        let text = text_of(&json!({"model": "m", "tools": ["t"]}), &told);
+        assert!(!text.contains("written-into-the-file") && !text.contains("http://h"), "{text}");
+    }
+
+    #[test]
+    fn an_agent_is_read_back_with_todays_texts_and_todays_limits() {
+        let own = json!({
+            "model": "m", "instructions": "You are ${WHO}.", "tools": ["t"], "human": ["guidance"],
+            "sub_agents": ["s", {"agent": "u", "session": true}], "limits": {"max_calls": 2},
+        });
+        let definition = text_of(&own, &json!({"description": "For ${WHO}.", "parameters": {"type": "object"}}));
+        let fill = Fill::new(|text| Ok(text.replace("${WHO}", "Ada")));
+        let current = Agent {
+            name: "a".into(),
+            limits: Limits { max_calls: 7, ..Limits::default() },
+            open_to: Some(super::super::OpenTo::default()),
+            ..Agent::default()
+        };
+        let agents = Agents::new(Vec::new(), "a", fill);
+        let version = digest(&definition);
+        let agent = agents.pinned(&current, &version, &definition).unwrap();
+        assert_eq!((agent.model.as_str(), agent.instructions.as_str()), ("m", "You are Ada."));
+        assert_eq!((agent.limits.max_calls, agent.open_to), (7, current.open_to.clone()));
+        assert_eq!(agent.tools[0].description, "For Ada.");
+        assert_eq!(agent.human, [HumanKind::Guidance]);
+        let sub = |agent: &str, description: &str, session| SubAgent {
+            agent: agent.into(),
+            description: description.into(),
+            session,
+        };
+        assert_eq!(agent.sub_agents, [sub("s", "d", false), sub("u", "", true)]);
+        for damaged in [definition.replace("Ada", "Eve"), definition.replace("WHO", "YOU"), String::new()] {
+            if damaged != definition {
+                assert_eq!(agents.pinned(&current, &version, &damaged), Err(Unreadable::Damaged));
+            }
+        }
+        let other = Agent { name: "b".into(), ..current.clone() };
+        assert_eq!(agents.pinned(&other, &version, &definition), Err(Unreadable::Damaged), "another agent's");
+        let gone = Agents::new(Vec::new(), "a", Fill::new(|_| Err("the variable `WHO` is not set".to_owned())));
+        let missing = Unreadable::Missing("the variable `WHO` is not set".to_owned());
+        assert_eq!(gone.pinned(&current, &version, &definition), Err(missing));
+    }
+}
