@@ -14,6 +14,7 @@ use crate::agent::Agent;
 use crate::model::{Answer, OfferedTool, Prompt};
 use crate::policy::Case;
 use crate::task::change::LeaseChange;
+use crate::task::doubt::HISTORY_LOST;
 use crate::task::id::CallId;
 use crate::task::item::{Fact, FinishReason, Outcome, ToolCall, ToolResult, Turn};
 use crate::task::step::Budget;
@@ -21,7 +22,7 @@ use crate::task::text::{cleaned, cut};
 use crate::task::tool_spec::Effect;
 use crate::task::transcript::conversation;
 use crate::task::turn::{Last, Standing};
-use crate::task::verdict::{Judgement, Verdict};
+use crate::task::verdict::{Judgement, Terms, Verdict};
 use crate::tool::catalog::Entry;
 use crate::tool::{Invocation, ToolAnswer, arguments};
 
@@ -106,8 +107,20 @@ impl Engine {
     async fn judgement(&self, live: &Live, agent: &Agent, standing: &Standing) -> Judgement {
         match self.unfit(live, agent, standing) {
             Some(reason) => Judgement::invalid(reason),
-            None => self.verdict(live, agent, standing).await,
+            None => self.unless_forgotten(live, agent, standing, self.verdict(live, agent, standing).await),
         }
+    }
+
+    /// The model may ask again for what the lost history has done: until the user says something new, no rule allows a
+    /// later call that must happen once.
+    fn unless_forgotten(&self, live: &Live, agent: &Agent, standing: &Standing, judgement: Judgement) -> Judgement {
+        let repeatable = self.offered(agent, &standing.call.name).is_some_and(|entry| entry.spec.effect.repeatable());
+        let later = live.progress.message_doubted && !standing.of_doubted_turn;
+        if repeatable || !later || judgement.verdict != Verdict::Allow {
+            return judgement;
+        }
+        let (reason, terms) = (Some(HISTORY_LOST.to_owned()), Some(Terms::default()));
+        Judgement { verdict: Verdict::Hold, rule: judgement.rule, reason, terms }
     }
 
     fn judged(&self, live: &mut Live, agent: &Agent, standing: &Standing, judgement: Judgement) {
@@ -169,7 +182,7 @@ impl Engine {
             verdict: Verdict::Hold,
             rule: None,
             reason: Some("The policy could not be evaluated.".to_owned()),
-            terms: Some(crate::task::verdict::Terms::default()),
+            terms: Some(Terms::default()),
         })
     }
 
@@ -182,6 +195,10 @@ impl Engine {
 
     /// Runs calls that may run: judged once more, then written down as started, then called.
     pub(super) async fn run(&self, live: &mut Live, agent: &Agent, calls: &[CallId]) -> Result<(), Stop> {
+        if self.store.doubted_at() > live.doubted_at {
+            self.save(live, self.take()).await?;
+            return self.under_doubt(live).await;
+        }
         if self.look_again(live, agent, calls).await {
             return Ok(());
         }
@@ -214,6 +231,10 @@ impl Engine {
             return Ok(());
         }
         self.save(live, self.take()).await?;
+        if self.store.doubted_at() > live.doubted_at {
+            tracing::warn!(task = %live.task_id(), "the history was lost before a call was sent; it was not sent");
+            return self.under_doubt(live).await;
+        }
         live.flights = attempts.iter().map(|(_, call)| self.takes_off(call.call_id)).collect();
         if !live.lease.as_ref().is_some_and(|lease| lease.lasts(self.clock.uptime())) {
             tracing::warn!(task = %live.task_id(), "the lease ran out before a call was sent; it was not sent");

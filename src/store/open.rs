@@ -14,6 +14,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, S
 use sqlx::{ConnectOptions as _, Connection as _};
 
 use super::db::{Db, Engine, Sql, sql};
+use super::identity::{self, Doubt};
 use super::settings::{Address, OpenError, Settings};
 
 static POSTGRES: Migrator = sqlx::migrate!("migrations/postgres");
@@ -34,8 +35,9 @@ pub(super) async fn open(
     schema: Schema,
     clock: std::sync::Arc<dyn crate::world::Clock>,
 ) -> Result<Db, OpenError> {
+    let doubt = Doubt::default();
     let (engine, lock) = match settings.address() {
-        Some(Address::Postgres(url)) => (postgres(url, settings, schema).await?, None),
+        Some(Address::Postgres(url)) => (postgres(url, settings, schema, &doubt).await?, None),
         Some(Address::Sqlite(file)) => {
             let (engine, lock) = sqlite(Path::new(file), settings, schema).await?;
             (engine, Some(lock))
@@ -46,6 +48,7 @@ pub(super) async fn open(
         engine,
         clock,
         offset: AtomicI64::new(0),
+        doubt,
         patience: settings.statement_timeout + Duration::from_secs(5),
         lock: Mutex::new(lock),
     })
@@ -62,7 +65,7 @@ pub const PLANNED_ONCE: [(&str, &str); 6] = [
     ("enable_material", "off"),
 ];
 
-async fn postgres(url: &str, settings: &Settings, schema: Schema) -> Result<Engine, OpenError> {
+async fn postgres(url: &str, settings: &Settings, schema: Schema, doubt: &Doubt) -> Result<Engine, OpenError> {
     let options: PgConnectOptions = url.parse().map_err(|_| OpenError::Url)?;
     let options = options.application_name("holdpoint").disable_statement_logging();
     let mut first = match tokio::time::timeout(settings.acquire_timeout, options.connect()).await {
@@ -82,6 +85,13 @@ async fn postgres(url: &str, settings: &Settings, schema: Schema) -> Result<Engi
             .max_connections(connections)
             .acquire_timeout(settings.acquire_timeout)
             .test_before_acquire(false)
+            .after_connect({
+                let doubt = doubt.clone();
+                move |connection, _| {
+                    let doubt = doubt.clone();
+                    Box::pin(async move { identity::compare(connection, &doubt).await })
+                }
+            })
             .connect_lazy_with(options)
     };
     Ok(Engine::Postgres {
