@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 use crate::agent::Agents;
 use crate::config::Config;
 use crate::engine::{self, Engine, Parts};
+use crate::failpoint;
 use crate::http::agents::list::{AgentCard, ToolCard};
 use crate::http::origin::Origins;
 use crate::http::{self, Http};
@@ -137,6 +138,7 @@ impl Replica {
         database: DatabaseOptions,
     ) -> anyhow::Result<Self> {
         let store = open(&config, &clock, database).await?;
+        store.set_clock_forward(failpoint::clock().unwrap_or_default());
         store.observe_batches(|size| tracing::info!(target: telemetry::TARGET, metric = "commit_batch", size));
         let listener = TcpListener::bind(&config.server.listen)
             .await
@@ -155,7 +157,7 @@ impl Replica {
             models: rooms.models,
             clock,
             ids: Arc::clone(&ids),
-            settings: engine::Settings { max_running: config.server.max_running as usize, ..Default::default() },
+            settings: engine_settings(&config),
         });
         let (stop, handlers) = (CancellationToken::new(), TaskTracker::new());
         let metrics = match metrics {
@@ -227,6 +229,15 @@ fn serving(listener: TcpListener, router: axum::Router, stop: CancellationToken)
 #[expect(clippy::disallowed_methods, reason = "the root of the process's own tasks; `Replica::stop` waits for it")]
 fn working(engine: Arc<Engine>) -> JoinHandle<()> {
     tokio::spawn(engine.work())
+}
+
+fn engine_settings(config: &Config) -> engine::Settings {
+    let usual = engine::Settings::default();
+    engine::Settings {
+        max_running: config.server.max_running as usize,
+        lease: failpoint::lease().unwrap_or(usual.lease),
+        ..usual
+    }
 }
 
 /// Opens the database; one that does not answer is waited for, and nothing listens meanwhile.

@@ -13,6 +13,7 @@ use crate::app::{self, DatabaseOptions, LogFormat, ServeOptions};
 use crate::config::environment::Environment;
 use crate::config::layers::Flags;
 use crate::config::{self, Config, SMALLEST, Source};
+use crate::failpoint;
 
 /// It worked.
 const OK: u8 = 0;
@@ -175,6 +176,9 @@ fn serve(options: &Serve, environment: &Environment) -> u8 {
         Ok(config) => config,
         Err(mistakes) => return complain(WRONG, mistakes),
     };
+    if let Err(mistake) = failpoint::arm(environment.variable("HOLDPOINT_FAILPOINTS").unwrap_or_default()) {
+        return complain(WRONG, mistake);
+    }
     let options = ServeOptions {
         log_format: options.log_format,
         database: DatabaseOptions { restored: options.restored, permit_unsafe: options.permit_unsafe },

@@ -13,13 +13,14 @@
 //! | [`engine`] | makes tasks move |
 //! | [`http`] | the only room that speaks HTTP |
 //!
-//! Beside them: [`world`] (time, ids), [`net`] (outbound HTTP), [`secret`], [`config`], [`telemetry`], [`app`], [`cli`].
+//! Beside them: [`world`] (time, ids), [`net`] (outbound HTTP), [`secret`], [`failpoint`], [`config`], [`telemetry`], [`app`], [`cli`].
 
 pub mod agent;
 pub mod app;
 pub mod cli;
 pub mod config;
 pub mod engine;
+pub mod failpoint;
 pub mod http;
 pub mod model;
 pub mod net;

@@ -10,10 +10,8 @@ use futures_util::future::try_join;
 use super::Engine;
 use super::live::Live;
 use crate::agent::Agent;
-use crate::store::CommitError;
 use crate::task::change::LeaseChange;
 use crate::task::failure::{Failure, FailureCode};
-use crate::task::id::ChangeId;
 use crate::task::item::{CloseReason, Fact};
 use crate::task::status::TaskStatus;
 use crate::task::step::{Ending, On, Step, next_step};
@@ -128,42 +126,5 @@ impl Engine {
             }
         }
         Ok(())
-    }
-
-    /// Makes what was pushed durable.
-    ///
-    /// # Errors
-    /// `Again` when another commit came first and the task is still ours; `Lost` when it is not, or when the operation
-    /// at the door was refused (it is told why). A result in hand is written in either case.
-    pub(super) async fn save(&self, live: &mut Live, lease: LeaseChange) -> Result<(), Stop> {
-        if !live.unsaved() && !matches!(lease, LeaseChange::Queue | LeaseChange::Park { .. }) {
-            return Ok(());
-        }
-        loop {
-            let until = self.clock.uptime() + self.settings.lease;
-            let written = self.store.commit(live.change(ChangeId(self.ids.fresh()), lease.clone())).await;
-            match written {
-                Ok(done) => {
-                    live.saved(done);
-                    live.lease =
-                        matches!(lease, LeaseChange::Take { .. }).then(|| self.leases.hold(live.task_id(), until));
-                    if lease == LeaseChange::Queue {
-                        self.backlog.store(true, Ordering::Relaxed);
-                    }
-                    if let Some(door) = live.door.take() {
-                        let _ = door.send(Ok(done));
-                    }
-                    return Ok(());
-                }
-                Err(error) => match live.door.take() {
-                    Some(door) => {
-                        let _ = door.send(Err(error));
-                        return Err(Stop::Lost);
-                    }
-                    None if error == CommitError::Unavailable => self.pause().await?,
-                    None => return Err(self.overtaken(live, error).await),
-                },
-            }
-        }
     }
 }

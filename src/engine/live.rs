@@ -210,6 +210,17 @@ impl Live {
         self.items.get(self.committed..).unwrap_or_default().iter().map(|item| &item.fact)
     }
 
+    /// The names of what the next commit does: the types of its items, and what becomes of the lease.
+    pub(super) fn points<'l>(&'l self, lease: &LeaseChange) -> impl Iterator<Item = &'static str> + use<'l> {
+        let lease = match lease {
+            LeaseChange::Keep => "keep",
+            LeaseChange::Take { .. } => "take",
+            LeaseChange::Queue => "queue",
+            LeaseChange::Park { .. } => "park",
+        };
+        self.pushed().map(Fact::type_name).chain([lease])
+    }
+
     fn counters(&self) -> Counters {
         let mut usage = Usage::default();
         let mut model_calls = 0;

@@ -11,6 +11,7 @@ mod measure;
 mod moves;
 mod overtaken;
 mod perform;
+mod save;
 mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,6 +28,7 @@ use serde_json::Value;
 use self::lease::Leases;
 use self::live::Live;
 use crate::agent::Agents;
+use crate::failpoint;
 use crate::model::ModelClient;
 use crate::people::Caller;
 use crate::policy::Policy;
@@ -325,7 +327,10 @@ impl Engine {
         live.slot = Arc::clone(&self.slots).try_acquire_owned().ok();
         self.drivers.spawn(Arc::clone(self).drive(live));
         match written.await {
-            Ok(Ok(_)) => Ok(Some(Accepted { task_id, root, replayed: false, news })),
+            Ok(Ok(_)) => {
+                failpoint::reach("door.committed");
+                Ok(Some(Accepted { task_id, root, replayed: false, news }))
+            }
             Ok(Err(CommitError::Stale | CommitError::Refused)) => Ok(None),
             Ok(Err(CommitError::Unavailable | CommitError::Unknown)) => Err(Refusal::Unavailable),
             Err(_) => Err(Refusal::Internal),

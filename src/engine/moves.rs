@@ -7,7 +7,7 @@ use super::{Accepted, ConflictCode, Engine, FieldError, Key, NewMessage, NewTask
 use crate::people::Caller;
 use crate::people::may::{may_decide, may_message, may_steer};
 use crate::task::change::{Guard, Journal, LeaseChange, TaskRow};
-use crate::task::id::{ChangeId, RequestId, TaskId};
+use crate::task::id::{RequestId, TaskId};
 use crate::task::item::{CloseReason, Fact, Outcome, Usage};
 use crate::task::status::TaskStatus;
 use crate::task::time::Time;
@@ -154,8 +154,7 @@ impl Engine {
                 TaskStatus::Canceled => {}
             }
             live.idempotency = key.as_ref().map(|key| key.row(caller, &live, None));
-            let change = live.change(ChangeId(self.ids.fresh()), LeaseChange::Park { wake_in: None });
-            match self.store.commit(change).await {
+            match self.commit(&live, LeaseChange::Park { wake_in: None }).await {
                 Ok(done) => {
                     live.saved(done);
                     return Ok(accepted);

@@ -8,7 +8,7 @@ use super::live::Live;
 use crate::store::CommitError;
 use crate::task::change::{Journal, LeaseChange};
 use crate::task::failure::{Failure, FailureCode};
-use crate::task::id::{ChangeId, TaskId};
+use crate::task::id::TaskId;
 use crate::task::item::{CloseReason, Fact, Outcome};
 use crate::task::status::TaskStatus;
 
@@ -32,7 +32,7 @@ impl Engine {
             // attempt is over, or paused for the question about it), any worker may go on with it now.
             let idle = live.row.lease_owner.is_none() && live.progress.status == Some(TaskStatus::Running);
             let lease = if idle { LeaseChange::Queue } else { LeaseChange::Keep };
-            match self.store.commit(live.change(ChangeId(self.ids.fresh()), lease)).await {
+            match self.commit(live, lease).await {
                 Ok(done) => {
                     live.saved(done);
                     self.room.notify_one();
@@ -68,7 +68,7 @@ impl Engine {
             live.push(Fact::TaskStatus { status: TaskStatus::Failed, error: Some(failure), output: None });
         }
         let lease = if ours { LeaseChange::Park { wake_in: None } } else { LeaseChange::Keep };
-        if let Err(error) = self.store.commit(live.change(ChangeId(self.ids.fresh()), lease)).await {
+        if let Err(error) = self.commit(live, lease).await {
             tracing::error!(task = %live.task_id(), %error, "nor could its replacement be stored");
         }
         Stop::Lost

@@ -11,6 +11,7 @@ use super::Engine;
 use super::drive::Stop;
 use super::live::Live;
 use crate::agent::Agent;
+use crate::failpoint;
 use crate::model::{Answer, OfferedTool, Prompt};
 use crate::policy::Case;
 use crate::task::change::LeaseChange;
@@ -240,8 +241,10 @@ impl Engine {
             tracing::warn!(task = %live.task_id(), "the lease ran out before a call was sent; it was not sent");
             return Err(Stop::Lost);
         }
+        failpoint::reach("call.before");
         let began = self.clock.uptime();
         let answers = join_all(attempts.iter().map(|(tool, call)| tool.call(call))).await;
+        failpoint::reach("call.answered");
         // A long call counts as duration before the model is asked again.
         live.now = live.now + self.clock.uptime().saturating_sub(began);
         for ((tool, call), answer) in attempts.iter().zip(answers) {

@@ -12,6 +12,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::lease::Lease;
 use super::live::Live;
 use super::{Engine, Refusal};
+use crate::failpoint;
 use crate::task::id::TaskId;
 
 /// How often the database is asked for work.
@@ -74,6 +75,7 @@ impl Engine {
         }
         let until = self.clock.uptime() + self.settings.lease;
         let claimed = self.store.claim(&self.replica, self.settings.lease, free).await?;
+        failpoint::reach("claim.committed");
         let count = claimed.len();
         if i64::try_from(count).unwrap_or(i64::MAX) == free {
             self.backlog.store(true, Ordering::Relaxed);
@@ -111,7 +113,10 @@ impl Engine {
         let until = self.clock.uptime() + self.settings.lease;
         let tasks: Vec<_> = held.iter().map(|(task, _)| *task).collect();
         match self.store.renew(&self.replica, self.settings.lease, &tasks).await {
-            Ok(kept) => self.leases.renewed(&held, &kept, until),
+            Ok(kept) => {
+                failpoint::reach("renew.committed");
+                self.leases.renewed(&held, &kept, until);
+            }
             Err(error) => tracing::warn!(%error, "leases could not be renewed"),
         }
     }

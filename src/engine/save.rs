@@ -1,0 +1,59 @@
+//! Making durable what was pushed: the one place from which the engine commits. Nothing leaves the process before it.
+
+use std::sync::atomic::Ordering;
+
+use super::Engine;
+use super::drive::Stop;
+use super::live::Live;
+use crate::failpoint;
+use crate::store::CommitError;
+use crate::task::change::{Committed, LeaseChange};
+use crate::task::id::ChangeId;
+
+impl Engine {
+    /// Makes what was pushed durable.
+    ///
+    /// # Errors
+    /// `Again` when another commit came first and the task is still ours; `Lost` when it is not, or when the operation
+    /// at the door was refused (it is told why). A result in hand is written in either case.
+    pub(super) async fn save(&self, live: &mut Live, lease: LeaseChange) -> Result<(), Stop> {
+        if !live.unsaved() && !matches!(lease, LeaseChange::Queue | LeaseChange::Park { .. }) {
+            return Ok(());
+        }
+        loop {
+            let until = self.clock.uptime() + self.settings.lease;
+            match self.commit(live, lease.clone()).await {
+                Ok(done) => {
+                    live.saved(done);
+                    live.lease =
+                        matches!(lease, LeaseChange::Take { .. }).then(|| self.leases.hold(live.task_id(), until));
+                    if lease == LeaseChange::Queue {
+                        self.backlog.store(true, Ordering::Relaxed);
+                    }
+                    if let Some(door) = live.door.take() {
+                        let _ = door.send(Ok(done));
+                    }
+                    return Ok(());
+                }
+                Err(error) => match live.door.take() {
+                    Some(door) => {
+                        let _ = door.send(Err(error));
+                        return Err(Stop::Lost);
+                    }
+                    None if error == CommitError::Unavailable => self.pause().await?,
+                    None => return Err(self.overtaken(live, error).await),
+                },
+            }
+        }
+    }
+
+    /// One commit of what was pushed. Every fact in it, and the lease, is a point where a test may end the process.
+    pub(super) async fn commit(&self, live: &Live, lease: LeaseChange) -> Result<Committed, CommitError> {
+        live.points(&lease).for_each(|point| failpoint::reach(&format!("{point}.before")));
+        let written = self.store.commit(live.change(ChangeId(self.ids.fresh()), lease.clone())).await;
+        if written.is_ok() {
+            live.points(&lease).for_each(|point| failpoint::reach(&format!("{point}.committed")));
+        }
+        written
+    }
+}

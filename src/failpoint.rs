@@ -1,0 +1,119 @@
+//! Places where a test kills or freezes the real process: at every commit, and around every call. In a release build
+//! without the feature `failpoints` nothing of it is there: every function is empty.
+//!
+//! Armed by one text, e.g. `tool_started.committed=abort@2;lease=3s;clock=120s`: the second time that point is reached
+//! the process aborts as a `kill -9` would; leases last 3 s; Postgres' clock is read 120 s ahead, so that a process which
+//! comes after a killed one finds its leases over.
+
+#[cfg(any(debug_assertions, feature = "failpoints"))]
+mod armed {
+    use std::collections::BTreeMap;
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Duration;
+
+    static ARMED: OnceLock<Armed> = OnceLock::new();
+
+    struct Armed {
+        points: BTreeMap<String, Point>,
+        lease: Option<Duration>,
+        clock: Option<Duration>,
+    }
+
+    struct Point {
+        freezes: bool,
+        /// How often it must still be reached.
+        left: AtomicU64,
+    }
+
+    /// Arms the points of a text, once in the life of a process.
+    ///
+    /// # Errors
+    /// What of it cannot be read.
+    pub fn arm(text: &str) -> Result<(), String> {
+        let mut armed = Armed { points: BTreeMap::new(), lease: None, clock: None };
+        for part in text.split(';').map(str::trim).filter(|part| !part.is_empty()) {
+            let (name, value) = part.split_once('=').ok_or_else(|| format!("{part}: name=value is expected"))?;
+            match name {
+                "lease" => armed.lease = Some(seconds(value)?),
+                "clock" => armed.clock = Some(seconds(value)?),
+                point => {
+                    let (action, times) = value.split_once('@').unwrap_or((value, "1"));
+                    let freezes = match action {
+                        "abort" => false,
+                        "freeze" => true,
+                        other => return Err(format!("{other}: abort or freeze is expected")),
+                    };
+                    let times = times.parse().map_err(|_| format!("{times}: a number is expected"))?;
+                    armed.points.insert(point.to_owned(), Point { freezes, left: AtomicU64::new(times) });
+                }
+            }
+        }
+        ARMED.set(armed).map_err(|_| "armed already".to_owned())
+    }
+
+    fn seconds(text: &str) -> Result<Duration, String> {
+        let number = text.strip_suffix('s').and_then(|number| number.parse().ok());
+        number.map(Duration::from_secs).ok_or_else(|| format!("{text}: seconds are expected, as in 3s"))
+    }
+
+    /// This point is reached: a process whose turn it is ends here, or stands still until it is woken from outside.
+    pub fn reach(point: &str) {
+        let Some(point) = ARMED.get().and_then(|armed| armed.points.get(point)) else { return };
+        if point.left.fetch_sub(1, Ordering::SeqCst) != 1 {
+            return;
+        }
+        let how = if point.freezes { rustix::process::Signal::STOP } else { rustix::process::Signal::KILL };
+        let _ = rustix::process::kill_process(rustix::process::getpid(), how);
+        if !point.freezes {
+            // The signal is on its way; nothing more may happen.
+            std::process::abort();
+        }
+    }
+
+    /// How long leases last instead.
+    pub fn lease() -> Option<Duration> {
+        ARMED.get().and_then(|armed| armed.lease)
+    }
+
+    /// How far the database's clock is read ahead.
+    pub fn clock() -> Option<Duration> {
+        ARMED.get().and_then(|armed| armed.clock)
+    }
+}
+
+#[cfg(any(debug_assertions, feature = "failpoints"))]
+pub use self::armed::{arm, clock, lease, reach};
+
+#[cfg(not(any(debug_assertions, feature = "failpoints")))]
+mod absent {
+    use std::time::Duration;
+
+    /// There is nothing to arm.
+    ///
+    /// # Errors
+    /// Never.
+    #[inline]
+    pub fn arm(_text: &str) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Nothing happens.
+    #[inline]
+    pub fn reach(_point: &str) {}
+
+    /// Leases last as they are set.
+    #[inline]
+    pub fn lease() -> Option<Duration> {
+        None
+    }
+
+    /// The database's clock is read as it is.
+    #[inline]
+    pub fn clock() -> Option<Duration> {
+        None
+    }
+}
+
+#[cfg(not(any(debug_assertions, feature = "failpoints")))]
+pub use self::absent::{arm, clock, lease, reach};
