@@ -1,5 +1,7 @@
 //! The real binary, killed without warning.
 
+mod restored;
+
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;

@@ -5,5 +5,6 @@ mod cost;
 mod laws;
 mod lives;
 mod questions;
+mod restored;
 mod stage;
 mod takeover;

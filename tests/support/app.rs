@@ -207,16 +207,11 @@ pub struct Held {
 }
 
 async fn start(yaml: &str, database: &Database) -> Replica {
-    start_with(yaml, database.url(), false).await
-}
-
-/// The service on the database at that URL; `restored` says that it is a restored one.
-async fn start_with(yaml: &str, url: &str, restored: bool) -> Replica {
-    let flags = Flags { listen: Some("127.0.0.1:0".to_owned()), database_url: Some(url.to_owned()) };
+    let flags = Flags { listen: Some("127.0.0.1:0".to_owned()), database_url: Some(database.url().to_owned()) };
     let source = Source::File("holdpoint.yaml".into(), yaml.to_owned());
     let loaded = config::load(source, &environment(), &flags, app::check);
     let (config, _) = loaded.unwrap_or_else(|report| panic!("{report}"));
-    let options = DatabaseOptions { restored, permit_unsafe: true };
+    let options = DatabaseOptions { permit_unsafe: true, ..DatabaseOptions::default() };
     Replica::start(config, Arc::new(SystemClock), Arc::new(RandomIds), None, options).await.unwrap()
 }
 
