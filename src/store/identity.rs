@@ -49,7 +49,7 @@ const RESTORED: Sql = sql!(
       where id = 1 returning doubted_at"
 );
 
-const DOUBTED: Sql = sql!("select doubted_at from database_identity where id = 1").by_key();
+const DOUBTED: Sql = sql!("select doubted_at from database_identity where id = 1");
 
 pub(super) const STATEMENTS: &[Sql] = &[
     Sql { postgres: TOLD, sqlite: "", by_key: false },
@@ -77,7 +77,7 @@ pub(super) struct Doubt(Arc<AtomicI64>);
 
 impl Doubt {
     fn found(&self, at: Option<i64>) {
-        self.0.fetch_max(at.unwrap_or(0), Ordering::SeqCst);
+        self.0.store(at.unwrap_or(0), Ordering::SeqCst);
     }
 
     fn at(&self) -> Option<Time> {

@@ -25,7 +25,6 @@ const QUEUED: usize = 5;
 /// What outlives every process and every database.
 struct World {
     folder: tempfile::TempDir,
-    model: FakeModel,
     tool: FakeTool,
     port: u16,
 }
@@ -71,13 +70,14 @@ impl World {
         let folder = tempfile::tempdir().unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let yaml = REFUNDS.replace("{approvers}", "{ owner: true }").replace("{model}", &model.base_url);
-        let yaml = yaml.replace("{tool}", &tool.url);
+        // Long enough for everything that is done while the tool does not answer.
+        let yaml = yaml.replace("{tool}", &tool.url).replace("timeout: 5s", "timeout: 40s");
         let text =
             format!("{yaml}{ACCOUNTS}\nserver: {{ max_running: {SLOTS} }}\ndatabase: {{ acquire_timeout: 1s }}\n");
         fs::write(folder.path().join("holdpoint.yaml"), text).unwrap();
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = free.local_addr().unwrap().port();
-        Self { folder, model, tool, port }
+        Self { folder, tool, port }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -101,7 +101,7 @@ impl World {
             .args(["--listen", &format!("127.0.0.1:{}", self.port), "--database-url", database])
             .args(more)
             .envs([("MODEL_KEY", "sk-model-key-0123456789"), ("TOOL_SECRET", "tool-secret-0123456789")])
-            .env("HOLDPOINT_FAILPOINTS", "lease=2s")
+            .env("HOLDPOINT_FAILPOINTS", "lease=5s")
             .stderr(log)
             .stdout(Stdio::null())
             .spawn()
