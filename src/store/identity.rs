@@ -60,7 +60,7 @@ pub(super) const STATEMENTS: &[Sql] = &[
 ];
 
 #[derive(FromRow)]
-struct Told {
+struct Compared {
     told: Option<String>,
     kept: Option<String>,
     doubted_at: Option<i64>,
@@ -114,7 +114,7 @@ pub(super) async fn compare(connection: &mut PgConnection, doubt: &Doubt) -> Res
 }
 
 #[expect(clippy::disallowed_methods, reason = "before there is a door, on the connection that is compared")]
-async fn told(connection: &mut PgConnection) -> Result<Told, sqlx::Error> {
+async fn told(connection: &mut PgConnection) -> Result<Compared, sqlx::Error> {
     match sqlx::query_as(TOLD).fetch_one(&mut *connection).await {
         // Not allowed, not there, not supported: what is hosted does not always tell.
         Err(sqlx::Error::Database(error)) if matches!(error.code().as_deref(), Some("42501" | "42883" | "0A000")) => {

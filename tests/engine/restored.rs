@@ -161,11 +161,11 @@ async fn a_process_that_was_thinking_meanwhile_starts_nothing_on_what_it_knew() 
             select pg_terminate_backend(pid) from pg_stat_activity
              where datname = current_database() and application_name = 'holdpoint'";
         let url = url.clone();
-        let lost = std::thread::spawn(move || {
+        let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(run(&url, lose.to_owned()));
         });
-        lost.join().unwrap();
+        thread.join().unwrap();
         Ok(turn(SMALL))
     });
     let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
