@@ -25,7 +25,7 @@ use crate::model::openai::OpenAi;
 use crate::model::scripted::Scripted;
 use crate::net::Net;
 use crate::policy::Policy;
-use crate::store::{OpenError, Store};
+use crate::store::{self, OpenError, Store};
 pub use crate::telemetry::LogFormat;
 use crate::telemetry::{self, Census, Metrics};
 use crate::tool::catalog::Catalog;
@@ -36,9 +36,16 @@ use crate::world::{Clock, Ids, Mistakes, RandomIds, SystemClock};
 pub struct ServeOptions {
     /// How log lines look.
     pub log_format: LogFormat,
-    /// `--restored`: the database is a restored backup.
+    /// What is said of the database.
+    pub database: DatabaseOptions,
+}
+
+/// What an operator says of the database at the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DatabaseOptions {
+    /// `--restored`: it is a restored backup, or a promoted standby.
     pub restored: bool,
-    /// `--unsafe`: a database that may lose commits is a warning instead of a refusal.
+    /// `--unsafe`: one that may lose commits is a warning instead of a refusal.
     pub permit_unsafe: bool,
 }
 
@@ -77,16 +84,13 @@ fn policy(config: &Config, catalog: &Catalog, mistakes: &mut Mistakes) -> Policy
 /// # Errors
 /// What kept it from serving.
 pub async fn serve(config: Config, options: ServeOptions) -> anyhow::Result<()> {
-    if options.restored {
-        anyhow::bail!("--restored is not supported by this version: nothing was started");
-    }
     let metrics = telemetry::init(options.log_format, config.log.as_deref())?;
     crate::tool::shell::make_undumpable().context("this process could not be made undumpable")?;
     let demo = config.demo;
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     let world: (Arc<dyn Clock>, Arc<dyn Ids>) = (Arc::new(SystemClock), Arc::new(RandomIds));
     let replica = tokio::select! {
-        replica = Replica::start(config, world.0, world.1, Some(metrics), options.permit_unsafe) => replica?,
+        replica = Replica::start(config, world.0, world.1, Some(metrics), options.database) => replica?,
         _ = terminate.recv() => return Ok(()),
         _ = tokio::signal::ctrl_c() => return Ok(()),
     };
@@ -138,9 +142,9 @@ impl Replica {
         clock: Arc<dyn Clock>,
         ids: Arc<dyn Ids>,
         metrics: Option<Metrics>,
-        permit_unsafe: bool,
+        database: DatabaseOptions,
     ) -> anyhow::Result<Self> {
-        let store = open(&config, &clock, permit_unsafe).await?;
+        let store = open(&config, &clock, database).await?;
         store.set_clock_forward(failpoint::clock().unwrap_or_default());
         store.observe_batches(|size| tracing::info!(target: telemetry::TARGET, metric = "commit_batch", size));
         let listener = TcpListener::bind(&config.server.listen)
@@ -252,10 +256,11 @@ fn engine_settings(config: &Config) -> engine::Settings {
 }
 
 /// Opens the database; one that does not answer is waited for, and nothing listens meanwhile.
-async fn open(config: &Config, clock: &Arc<dyn Clock>, permit_unsafe: bool) -> anyhow::Result<Store> {
+async fn open(config: &Config, clock: &Arc<dyn Clock>, options: DatabaseOptions) -> anyhow::Result<Store> {
     let since = clock.uptime();
+    let settings = store::Settings { restored: options.restored, ..config.store(options.permit_unsafe) };
     loop {
-        match Store::open(&config.store(permit_unsafe), Arc::clone(clock)).await {
+        match Store::open(&settings, Arc::clone(clock)).await {
             Ok(store) => return Ok(store),
             Err(OpenError::Unavailable) if clock.uptime().saturating_sub(since) < PATIENCE => {
                 tracing::warn!("the database does not answer; waiting for it");
@@ -410,7 +415,7 @@ mod tests {
         let (config, _) = config::load(Source::Demo, &Environment::default(), &flags, check).unwrap();
         let slept = Arc::new(Sleeper::default());
         let clock: Arc<dyn Clock> = Arc::<Sleeper>::clone(&slept);
-        let error = open(&config, &clock, false).await.unwrap_err();
+        let error = open(&config, &clock, DatabaseOptions::default()).await.unwrap_err();
         assert_eq!(slept.uptime(), PATIENCE);
         let said = format!("{error:#} {error:?}");
         assert!(!said.contains("a-password") && !said.contains(&gone.to_string()), "{said}");

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::app::{self, LogFormat, ServeOptions};
+use crate::app::{self, DatabaseOptions, LogFormat, ServeOptions};
 use crate::config::environment::Environment;
 use crate::config::layers::Flags;
 use crate::config::{self, Config, SMALLEST, Source};
@@ -80,7 +80,8 @@ struct Serve {
     /// How log lines look.
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     log_format: LogFormat,
-    /// The database is a restored backup. Not supported by this version: it refuses to start.
+    /// The database is a restored backup or a promoted standby: calls that may have run already are asked about. A
+    /// Postgres with another identity than before is recognized without it.
     #[arg(long)]
     restored: bool,
     /// Serve on a database that may lose commits.
@@ -188,8 +189,7 @@ fn serve(options: &Serve, environment: &Environment) -> u8 {
     }
     let options = ServeOptions {
         log_format: options.log_format,
-        restored: options.restored,
-        permit_unsafe: options.permit_unsafe,
+        database: DatabaseOptions { restored: options.restored, permit_unsafe: options.permit_unsafe },
     };
     match run_to_end(app::serve(config, options)) {
         Ok(()) => OK,

@@ -138,6 +138,7 @@ impl Config {
             statement_timeout: database.statement_timeout,
             migrate: database.migrate,
             unsafe_ok: permit_unsafe,
+            restored: false,
         }
     }
 }

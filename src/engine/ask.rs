@@ -5,9 +5,10 @@ use serde_json::{Value, json};
 use super::Engine;
 use super::live::Live;
 use crate::agent::Agent;
+use crate::task::doubt::FORGOTTEN;
 use crate::task::id::{CallId, RequestId};
 use crate::task::item::Fact;
-use crate::task::request::{Asked, AskedCall, RequestKind, request_digest};
+use crate::task::request::{Asked, AskedCall, RequestKind, Warning, request_digest};
 use crate::task::step::Question;
 use crate::task::text::cut;
 use crate::task::tool_spec::Effect;
@@ -16,6 +17,9 @@ use crate::task::verdict::{Terms, Verdict};
 
 /// How much of a tool's name that does not exist is repeated.
 const NAME: usize = 64;
+
+/// What is said of a start without a result, where nothing else is known.
+const CRASHED: &str = "The process that sent the call ended before its result was stored.";
 
 impl Engine {
     /// Opens the questions of a turn: each shows all of its calls, and decides its own.
@@ -36,7 +40,7 @@ impl Engine {
         }
     }
 
-    /// Asks what became of calls that were started and that nobody runs any more. One request for each, under the
+    /// Asks what became of calls that were started and that nobody runs any more, or that a lost history may have run. One request for each, under the
     /// terms of the call's rule.
     pub(super) fn reconcile(&self, live: &mut Live, agent: &Agent, calls: &[CallId]) {
         for id in calls {
@@ -49,7 +53,7 @@ impl Engine {
                 "sent_at": start.as_ref().map(|start| start.at.to_string()),
                 "attempt": start.as_ref().map(|start| start.attempt),
                 "replica": start.as_ref().map(|start| start.replica.clone()),
-                "problem": problem.unwrap_or_else(|| "The process that sent the call ended before its result was stored.".to_owned()),
+                "problem": problem.unwrap_or_else(|| if standing.ready_in_doubt() { FORGOTTEN } else { CRASHED }.to_owned()),
             });
             let calls = vec![self.shown(live, agent, &standing, true)];
             let asked =
@@ -93,7 +97,11 @@ impl Engine {
             effect: entry.map_or(Effect::Once, |entry| entry.spec.effect),
             target: entry.map(|entry| entry.spec.target.clone()).unwrap_or_default(),
             summary: entry.map_or_else(|| cut(&call.name, NAME).to_owned(), |entry| entry.spec.summarize(&arguments)),
-            warnings: Vec::new(),
+            warnings: if needs_decision && standing.may_have_run() {
+                vec![Warning::may_already_have_run()]
+            } else {
+                Vec::new()
+            },
             needs_decision,
             verdict: judgement.map_or(Verdict::Hold, |judgement| judgement.verdict),
             reason: judgement.and_then(|judgement| judgement.reason.clone()),

@@ -19,7 +19,7 @@ use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::step::Budget;
 use crate::task::time::Time;
 use crate::task::tool_spec::ToolSpec;
-use crate::task::turn::{Phase, Progress};
+use crate::task::turn::{Phase, Progress, Standing};
 
 /// A task in hand. Facts that are pushed count at once for `next_step`; they are durable after the next commit.
 pub(super) struct Live {
@@ -31,6 +31,8 @@ pub(super) struct Live {
     pub items: Vec<Item>,
     /// The database's clock at the last read or commit.
     pub now: Time,
+    /// Up to when its history was in doubt at the last reading.
+    pub doubted_at: Option<Time>,
     /// Inserted by its first commit.
     pub guard: Option<Guard>,
     /// How many of the items are committed.
@@ -55,13 +57,14 @@ pub(super) struct Live {
 
 impl Live {
     pub(super) fn read(journal: Journal) -> Self {
-        let progress = Progress::of(&journal.items);
+        let progress = Progress::doubting(&journal.items, journal.doubted_at);
         let committed = journal.items.len();
         Self {
             row: journal.row,
             progress,
             items: journal.items,
             now: journal.now,
+            doubted_at: journal.doubted_at,
             guard: None,
             committed,
             repinned: false,
@@ -78,7 +81,8 @@ impl Live {
     /// Takes a newer reading of the same task; what was pushed and not committed is forgotten, but for results.
     pub(super) fn reread(&mut self, journal: Journal) {
         let in_hand = self.results_in_hand();
-        self.progress = Progress::of(&journal.items);
+        self.progress = Progress::doubting(&journal.items, journal.doubted_at);
+        self.doubted_at = journal.doubted_at;
         self.committed = journal.items.len();
         self.row = journal.row;
         self.repinned = false;
@@ -139,7 +143,10 @@ impl Live {
         if self.written(&result) {
             return;
         }
-        match self.progress.call(result.tool_call_id).map(|standing| standing.phase.clone()) {
+        let standing = self.progress.call(result.tool_call_id);
+        // The history that knew of its start was lost; this is what became of it.
+        let forgotten = standing.is_some_and(Standing::ready_in_doubt);
+        match standing.map(|standing| standing.phase.clone()) {
             Some(Phase::Doubtful(request_id)) => {
                 self.push(Fact::RequestClosed {
                     request_id,
@@ -155,6 +162,7 @@ impl Live {
             Some(Phase::Started(_) | Phase::Approved(_) | Phase::Refused(Outcome::Unknown, _)) => {
                 self.push(Fact::ToolResult(result));
             }
+            Some(Phase::Allowed) if forgotten => self.push(Fact::ToolResult(result)),
             Some(
                 Phase::New
                 | Phase::Allowed

@@ -42,7 +42,8 @@ impl Engine {
             agent_path: vec![agent.name.clone()],
             metadata: task.metadata,
         };
-        let mut live = Live::read(Journal { row: unborn(task_id, &new), items: Vec::new(), now: self.clock.now() });
+        let (now, doubted_at) = (self.clock.now(), self.store.doubted_at());
+        let mut live = Live::read(Journal { row: unborn(task_id, &new), items: Vec::new(), now, doubted_at });
         live.guard = Some(Guard::New(Box::new(new)));
         live.push(Fact::TaskStatus { status: TaskStatus::Running, error: None, output: None });
         live.push(Fact::UserMessage {

@@ -74,6 +74,17 @@ impl Engine {
         Stop::Lost
     }
 
+    /// Goes on from the journal as it is now that its history is in doubt. (Another process may have gone on with the
+    /// task in what was lost: the version alone does not tell.)
+    ///
+    /// # Errors
+    /// `Again` always, or `Lost` when the service goes down first.
+    pub(super) async fn under_doubt(&self, live: &mut Live) -> Result<(), Stop> {
+        let journal = self.read_again(live.task_id()).await.ok_or(Stop::Lost)?;
+        live.reread(journal);
+        Err(Stop::Again)
+    }
+
     /// The journal, however long the database takes to answer; `None` when the service goes down first.
     async fn read_again(&self, task: TaskId) -> Option<Journal> {
         loop {

@@ -17,6 +17,7 @@ use crate::failpoint;
 use crate::model::{Answer, OfferedTool, Prompt};
 use crate::policy::Case;
 use crate::task::change::LeaseChange;
+use crate::task::doubt::HISTORY_LOST;
 use crate::task::id::CallId;
 use crate::task::item::{Fact, FinishReason, Outcome, ToolCall, ToolResult, Turn};
 use crate::task::step::{Budget, Ending};
@@ -112,7 +113,10 @@ impl Engine {
     async fn judgement(&self, live: &Live, agent: &Agent, standing: &Standing) -> Judgement {
         match self.unfit(live, agent, standing) {
             Some(reason) => Judgement::invalid(reason),
-            None => Self::mistrusted(live, standing, self.verdict(live, agent, standing).await),
+            None => {
+                let judgement = self.verdict(live, agent, standing).await;
+                Self::mistrusted(live, standing, self.unless_forgotten(live, agent, standing, judgement))
+            }
         }
     }
 
@@ -127,6 +131,18 @@ impl Engine {
             }
             None => judgement,
         }
+    }
+
+    /// The model may ask again for what the lost history has done: until the user says something new, no rule allows a
+    /// later call that must happen once.
+    fn unless_forgotten(&self, live: &Live, agent: &Agent, standing: &Standing, judgement: Judgement) -> Judgement {
+        let repeatable = self.offered(agent, &standing.call.name).is_some_and(|entry| entry.spec.effect.repeatable());
+        let later = live.progress.message_doubted && !standing.of_doubted_turn;
+        if repeatable || !later || judgement.verdict != Verdict::Allow {
+            return judgement;
+        }
+        let (reason, terms) = (Some(HISTORY_LOST.to_owned()), Some(Terms::default()));
+        Judgement { verdict: Verdict::Hold, rule: judgement.rule, reason, terms }
     }
 
     /// Why a call cannot run whatever the policy says, if it cannot.
@@ -198,6 +214,10 @@ impl Engine {
 
     /// Runs calls that may run: judged once more, then written down as started, then called.
     pub(super) async fn run(&self, live: &mut Live, agent: &Agent, calls: &[CallId]) -> Result<(), Stop> {
+        if self.store.doubted_at() > live.doubted_at {
+            self.save(live, self.take()).await?;
+            return self.under_doubt(live).await;
+        }
         if let Some(failure) = damage_before(live, calls) {
             self.finish(live, Ending::Failed(failure)).await?;
             return Ok(());
@@ -235,6 +255,10 @@ impl Engine {
         }
         let flights: Vec<_> = attempts.iter().map(|(_, call)| self.flights.boards(call.call_id)).collect();
         self.save(live, self.take()).await?;
+        if self.store.doubted_at() > live.doubted_at {
+            tracing::warn!(task = %live.task_id(), "the history was lost before a call was sent; it was not sent");
+            return self.under_doubt(live).await;
+        }
         live.flights = flights;
         self.send(live, &attempts).await
     }

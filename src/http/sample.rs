@@ -131,6 +131,7 @@ pub fn request() -> RequestRow {
         created_at: Time(AT + 250_000),
         expires_at: Some(Time(AT + 250_000 + 86_400_000_000)),
         expired: false,
+        doubted: false,
         answers: Vec::new(),
     }
 }

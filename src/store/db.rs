@@ -15,6 +15,7 @@ use sqlx::{FromRow, Transaction};
 use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
+use super::identity::Doubt;
 use super::line::{Breaks, Loan, timed_out};
 use crate::task::time::Time;
 use crate::world::Clock;
@@ -60,7 +61,8 @@ macro_rules! sql {
     };
     (@$engine:ident [$($out:tt)*] (request) $($rest:tt)*) => {
         sql!(@$engine [$($out)* "r.request_id, r.task_id, r.root_task_id, r.tenant, t.user_id as owner, t.session_id,
-            t.agent_path, r.status, r.created_at, r.expires_at, r.seq as asked_seq, i.seq, i.at, i.body",] $($rest)*)
+            t.agent_path, r.status, r.created_at, r.expires_at, r.seq as asked_seq, i.seq, i.at, i.body,
+            (select doubted_at from database_identity where id = 1) as doubted_at",] $($rest)*)
     };
     (@pg [$($out:tt)*] $part:literal $($rest:tt)*) => { sql!(@pg [$($out)* $part,] $($rest)*) };
     (@lite [$($out:tt)*]) => { concat!($($out)*) };
@@ -144,6 +146,8 @@ pub(super) struct Db {
     pub(super) clock: Arc<dyn Clock>,
     /// What tests add to the clock of Postgres, in microseconds.
     pub(super) offset: AtomicI64,
+    /// Up to when the history is in doubt.
+    pub(super) doubt: Doubt,
     /// How long any one statement may take, its way there and back included.
     pub(super) patience: Duration,
     /// When a connection was last found broken.

@@ -13,7 +13,8 @@ use crate::task::time::Time;
 /// The row stands beside each item, so that one statement, and so one snapshot, reads both. A task has at least one
 /// item, that of its creation.
 const JOURNAL: Sql = sql!(
-    "select " (task) ", i.seq, i.at, i.body, i.event_number, " (now 2) " as moment
+    "select " (task) ", i.seq, i.at, i.body, i.event_number, " (now 2) " as moment,
+            (select doubted_at from database_identity where id = 1) as doubted_at
        from agent_task t join agent_task_item i on i.task_id = t.task_id
        left join agent_task_item s on s.task_id = t.task_id and s.seq = t.status_seq and i.seq = 1
       where t.task_id = $1 order by i.seq"
@@ -32,6 +33,7 @@ struct Head {
     #[sqlx(flatten)]
     task: TaskRecord,
     moment: i64,
+    doubted_at: Option<i64>,
 }
 
 #[derive(FromRow)]
@@ -57,7 +59,8 @@ impl Store {
         let read = self.db().headed::<Head, ItemRecord>(JOURNAL, vec![Value::Id(id.0), Value::Now]).await?;
         let Some((head, items)) = read else { return Ok(None) };
         let items = items.iter().map(ItemRecord::item).collect::<Result<_, _>>()?;
-        Ok(Some(Journal { row: head.task.row()?, items, now: Time(head.moment) }))
+        let (now, doubted_at) = (Time(head.moment), head.doubted_at.map(Time));
+        Ok(Some(Journal { row: head.task.row()?, items, now, doubted_at }))
     }
 
     /// A task's items after a `seq`, with each one's event number in its root's stream.

@@ -11,6 +11,7 @@ mod commit_sqlite;
 mod db;
 mod feed;
 mod idempotency;
+mod identity;
 mod journal;
 mod line;
 mod open;
@@ -66,6 +67,8 @@ pub struct RequestRow {
     pub expires_at: Option<Time>,
     /// Whether `expires_at` had passed, by the database's clock, when this row was read.
     pub expired: bool,
+    /// Whether it was asked before the database was restored, or a standby promoted: its calls may have run since.
+    pub doubted: bool,
     /// The answers so far, oldest first, each with its moment.
     pub answers: Vec<(Time, Decision)>,
 }
@@ -223,6 +226,7 @@ impl Store {
     pub async fn open(settings: &Settings, clock: Arc<dyn crate::world::Clock>) -> Result<Self, OpenError> {
         let schema = if settings.migrate { open::Schema::Migrate } else { open::Schema::Check };
         let db = Arc::new(open::open(settings, schema, clock).await?);
+        identity::settle(&db, settings.restored).await?;
         let writers = match db.engine {
             Engine::Postgres { .. } => WRITERS.min(settings.max_connections.div_ceil(2)),
             Engine::Sqlite { .. } => {
@@ -337,6 +341,7 @@ impl Store {
             .chain(lite)
             .chain(claim::STATEMENTS.iter().copied())
             .chain(idempotency::STATEMENTS.iter().copied())
+            .chain(identity::STATEMENTS.iter().copied())
             .chain(journal::STATEMENTS.iter().copied())
             .chain(requests::STATEMENTS.iter().copied())
             .chain(tasks::STATEMENTS.iter().copied())

@@ -14,6 +14,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, S
 use sqlx::{ConnectOptions as _, Connection as _};
 
 use super::db::{Db, Engine, Sql, sql};
+use super::identity::{self, Doubt};
 use super::line::Breaks;
 use super::settings::{Address, OpenError, Settings};
 use crate::world::Clock;
@@ -32,9 +33,10 @@ pub(super) enum Schema {
 
 /// Opens the database.
 pub(super) async fn open(settings: &Settings, schema: Schema, clock: Arc<dyn Clock>) -> Result<Db, OpenError> {
+    let doubt = Doubt::default();
     let breaks = Arc::new(Breaks::default());
     let (engine, lock) = match settings.address() {
-        Some(Address::Postgres(url)) => (postgres(url, settings, schema, &clock, &breaks).await?, None),
+        Some(Address::Postgres(url)) => (postgres(url, settings, schema, &clock, &breaks, &doubt).await?, None),
         Some(Address::Sqlite(file)) => {
             let (engine, lock) = sqlite(Path::new(file), settings, schema).await?;
             (engine, Some(lock))
@@ -45,6 +47,7 @@ pub(super) async fn open(settings: &Settings, schema: Schema, clock: Arc<dyn Clo
         engine,
         clock,
         offset: AtomicI64::new(0),
+        doubt,
         patience: settings.statement_timeout + WAY,
         breaks,
         lock: Mutex::new(lock),
@@ -83,6 +86,7 @@ async fn postgres(
     schema: Schema,
     clock: &Arc<dyn Clock>,
     breaks: &Arc<Breaks>,
+    doubt: &Doubt,
 ) -> Result<Engine, OpenError> {
     let options: PgConnectOptions = url.parse().map_err(|_| OpenError::Url)?;
     let options = options.application_name("holdpoint").disable_statement_logging();
@@ -116,7 +120,13 @@ async fn postgres(
                 let breaks = Arc::clone(&breaks);
                 Box::pin(async move { breaks.alive(connection, meta.idle_for).await })
             })
-            .after_connect(|connection, _| Box::pin(primary(connection)))
+            .after_connect({
+                let doubt = doubt.clone();
+                move |connection, _| {
+                    let doubt = doubt.clone();
+                    Box::pin(async move { identity::compare(connection, &doubt).await })
+                }
+            })
             .connect_lazy_with(options)
     };
     Ok(Engine::Postgres {

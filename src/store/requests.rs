@@ -131,6 +131,7 @@ struct RequestRecord {
     at: i64,
     body: String,
     moment: i64,
+    doubted_at: Option<i64>,
 }
 
 #[derive(FromRow)]
@@ -168,6 +169,7 @@ fn gathered(records: Vec<RequestRecord>) -> Result<Vec<RequestRow>, ReadError> {
             created_at: Time(record.created_at),
             expires_at: record.expires_at.map(Time),
             expired: overdue,
+            doubted: record.doubted_at.is_some_and(|doubt| record.created_at <= doubt),
             answers: Vec::new(),
         });
     }

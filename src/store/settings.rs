@@ -19,6 +19,8 @@ pub struct Settings {
     pub migrate: bool,
     /// Whether a Postgres that may lose what it confirmed is only warned about.
     pub unsafe_ok: bool,
+    /// Whether an operator says that the database is a restored backup: the engine cannot always tell.
+    pub restored: bool,
 }
 
 impl Default for Settings {
@@ -30,6 +32,7 @@ impl Default for Settings {
             statement_timeout: Duration::from_secs(10),
             migrate: true,
             unsafe_ok: false,
+            restored: false,
         }
     }
 }

@@ -198,4 +198,7 @@ pub struct Journal {
     pub items: Vec<Item>,
     /// The database's clock at that moment.
     pub now: Time,
+    /// Up to when the history is in doubt: the database was restored, or a standby promoted, and what came after some
+    /// moment before it is forgotten.
+    pub doubted_at: Option<Time>,
 }

@@ -3,6 +3,7 @@
 
 pub mod change;
 pub mod decision;
+pub mod doubt;
 pub mod failure;
 pub mod id;
 pub mod item;

@@ -23,7 +23,7 @@ pub enum Step {
     Wait(Vec<On>),
     /// Run these together; the question is not asked again while one of them is out.
     Run(Vec<CallId>),
-    /// Started, no result, nobody runs them any more: ask a human.
+    /// Started, no result, nobody runs them any more; or of a history whose end was lost: ask a human.
     Reconcile(Vec<CallId>),
     /// These will not run: write their results.
     Refuse(Vec<(CallId, Outcome, String)>),
@@ -98,7 +98,8 @@ pub fn next_step(progress: &Progress, budget: &Budget) -> Step {
     if !questions.is_empty() {
         return Step::Ask(questions);
     }
-    let lost = ids(progress, |standing| lost(standing, budget) && !standing.effect.repeatable());
+    let lost = |standing: &Standing| lost(standing, budget) && !standing.effect.repeatable();
+    let lost = ids(progress, |standing| lost(standing) || standing.ready_in_doubt());
     if !lost.is_empty() {
         return Step::Reconcile(lost);
     }

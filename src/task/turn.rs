@@ -88,6 +88,10 @@ pub struct Standing {
     pub attempts: u32,
     /// The last start.
     pub start: Option<Start>,
+    /// Of a turn that is in doubt, see `doubt.rs`.
+    pub of_doubted_turn: bool,
+    /// The human's leave is not.
+    pub vouched: bool,
 }
 
 impl Standing {
@@ -95,7 +99,9 @@ impl Standing {
     #[must_use]
     pub fn canceled(&self) -> (CallId, Outcome, String) {
         let (outcome, text) = match &self.phase {
-            Phase::Refused(outcome @ (Outcome::Rejected | Outcome::Responded), text) => (*outcome, text.as_str()),
+            Phase::Refused(outcome @ (Outcome::Rejected | Outcome::Responded | Outcome::Unknown), text) => {
+                (*outcome, text.clone())
+            }
             Phase::New
             | Phase::Allowed
             | Phase::Held(_)
@@ -106,14 +112,14 @@ impl Standing {
             | Phase::Started(_)
             | Phase::Doubtful(_)
             | Phase::Done(_) => {
-                if self.attempts > 0 {
-                    (Outcome::Unknown, UNKNOWN)
+                if self.ends_unknown() {
+                    (Outcome::Unknown, self.unknown())
                 } else {
-                    (Outcome::Canceled, "The task was canceled; this call was not run.")
+                    (Outcome::Canceled, "The task was canceled; this call was not run.".to_owned())
                 }
             }
         };
-        (self.call.tool_call_id, outcome, text.to_owned())
+        (self.call.tool_call_id, outcome, text)
     }
 
     /// Its last attempt, when that was started and has no answer: also once the call was given up.
@@ -198,6 +204,10 @@ pub struct Progress {
     pub groups: Vec<String>,
     /// Tools that no rule lets run for now.
     pub suspects: Suspects,
+    /// Items up to here are in doubt; 0 is none.
+    pub doubted_seq: i64,
+    /// The last user message is.
+    pub message_doubted: bool,
 }
 
 impl Progress {
@@ -217,6 +227,8 @@ impl Progress {
             running_since: None,
             groups: Vec::new(),
             suspects: Suspects::default(),
+            doubted_seq: 0,
+            message_doubted: false,
         }
     }
 
@@ -259,11 +271,15 @@ impl Progress {
                 self.running_since = self.running_since.map(|_| item.at);
                 self.groups.clone_from(groups);
                 self.calls.iter_mut().for_each(Standing::passed_over);
+                self.message_doubted = item.seq <= self.doubted_seq;
             }
-            Fact::AssistantMessage(turn) => self.answered(turn),
+            Fact::AssistantMessage(turn) => self.answered(turn, item.seq <= self.doubted_seq),
             Fact::Judged { tool_call_id, judgement, effect } => self.judged(*tool_call_id, judgement, *effect),
             Fact::InterventionRequested(asked) => self.asked(asked),
-            Fact::Decision { request_id, decision } => self.decided(*request_id, decision),
+            Fact::Decision { request_id, decision } => {
+                self.decided(*request_id, decision);
+                self.vouched(decision, item.seq > self.doubted_seq);
+            }
             Fact::RequestClosed { request_id, status, reason } => self.closed(*request_id, *status, *reason),
             Fact::ToolStarted { tool_call_id, attempt, timeout_ms, replica, .. } => {
                 let start = Start {
@@ -322,7 +338,7 @@ impl Progress {
         self.status = Some(status);
     }
 
-    fn answered(&mut self, turn: &Turn) {
+    fn answered(&mut self, turn: &Turn, doubted: bool) {
         self.calls.retain(|standing| !matches!(standing.phase, Phase::Done(_)));
         self.responded.clear();
         self.calls.extend(turn.tool_calls.iter().map(|call| Standing {
@@ -334,6 +350,8 @@ impl Progress {
             approval: None,
             attempts: 0,
             start: None,
+            of_doubted_turn: doubted,
+            vouched: false,
         }));
         self.turns += 1;
         self.turns_since_message += 1;
@@ -359,6 +377,7 @@ impl Progress {
         };
         standing.effect = effect;
         standing.approval = None;
+        standing.vouched = false;
         standing.judgement = Some(judgement.clone());
     }
 
@@ -429,7 +448,10 @@ impl Progress {
                 ),
             )),
             Action::Reject => {
-                Some(Phase::Refused(Outcome::Rejected, format!("A human rejected this call; it was not run.{reason}")))
+                let doubted = self.calls.iter().find(|standing| standing.call.tool_call_id == id);
+                let said = "A human rejected this call";
+                let text = doubted.map_or(said.to_owned(), |standing| standing.not_run(said, "; it was not run."));
+                Some(Phase::Refused(Outcome::Rejected, format!("{text}{reason}")))
             }
             Action::Respond => {
                 let text = match result.or(decision.result.as_ref()).or(decision.response.as_ref()) {
@@ -469,14 +491,15 @@ impl Progress {
                 ),
                 (CloseReason::Expired, _) => Phase::Refused(
                     Outcome::Expired,
-                    "Nobody decided in time, so this call was not run. No human has said no to it.".to_owned(),
+                    standing
+                        .not_run("Nobody decided in time", ", so this call was not run. No human has said no to it."),
                 ),
                 // Nothing is known yet: a failed task that goes on asks again. (What ends for good gives it a result.)
                 (CloseReason::Canceled, RequestKind::Reconcile) => match standing.start.clone() {
                     Some(start) => Phase::Started(start),
                     None => Phase::New,
                 },
-                (_, RequestKind::Reconcile) => Phase::Refused(Outcome::Unknown, UNKNOWN.to_owned()),
+                (_, RequestKind::Reconcile) => Phase::Refused(Outcome::Unknown, standing.unknown()),
                 (CloseReason::Superseded | CloseReason::Canceled | CloseReason::AnsweredLate, _) => {
                     Phase::Refused(Outcome::Withdrawn, "This call was withdrawn before anybody decided.".to_owned())
                 }

@@ -1,6 +1,7 @@
 //! The real binary, killed without warning.
 
 mod database;
+mod restored;
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

@@ -6,6 +6,7 @@ mod laws;
 mod lives;
 mod questions;
 mod queue;
+mod restored;
 mod stage;
 mod suspects;
 mod takeover;

@@ -48,13 +48,14 @@ fn migrations_that_are_left_to_the_operator_are_asked_for_and_then_it_serves() {
 }
 
 #[test]
-fn restored_is_refused_and_its_help_says_so() {
+fn a_restored_database_is_served_and_said_to_be_one() {
     let folder = Folder::new();
-    let refused = holdpoint(folder.path(), &["serve", "--restored"], &[]);
-    assert_eq!(refused.code, Some(1));
-    assert!(refused.err.contains("--restored is not supported"), "{}", refused.err);
-    assert!(!folder.file("holdpoint.db").exists());
-    assert!(holdpoint(folder.path(), &["serve", "--help"], &[]).out.contains("Not supported by this version"));
+    std::fs::write(folder.file("holdpoint.yaml"), SMALL).unwrap();
+    let arguments = ["serve", "--restored", "--config", "holdpoint.yaml", "--listen", "127.0.0.1:0"];
+    let mut served = Served::with(folder.path(), &arguments, &[]);
+    assert!(served.terminate().success());
+    assert!(served.log().contains("the database is said to be restored"), "{}", served.log());
+    assert!(holdpoint(folder.path(), &["serve", "--help"], &[]).out.contains("The database is a restored backup"));
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod claim;
 mod commit;
 mod contention;
 pub(crate) mod house;
+mod identity;
 mod keys;
 mod loss;
 mod open;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use holdpoint::app::{self, Replica};
+use holdpoint::app::{self, DatabaseOptions, Replica};
 use holdpoint::config::environment::Environment;
 use holdpoint::config::layers::Flags;
 use holdpoint::config::{self, Source};
@@ -218,7 +218,8 @@ async fn start(yaml: &str, database: &Database) -> Replica {
     let source = Source::File("holdpoint.yaml".into(), yaml.to_owned());
     let loaded = config::load(source, &environment(), &flags, app::check);
     let (config, _) = loaded.unwrap_or_else(|report| panic!("{report}"));
-    Replica::start(config, Arc::new(SystemClock), Arc::new(RandomIds), None, true).await.unwrap()
+    let options = DatabaseOptions { permit_unsafe: true, ..DatabaseOptions::default() };
+    Replica::start(config, Arc::new(SystemClock), Arc::new(RandomIds), None, options).await.unwrap()
 }
 
 /// What stands in `${…}` of the test configurations.

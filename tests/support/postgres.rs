@@ -93,16 +93,15 @@ impl Cluster {
 
     /// Makes and starts one; `watched` is the process after whose end it goes away. The options are postgres's own.
     pub fn start(folder: &Path, options: &str, watched: u32) -> Self {
-        let bin = bin();
-        let user = user();
-        fs::create_dir_all(folder).unwrap();
-        fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).unwrap();
-        if let Some((uid, gid)) = user {
-            chown(folder, Some(uid), Some(gid)).unwrap();
-        }
-        let mut init = command(&bin.join("initdb"), folder, user);
+        own(folder);
+        let mut init = command(&bin().join("initdb"), folder, user());
         init.args(["--no-sync", "--auth=trust", "--username=postgres", "--encoding=UTF8", "--no-locale", "-D"]);
         done(init.arg(folder.join("data")));
+        Self::resume(folder, options, watched)
+    }
+
+    /// Starts one on what is in its folder already.
+    pub fn resume(folder: &Path, options: &str, watched: u32) -> Self {
         let options = format!("-k {} -c listen_addresses='' -c max_connections=300 {options}", folder.display());
         // In a file, so that every later start has them, too.
         fs::write(folder.join("options"), &options).unwrap();
@@ -199,6 +198,39 @@ impl Drop for PrivateCluster {
             let _ = self.cluster.control().args(["-m", "immediate", "stop"]).status();
         }
         let _ = fs::remove_dir_all(&self.cluster.folder);
+    }
+}
+
+impl Cluster {
+    /// A base backup into another folder; of a standby, it says so to the server that is started there.
+    pub fn backup(&self, folder: &Path, standby: bool) {
+        own(folder);
+        let mut backup = command(&bin().join("pg_basebackup"), folder, user());
+        backup.args(["--username=postgres", "--checkpoint=fast", "--no-sync", "--host"]).arg(&self.folder);
+        backup.arg("-D").arg(folder.join("data"));
+        if standby {
+            backup.arg("-R");
+        }
+        done(&mut backup);
+    }
+
+    /// Ends it as a power cut would.
+    pub fn cut(&self) {
+        done(self.control().args(["-w", "-m", "immediate", "stop"]));
+    }
+
+    /// A standby becomes the server.
+    pub fn promote(&self) {
+        done(self.control().args(["-w", "promote"]));
+    }
+}
+
+/// A folder that only the server's user sees.
+fn own(folder: &Path) {
+    fs::create_dir_all(folder).unwrap();
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).unwrap();
+    if let Some((uid, gid)) = user() {
+        chown(folder, Some(uid), Some(gid)).unwrap();
     }
 }
 

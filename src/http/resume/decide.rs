@@ -87,7 +87,8 @@ pub async fn decide(
     let (Written::Json(body) | Written::Form(body)) = posted.json_or_form()?;
     let answer = answer::read(body, in_path)?;
     let (engine, by) = (http.engine.clone(), caller.clone());
-    let accepted = perform(http, caller, async move { engine.decide_read(&by, row, answer, key).await }).await?;
+    let accepted =
+        perform(http, caller, async move { Box::pin(engine.decide_read(&by, row, answer, key)).await }).await?;
     respond(http, id, &posted, accepted).await
 }
 

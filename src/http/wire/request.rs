@@ -11,7 +11,8 @@ use crate::people::Caller;
 use crate::people::may::may_decide;
 use crate::store::RequestRow;
 use crate::task::decision::Action;
-use crate::task::request::{self, AskedCall};
+use crate::task::doubt::MAY_ALREADY_HAVE_RUN;
+use crate::task::request::{self, AskedCall, Warning};
 use crate::task::{status, tool_spec, verdict};
 
 wire_enum! {
@@ -161,11 +162,7 @@ pub fn asked_call(call: &AskedCall) -> RequestedCall {
         effect: call.effect.into(),
         target: call.target.clone(),
         summary: call.summary.clone(),
-        warnings: call
-            .warnings
-            .iter()
-            .map(|w| CallWarning { code: w.code.clone(), pointer: w.pointer.clone(), detail: w.detail.clone() })
-            .collect(),
+        warnings: call.warnings.iter().map(warning).collect(),
         needs_decision: call.needs_decision,
         verdict: call.verdict.into(),
         rule: call.rule.clone(),
@@ -175,6 +172,10 @@ pub fn asked_call(call: &AskedCall) -> RequestedCall {
         digest: call.digest.clone(),
         decision: None,
     }
+}
+
+fn warning(of: &Warning) -> CallWarning {
+    CallWarning { code: of.code.clone(), pointer: of.pointer.clone(), detail: of.detail.clone() }
 }
 
 /// The arguments as JSON. No text at all is read as an empty object, as the tool's reader does.
@@ -260,6 +261,11 @@ fn has_action(kind: request::RequestKind, action: Action) -> bool {
 fn answered_call(row: &RequestRow, call: &AskedCall) -> RequestedCall {
     let mut shown = asked_call(call);
     if call.needs_decision {
+        let known = call.warnings.iter().any(|warning| warning.code == MAY_ALREADY_HAVE_RUN);
+        let open = status_of(row) == status::RequestStatus::Pending;
+        if row.doubted && open && !known && !call.effect.repeatable() {
+            shown.warnings.push(warning(&Warning::may_already_have_run()));
+        }
         shown.approvals = decision::approvals(row, call.tool_call_id);
         shown.decision = decision::of_one_call(row, call.tool_call_id);
     }
@@ -311,6 +317,24 @@ mod tests {
                 "expires_at": "2026-11-04T09:30:00.250000Z", "decision": null
             })
         );
+    }
+
+    #[test]
+    fn a_call_that_may_have_run_before_the_database_was_restored_says_so_while_it_is_open() {
+        let mut row = RequestRow { doubted: true, ..sample::request() };
+        let codes = |row: &RequestRow| {
+            let shown = InterventionRequest::of(row, &sample::approver(), &sample::settings());
+            shown.tool_calls[0].warnings.iter().map(|warning| warning.code.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(codes(&row), ["may_already_have_run"]);
+        row.asked.pending_tool_calls[0].warnings = vec![Warning::may_already_have_run()];
+        assert_eq!(codes(&row), ["may_already_have_run"], "said once");
+        row.asked.pending_tool_calls[0].warnings.clear();
+        row.status = status::RequestStatus::Resumed;
+        assert!(codes(&row).is_empty());
+        row.status = status::RequestStatus::Pending;
+        row.asked.pending_tool_calls[0].effect = tool_spec::Effect::ReadOnly;
+        assert!(codes(&row).is_empty());
     }
 
     #[test]

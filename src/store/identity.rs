@@ -1,0 +1,179 @@
+//! Which database this is. A restored backup and a promoted standby have forgotten the end of their history: what
+//! looks as if it had not been done may have been. What must stay true: no connection is used before the server behind
+//! it was compared with the one that is kept; once another one is found, every replica sees the moment up to which the
+//! history is in doubt, whoever found it, in the row and not in memory.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use sqlx::postgres::{PgArguments, Postgres};
+use sqlx::query::Query;
+use sqlx::{Connection as _, FromRow, PgConnection};
+
+use super::Store;
+use super::db::{Db, Engine, Failure, Sql, Value, sql};
+use super::settings::OpenError;
+use crate::task::time::Time;
+
+/// What the server says of itself, beside what is kept. The timeline is that of what is written now: the one of the
+/// last checkpoint lags behind a promotion. The database's own number tells a dump that was read in beside its origin.
+///
+/// Postgres only, like the next two: asked on each connection before it is anybody's.
+const TOLD: &str = "
+select case when not pg_is_in_recovery() then s.system_identifier::text || '/'
+            || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || '/' || d.oid::text end as told,
+       k.identity as kept, k.doubted_at
+  from pg_control_system() s join pg_database d on d.datname = current_database()
+  left join database_identity k on k.id = 1";
+
+/// For a server that keeps some of it to itself: then that is its identity.
+const HIDDEN: &str = "
+select case when not pg_is_in_recovery() then 'untold' end as told, k.identity as kept, k.doubted_at
+  from (select 1) s left join database_identity k on k.id = 1";
+
+/// The first server is just kept; at another one, everything up to now is in doubt. A clock that is behind must not
+/// leave out what is stored already. The row is locked first: many connections find the same at once, one looks.
+const OTHER: &str = "
+with mine as materialized (
+    select id from database_identity where id = 1 and identity is distinct from $1 for update
+)
+update database_identity k set identity = $1, doubted_at = case when k.identity is not null then greatest(k.doubted_at,
+       (extract(epoch from clock_timestamp()) * 1000000)::bigint, (select max(updated_at) from agent_task))
+       else k.doubted_at end
+  from mine where k.id = mine.id";
+
+/// An operator says that it is a restored backup.
+const RESTORED: Sql = sql!(
+    "update database_identity set doubted_at = (select max(m.at) from (select " (now 1) " as at
+        union all select updated_at from agent_task union all select doubted_at from database_identity) m)
+      where id = 1 returning doubted_at"
+);
+
+const DOUBTED: Sql = sql!("select doubted_at from database_identity where id = 1");
+
+pub(super) const STATEMENTS: &[Sql] = &[
+    Sql { postgres: TOLD, sqlite: "", by_key: false },
+    Sql { postgres: HIDDEN, sqlite: "", by_key: false },
+    Sql { postgres: OTHER, sqlite: "", by_key: false },
+    RESTORED,
+    DOUBTED,
+];
+
+#[derive(FromRow)]
+struct Compared {
+    told: Option<String>,
+    kept: Option<String>,
+    doubted_at: Option<i64>,
+}
+
+#[derive(FromRow)]
+struct Doubted {
+    doubted_at: Option<i64>,
+}
+
+/// Up to when the history is in doubt, as the connections of this process have found it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Doubt(Arc<AtomicI64>);
+
+impl Doubt {
+    fn found(&self, at: Option<i64>) {
+        self.0.store(at.unwrap_or(0), Ordering::SeqCst);
+    }
+
+    fn at(&self) -> Option<Time> {
+        Some(self.0.load(Ordering::SeqCst)).filter(|at| *at > 0).map(Time)
+    }
+}
+
+/// Compares the server behind a new connection with the one that is kept.
+///
+/// # Errors
+/// When it cannot be asked, or is a standby: then the connection is not used.
+#[expect(clippy::disallowed_methods, reason = "before there is a door, on the connection that is compared")]
+pub(super) async fn compare(connection: &mut PgConnection, doubt: &Doubt) -> Result<(), sqlx::Error> {
+    let mut found = told(connection).await?;
+    let Some(told) = found.told.take() else {
+        return Err(sqlx::Error::Protocol("the server is a standby that was not promoted".to_owned()));
+    };
+    if found.kept.as_ref() == Some(&told) {
+        doubt.found(found.doubted_at);
+        return Ok(());
+    }
+    if found.kept.is_some() {
+        tracing::warn!(
+            "the database is a restored backup or a promoted standby: calls that may have run are asked about"
+        );
+    } else if told == "untold" {
+        tracing::warn!(
+            "the server does not tell which one it is: start with --restored after a restore or a promotion"
+        );
+    }
+    unhurried(connection, sqlx::query(OTHER).bind(told)).await?;
+    doubt.found(self::told(connection).await?.doubted_at);
+    Ok(())
+}
+
+#[expect(clippy::disallowed_methods, reason = "before there is a door, on the connection that is compared")]
+async fn told(connection: &mut PgConnection) -> Result<Compared, sqlx::Error> {
+    match sqlx::query_as(TOLD).fetch_one(&mut *connection).await {
+        // Not allowed, not there, not supported: what is hosted does not always tell.
+        Err(sqlx::Error::Database(error)) if matches!(error.code().as_deref(), Some("42501" | "42883" | "0A000")) => {
+            sqlx::query_as(HIDDEN).fetch_one(connection).await
+        }
+        other => other,
+    }
+}
+
+/// However many tasks there are: the two statements that read them all have no time limit.
+#[expect(clippy::disallowed_methods, reason = "the time limit belongs to the connection, and is not the door's")]
+async fn unhurried(
+    connection: &mut PgConnection,
+    statement: Query<'static, Postgres, PgArguments>,
+) -> Result<(), sqlx::Error> {
+    let mut tx = connection.begin().await?;
+    sqlx::query("set local statement_timeout = 0").execute(&mut *tx).await?;
+    statement.execute(&mut *tx).await?;
+    tx.commit().await
+}
+
+/// The first thing that is asked of an open database: up to when its history is in doubt, from now on if it is said
+/// to be `restored`.
+///
+/// # Errors
+/// `Unavailable` when it does not answer, or is a standby.
+pub(super) async fn settle(db: &Db, restored: bool) -> Result<(), OpenError> {
+    let failed = |failure: Failure| {
+        tracing::warn!(error = %failure.error, "the database's identity could not be read");
+        if !failure.sent || failure.lost() {
+            OpenError::Unavailable
+        } else {
+            OpenError::Refused(failure.error.to_string())
+        }
+    };
+    if restored {
+        restore(db).await.map_err(failed)?;
+        tracing::warn!("the database is said to be restored: calls that may have run are asked about");
+    }
+    let row: Option<Doubted> = db.one(DOUBTED, Vec::new()).await.map_err(failed)?;
+    db.doubt.found(row.and_then(|row| row.doubted_at));
+    Ok(())
+}
+
+#[expect(clippy::disallowed_methods, reason = "as `unhurried`")]
+async fn restore(db: &Db) -> Result<(), Failure> {
+    let Engine::Postgres { lists, .. } = &db.engine else {
+        return db.write::<Doubted>(RESTORED, vec![Value::Now]).await.map(|_| ());
+    };
+    let mut connection = lists.acquire().await.map_err(Failure::unsent)?;
+    let offset = db.offset.load(Ordering::Relaxed);
+    unhurried(&mut connection, sqlx::query(RESTORED.postgres).bind(offset)).await.map_err(Failure::sent)
+}
+
+impl Store {
+    /// Up to when the history is in doubt, as this process knows without asking: every connection was compared before
+    /// it was used. A journal that was read under another doubt is no ground to begin anything on.
+    #[must_use]
+    pub fn doubted_at(&self) -> Option<Time> {
+        self.db().doubt.at()
+    }
+}

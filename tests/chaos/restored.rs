@@ -1,0 +1,378 @@
+//! A restored backup and a promoted standby: whatever the lost history has done, no call that must happen once runs again
+//! unless a human says so. The real binary, with a database of its own.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use futures_util::stream::{self, StreamExt as _};
+use serde_json::{Value, json};
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, SqliteConnection};
+
+use crate::support::app::{ACCOUNTS, ALICE, REFUNDS};
+use crate::support::model::{FakeModel, calls, says};
+use crate::support::postgres::{Cluster, run};
+use crate::support::tool::FakeTool;
+
+/// How many tasks a process runs at once.
+const SLOTS: usize = 4;
+/// More are approved than there is room for.
+const QUEUED: usize = 5;
+
+/// What outlives every process and every database.
+struct World {
+    folder: tempfile::TempDir,
+    tool: FakeTool,
+    port: u16,
+}
+
+/// `holdpoint serve`, killed with this value.
+struct Process {
+    child: Child,
+    url: String,
+    http: reqwest::Client,
+}
+
+/// The tasks of the backup, by how they stood.
+#[derive(Default)]
+struct Tasks {
+    done: Vec<String>,
+    held: Vec<Value>,
+    /// Two calls, the first one out, the second one allowed.
+    allowed: Vec<String>,
+    /// The same, approved.
+    approved: Vec<String>,
+    /// Approved, nothing started.
+    waiting: Vec<String>,
+    /// The model was not asked yet.
+    new: Vec<String>,
+}
+
+impl World {
+    async fn new() -> Self {
+        let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
+        model.otherwise(|body| {
+            let last = body["messages"].as_array().unwrap().last().unwrap();
+            let said = if last["role"] == "tool" { String::new() } else { last["content"].to_string() };
+            let [small, other] = [r#"{"order":1,"amount":5}"#, r#"{"order":2,"amount":6}"#];
+            let [large, larger] = [r#"{"order":3,"amount":50}"#, r#"{"order":4,"amount":60}"#];
+            match said.trim_matches(|c: char| !c.is_ascii_alphabetic()) {
+                "small" => calls(&[("refund", small)]),
+                "large" => calls(&[("refund", large)]),
+                "two small" => calls(&[("refund", small), ("refund", other)]),
+                "two large" => calls(&[("refund", large), ("refund", larger)]),
+                _ => says("done"),
+            }
+        });
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let yaml = REFUNDS.replace("{approvers}", "{ owner: true }").replace("{model}", &model.base_url);
+        // Long enough for everything that is done while the tool does not answer.
+        let yaml = yaml.replace("{tool}", &tool.url).replace("timeout: 5s", "timeout: 40s");
+        let text =
+            format!("{yaml}{ACCOUNTS}\nserver: {{ max_running: {SLOTS} }}\ndatabase: {{ acquire_timeout: 1s }}\n");
+        fs::write(folder.path().join("holdpoint.yaml"), text).unwrap();
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = free.local_addr().unwrap().port();
+        Self { folder, tool, port }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A Postgres with a plain user and his database.
+    async fn cluster(&self) -> Cluster {
+        let cluster = Cluster::start(&self.path("first"), "", std::process::id());
+        run(&cluster.url("postgres"), "create role plain login".to_owned()).await;
+        run(&cluster.url("postgres"), "create database house owner plain".to_owned()).await;
+        cluster
+    }
+
+    /// Serves that database, and returns once it is ready.
+    async fn serve(&self, database: &str, more: &[&str]) -> Process {
+        let log = File::options().create(true).append(true).open(self.path("log")).unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_holdpoint"))
+            .args(["serve", "--config"])
+            .arg(self.path("holdpoint.yaml"))
+            .args(["--listen", &format!("127.0.0.1:{}", self.port), "--database-url", database])
+            .args(more)
+            .envs([("MODEL_KEY", "sk-model-key-0123456789"), ("TOOL_SECRET", "tool-secret-0123456789")])
+            .env("HOLDPOINT_FAILPOINTS", "lease=5s")
+            .stderr(log)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        #[expect(clippy::disallowed_methods, reason = "a test is a client like any other")]
+        let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        let mut process = Process { child, url: format!("http://127.0.0.1:{}", self.port), http };
+        while process.ready().await != Some(200) {
+            let log = || fs::read_to_string(self.path("log")).unwrap();
+            assert!(process.child.try_wait().unwrap().is_none(), "it ended: {}", log());
+        }
+        process
+    }
+
+    /// Tasks in every state. The tool does not answer any more when this returns.
+    async fn populate(&self, process: &Process, held: usize) -> Tasks {
+        let mut tasks = Tasks::default();
+        for _ in 0..3 {
+            tasks.done.push(id(&process.task("small", 10).await));
+        }
+        tasks.held = stream::iter(0..held + QUEUED).map(|_| process.task("large", 10)).buffered(4).collect().await;
+        let two_large = [process.task("two large", 10).await, process.task("two large", 10).await];
+        self.tool.close();
+        let out = self.tool.ledger().len();
+        for task in &two_large {
+            assert_eq!(task["status"], "Paused", "{task}");
+            process.answer(task, &json!({"action": "approve"}), 0).await;
+            tasks.approved.push(id(task));
+        }
+        for _ in two_large.len()..SLOTS {
+            tasks.allowed.push(id(&process.task("two small", 0).await));
+        }
+        self.tool.reached(out + SLOTS).await;
+        for task in tasks.held.split_off(held) {
+            process.answer(&task, &json!({"action": "approve"}), 0).await;
+            tasks.waiting.push(id(&task));
+        }
+        for _ in 0..3 {
+            tasks.new.push(id(&process.task("small", 0).await));
+        }
+        tasks
+    }
+
+    /// What happens after the backup: everything goes on, held tasks are approved, and there are new ones, `cycles` in all.
+    async fn go_on(&self, process: &Process, tasks: &Tasks, cycles: usize) {
+        self.tool.open();
+        let cycle = async |task: Option<&Value>| {
+            let task = match task {
+                Some(task) => task.clone(),
+                None => process.task("large", 30).await,
+            };
+            let done = process.answer(&task, &json!({"action": "approve"}), 60).await;
+            assert_eq!(done["status"], "Completed", "{done}");
+        };
+        let known = tasks.held.iter().map(Some).chain(std::iter::repeat(None)).take(cycles);
+        stream::iter(known).for_each_concurrent(8, cycle).await;
+        for task in tasks.all() {
+            assert_eq!(process.settled(&task).await["status"], "Completed");
+        }
+        assert!(self.executed().values().all(|count| *count == 1), "each key once so far");
+        assert!(self.executed().len() >= cycles);
+    }
+
+    /// How often each key was executed.
+    fn executed(&self) -> BTreeMap<String, usize> {
+        let mut counts = BTreeMap::new();
+        for call in self.tool.ledger() {
+            *counts.entry(call.header("idempotency-key").to_owned()).or_default() += 1;
+        }
+        counts
+    }
+
+    /// The end of the history was lost. Nothing runs before a human has spoken, and then exactly what he says.
+    async fn nothing_runs_again(&self, process: &Process, tasks: &Tasks) {
+        let executed = self.executed();
+        let mut now = BTreeMap::new();
+        for task in tasks.all() {
+            now.insert(task.clone(), process.settled(&task).await);
+        }
+        assert_eq!(self.executed(), executed, "nothing ran without a human");
+        let pending = |task: &String| now[task]["pending"].as_array().unwrap().clone();
+        for task in &tasks.done {
+            assert_eq!(now[task]["status"], "Completed");
+        }
+        for task in &tasks.held {
+            let [request] = &pending(&id(task))[..] else { panic!("it is still held") };
+            assert_eq!((&request["kind"], &request["digest"]), (&json!("approval"), &task["pending"][0]["digest"]));
+            assert_eq!(request["tool_calls"][0]["warnings"][0]["code"], "may_already_have_run", "{request}");
+        }
+        for task in tasks.allowed.iter().chain(&tasks.approved) {
+            let requests = pending(task);
+            assert!(
+                requests.len() == 2 && requests.iter().all(|request| request["kind"] == "reconcile"),
+                "{requests:?}"
+            );
+            let started = requests.iter().filter(|request| !request["details"]["sent_at"].is_null());
+            assert_eq!(started.count(), 1, "the first one is known to have been started: {requests:?}");
+        }
+        for task in &tasks.waiting {
+            let [request] = &pending(task)[..] else { panic!("it is asked about") };
+            let details = &request["details"];
+            assert_eq!((&request["kind"], &details["sent_at"]), (&json!("reconcile"), &Value::Null));
+            assert!(details["problem"].as_str().unwrap().contains("restored"), "{request}");
+        }
+        for task in &tasks.new {
+            let [request] = &pending(task)[..] else { panic!("no rule allows it now") };
+            let call = &request["tool_calls"][0];
+            assert_eq!((&request["kind"], &call["rule"]), (&json!("approval"), &json!("small")));
+            assert!(call["reason"].as_str().unwrap().contains("restored"), "{request}");
+        }
+        self.humans_decide(process, tasks, &now, executed).await;
+    }
+
+    async fn humans_decide(
+        &self,
+        process: &Process,
+        tasks: &Tasks,
+        now: &BTreeMap<String, Value>,
+        mut executed: BTreeMap<String, usize>,
+    ) {
+        let [retried, answered, rejected, canceled, ..] = &tasks.waiting[..] else { panic!("there are five") };
+        for (task, answer) in [
+            (retried, json!({"action": "retry"})),
+            (answered, json!({"action": "respond", "result": "it was paid"})),
+            (rejected, json!({"action": "reject"})),
+        ] {
+            assert_eq!(process.answer(&now[task], &answer, 30).await["status"], "Completed");
+        }
+        let seen = process.answer(&tasks.held[0], &json!({"action": "approve"}), 30).await;
+        assert_eq!(seen["status"], "Completed", "{seen}");
+        for task in [&now[retried], &tasks.held[0]] {
+            let call = task["pending"][0]["tool_calls"][0]["tool_call_id"].as_str().unwrap();
+            *executed.get_mut(call).unwrap() += 1;
+        }
+        assert_eq!(self.executed(), executed, "the two that a human let run");
+        process.post(&format!("/v1/tasks/{canceled}/cancel"), &json!({}), 0).await;
+        let items = process.get(&format!("/v1/tasks/{canceled}/items")).await;
+        let results: Vec<_> =
+            items["items"].as_array().unwrap().iter().filter(|i| i["type"] == "tool_result").collect();
+        assert_eq!(results[0]["outcome"], "unknown", "{items}");
+    }
+}
+
+impl Tasks {
+    fn all(&self) -> Vec<String> {
+        let held: Vec<_> = self.held.iter().map(id).collect();
+        [&self.done, &held, &self.allowed, &self.approved, &self.waiting, &self.new]
+            .into_iter()
+            .flatten()
+            .cloned()
+            .collect()
+    }
+}
+
+fn id(task: &Value) -> String {
+    task["task_id"].as_str().unwrap_or_else(|| panic!("no task: {task}")).to_owned()
+}
+
+impl Process {
+    async fn ready(&self) -> Option<u16> {
+        let asked = self.http.get(format!("{}/readyz", self.url)).timeout(Duration::from_secs(10)).send().await;
+        tokio::task::yield_now().await;
+        asked.ok().map(|reply| reply.status().as_u16())
+    }
+
+    async fn post(&self, path: &str, body: &Value, wait: u32) -> (u16, Value) {
+        let request = self.http.post(format!("{}{path}", self.url)).bearer_auth(ALICE).json(body);
+        let reply = request.header("prefer", format!("wait={wait}")).send().await.unwrap();
+        (reply.status().as_u16(), reply.json().await.unwrap())
+    }
+
+    async fn get(&self, path: &str) -> Value {
+        let request = self.http.get(format!("{}{path}", self.url)).bearer_auth(ALICE);
+        request.send().await.unwrap().json().await.unwrap()
+    }
+
+    async fn task(&self, input: &str, wait: u32) -> Value {
+        let (status, task) = self.post("/v1/tasks", &json!({"input": input}), wait).await;
+        assert!(status == 201 || status == 202, "{task}");
+        task
+    }
+
+    /// Answers the first request that a task waits for.
+    async fn answer(&self, task: &Value, answer: &Value, wait: u32) -> Value {
+        let request = task["pending"][0]["request_id"].as_str().unwrap_or_else(|| panic!("nothing is asked: {task}"));
+        let (status, task) = self.post(&format!("/resume/{request}"), answer, wait).await;
+        assert!(status == 200 || status == 202, "{task}");
+        task
+    }
+
+    /// The task, once it does not run any more.
+    async fn settled(&self, task: &str) -> Value {
+        loop {
+            let request = self.http.get(format!("{}/v1/tasks/{task}", self.url)).bearer_auth(ALICE);
+            let task: Value = request.header("prefer", "wait=30").send().await.unwrap().json().await.unwrap();
+            if task["status"] != "Running" {
+                return task;
+            }
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What the plain user says.
+fn plain(cluster: &Cluster) -> String {
+    cluster.url("house").replace("postgres@", "plain@")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_base_backup_that_is_restored_after_500_cycles_runs_nothing_again() {
+    let world = World::new().await;
+    let cluster = world.cluster().await;
+    let process = world.serve(&plain(&cluster), &[]).await;
+    let tasks = world.populate(&process, 40).await;
+    let kept = world.path("kept");
+    cluster.backup(&kept, false);
+    world.go_on(&process, &tasks, 500).await;
+    drop(process);
+    cluster.cut();
+    let restored = Cluster::resume(&kept, "", std::process::id());
+    let process = world.serve(&plain(&restored), &["--restored"]).await;
+    world.nothing_runs_again(&process, &tasks).await;
+    // The watchers remove what is in it.
+    let _ = world.folder.keep();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_of_a_sqlite_file_that_is_restored_runs_nothing_again() {
+    let world = World::new().await;
+    let url = |name: &str| format!("sqlite://{}", world.path(name).display());
+    let process = world.serve(&url("house.db"), &[]).await;
+    let tasks = world.populate(&process, 10).await;
+    let mut beside = SqliteConnection::connect(&url("house.db")).await.unwrap();
+    let copy = format!("vacuum into '{}'", world.path("kept.db").display());
+    beside.execute(AssertSqlSafe(copy)).await.unwrap();
+    beside.close().await.unwrap();
+    world.go_on(&process, &tasks, 30).await;
+    drop(process);
+    let process = world.serve(&url("kept.db"), &["--restored"]).await;
+    world.nothing_runs_again(&process, &tasks).await;
+}
+
+/// The replica stays up: the address that it knows leads to the standby from some moment on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_promoted_standby_is_recognized_by_a_replica_that_stays_up_and_runs_nothing_again() {
+    let world = World::new().await;
+    let cluster = world.cluster().await;
+    let door = world.path("door");
+    symlink(world.path("first"), &door).unwrap();
+    let url = format!("postgres://plain@{}/house", door.display().to_string().replace('/', "%2F"));
+    let process = world.serve(&url, &[]).await;
+    let tasks = world.populate(&process, 10).await;
+    cluster.backup(&world.path("second"), true);
+    world.go_on(&process, &tasks, 30).await;
+    cluster.cut();
+    let standby = Cluster::resume(&world.path("second"), "", std::process::id());
+    fs::remove_file(&door).unwrap();
+    symlink(world.path("second"), &door).unwrap();
+    // It answers, and is not to be used yet.
+    while process.ready().await != Some(503) {}
+    let (status, refused) = process.post("/v1/tasks", &json!({"input": "small"}), 0).await;
+    assert_eq!((status, &refused["code"]), (503, &json!("unavailable")), "{refused}");
+    standby.promote();
+    while process.ready().await != Some(200) {}
+    world.nothing_runs_again(&process, &tasks).await;
+    // The watchers remove what is in it.
+    let _ = world.folder.keep();
+}

@@ -1,0 +1,179 @@
+//! A history whose end was lost: what would run now may have run already.
+
+use holdpoint::engine::NewMessage;
+use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::id::{RequestId, TaskId};
+use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::request::{Asked, RequestKind};
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::turn::Progress;
+use serde_json::Value;
+
+use super::stage::{Stage, alice, go, outcomes, rejects, turn, whole};
+use crate::store::house::{House, both};
+use crate::support::postgres::run;
+
+const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
+const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
+const LOOKUP: &[(&str, &str)] = &[("lookup", r#"{"order":1}"#)];
+
+const DOUBT: &str =
+    "update database_identity set doubted_at = (select max(updated_at) from agent_task) returning doubted_at";
+
+/// Everything up to now is in doubt.
+async fn doubt(stage: &Stage) {
+    assert_eq!(stage.house.numbers(DOUBT).await.unwrap().len(), 1);
+}
+
+/// A task whose refund was approved, and not started: no process has room.
+async fn approved(house: House) -> (Stage, TaskId) {
+    let stage = Stage::set(house, LARGE).await;
+    let task = stage.held().await;
+    stage.answer_all(&stage.engine(0), task).await;
+    assert_eq!((stage.status(task).await, stage.tool.ledger().len()), (TaskStatus::Running, 0));
+    (stage, task)
+}
+
+/// The one open question.
+async fn asked(stage: &Stage, task: TaskId) -> (RequestId, Asked) {
+    let progress = Progress::of(&stage.journal(task).await.items);
+    let [open] = &progress.open[..] else { panic!("one is open: {:#?}", progress.open) };
+    (open.asked.request_id, open.asked.clone())
+}
+
+both! {
+    async fn an_approved_call_that_was_not_started_is_asked_about_and_runs_when_a_human_says_so(house) {
+        let (stage, task) = approved(house).await;
+        doubt(&stage).await;
+        stage.run().await;
+        assert_eq!((stage.status(task).await, stage.tool.ledger().len()), (TaskStatus::Paused, 0));
+        let (request, asked) = asked(&stage, task).await;
+        assert_eq!(asked.kind, RequestKind::Reconcile);
+        let details = asked.details.clone().unwrap();
+        assert_eq!((&details["sent_at"], &details["attempt"], &details["replica"]), (&Value::Null, &Value::Null, &Value::Null));
+        assert!(details["problem"].as_str().unwrap().contains("restored"), "{details}");
+        assert_eq!(asked.pending_tool_calls[0].warnings[0].code, "may_already_have_run");
+        stage.engine(0).decide(&alice(), request, whole(Action::Retry, None), None).await.unwrap();
+        stage.run().await;
+        assert_eq!((stage.status(task).await, stage.tool.ledger().len()), (TaskStatus::Completed, 1));
+    }
+
+    async fn a_leave_to_run_it_again_that_was_not_used_is_in_doubt_after_the_next_loss(house) {
+        let (stage, task) = approved(house).await;
+        doubt(&stage).await;
+        stage.run().await;
+        let (first, _) = asked(&stage, task).await;
+        stage.engine(0).decide(&alice(), first, whole(Action::Retry, None), None).await.unwrap();
+        doubt(&stage).await;
+        stage.run().await;
+        let (second, _) = asked(&stage, task).await;
+        assert!(first != second && stage.tool.ledger().is_empty());
+        stage.engine(0).decide(&alice(), second, rejects(Then::Continue), None).await.unwrap();
+        stage.run().await;
+        assert_eq!(outcomes(&stage.journal(task).await), [Outcome::Failed]);
+        assert_eq!((stage.status(task).await, stage.tool.ledger().len()), (TaskStatus::Completed, 0));
+    }
+
+    async fn canceled_it_ends_as_unknown_whether_it_was_asked_about_or_not(house) {
+        let (stage, task) = approved(house).await;
+        doubt(&stage).await;
+        stage.engine(0).cancel(&alice(), task, None).await.unwrap();
+        assert_eq!(outcomes(&stage.journal(task).await), [Outcome::Unknown]);
+        let message = NewMessage { items: go().items, user_context: None, supersede: false };
+        stage.script(|_| Ok(turn(&[])));
+        stage.engine(4).message(&alice(), task, message, None).await.unwrap();
+        stage.finish(task).await;
+        let second = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+        stage.script(|asked| Ok(turn(if asked == 1 { LARGE } else { &[] })));
+        stage.run().await;
+        stage.answer_all(&stage.engine(0), second).await;
+        doubt(&stage).await;
+        stage.run().await;
+        assert_eq!(asked(&stage, second).await.1.kind, RequestKind::Reconcile);
+        let message = NewMessage { items: go().items, user_context: None, supersede: true };
+        stage.engine(0).message(&alice(), second, message, None).await.unwrap();
+        assert_eq!(outcomes(&stage.journal(second).await), [Outcome::Unknown]);
+        assert!(stage.tool.ledger().is_empty());
+    }
+
+    async fn an_open_question_says_that_its_call_may_have_run_and_an_approval_now_lets_it_run(house) {
+        let stage = Stage::set(house, LARGE).await;
+        let task = stage.held().await;
+        let (request, before) = asked(&stage, task).await;
+        doubt(&stage).await;
+        let row = stage.house.store.request(request).await.unwrap().unwrap();
+        assert!(row.doubted && row.asked == before, "nothing of what was asked changes");
+        stage.answer_all(&stage.engine(0), task).await;
+        stage.run().await;
+        assert_eq!((stage.status(task).await, stage.tool.ledger().len()), (TaskStatus::Completed, 1));
+    }
+
+    async fn a_rejected_one_is_not_said_not_to_have_run(house) {
+        let stage = Stage::set(house, LARGE).await;
+        let task = stage.held().await;
+        let (request, _) = asked(&stage, task).await;
+        doubt(&stage).await;
+        stage.engine(0).decide(&alice(), request, rejects(Then::Continue), None).await.unwrap();
+        let items = stage.journal(task).await.items;
+        let result = items.iter().find_map(|item| if let Fact::ToolResult(result) = &item.fact { Some(result) } else { None });
+        let result = result.unwrap();
+        assert_eq!(result.outcome, Outcome::Rejected);
+        assert!(result.content.contains("not known") && !result.content.contains("was not run"), "{}", result.content);
+    }
+
+    async fn until_the_next_message_no_rule_allows_what_the_lost_history_may_have_done(house) {
+        let stage = Stage::set(house, &[]).await;
+        stage.script(|asked| Ok(turn(match asked { 1 => LOOKUP, 2 | 3 => SMALL, _ => &[] })));
+        let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+        doubt(&stage).await;
+        stage.run().await;
+        assert_eq!((stage.executions(task, "/lookup"), stage.executions(task, "/refund")), (1, 0));
+        let (_, held) = asked(&stage, task).await;
+        assert_eq!((held.kind, held.terms.clone()), (RequestKind::Approval, holdpoint::task::verdict::Terms::default()));
+        let call = &held.pending_tool_calls[0];
+        assert!(call.reason.as_ref().unwrap().contains("restored"), "{:?}", call.reason);
+        assert!(call.warnings.is_empty(), "this very call has not run");
+        let message = NewMessage { items: go().items, user_context: None, supersede: true };
+        stage.engine(0).message(&alice(), task, message, None).await.unwrap();
+        stage.run().await;
+        assert_eq!((stage.status(task).await, stage.executions(task, "/refund")), (TaskStatus::Completed, 1));
+    }
+
+    async fn what_may_be_repeated_is_repeated(house) {
+        let stage = Stage::set(house, LOOKUP).await;
+        let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+        doubt(&stage).await;
+        stage.run().await;
+        assert_eq!((stage.status(task).await, stage.executions(task, "/lookup")), (TaskStatus::Completed, 1));
+    }
+}
+
+/// The journal that a process has in hand is older than the loss: another one may have gone on with the task meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_was_thinking_meanwhile_starts_nothing_on_what_it_knew() {
+    let stage = Stage::set(House::postgres().await, SMALL).await;
+    let url = stage.house.settings.url.clone();
+    stage.script(move |asked| {
+        if asked > 1 {
+            return Ok(turn(&[]));
+        }
+        let lose = "update database_identity set identity = 'another';
+            select pg_terminate_backend(pid) from pg_stat_activity
+             where datname = current_database() and application_name = 'holdpoint'";
+        let url = url.clone();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(run(&url, lose.to_owned()));
+        });
+        thread.join().unwrap();
+        Ok(turn(SMALL))
+    });
+    let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+    stage.run().await;
+    // The idle connections are gone, too.
+    while !stage.house.store.ready().await {}
+    stage.later();
+    stage.run().await;
+    assert!(stage.house.store.doubted_at().is_some());
+    assert_eq!((stage.status(task).await, stage.tool.ledger().len()), (TaskStatus::Paused, 0));
+}

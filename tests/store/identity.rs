@@ -1,0 +1,129 @@
+//! Which database this is: kept at the first start, compared on every new connection, and what follows when it differs.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::sync::Arc;
+
+use holdpoint::store::{OpenError, Settings, Store};
+use holdpoint::task::time::Time;
+use holdpoint::world::SystemClock;
+
+use super::house::{House, both, finance};
+use crate::support::postgres::{Cluster, run};
+
+/// The same database, opened by another process.
+async fn again(house: &House, restored: bool) -> Store {
+    let settings = Settings { restored, ..house.settings.clone() };
+    Store::open(&settings, house.clock.clone()).await.unwrap()
+}
+
+both! {
+    async fn a_database_that_is_opened_again_is_not_in_doubt(house) {
+        let (task, question) = house.paused(finance(1)).await;
+        house.store.close().await;
+        let store = again(&house, false).await;
+        assert_eq!(store.journal(task).await.unwrap().unwrap().doubted_at, None);
+        assert!(!store.request(question.request_id).await.unwrap().unwrap().doubted);
+        assert_eq!(store.doubted_at(), None);
+    }
+
+    async fn a_restored_one_is_in_doubt_up_to_now_and_what_comes_later_is_not(house) {
+        let (task, question) = house.paused(finance(1)).await;
+        house.store.close().await;
+        let store = again(&house, true).await;
+        let journal = store.journal(task).await.unwrap().unwrap();
+        let doubted_at = journal.doubted_at.unwrap();
+        assert!(journal.items.iter().all(|item| item.at <= doubted_at));
+        assert_eq!(store.doubted_at(), Some(doubted_at));
+        let row = store.request(question.request_id).await.unwrap().unwrap();
+        assert!(row.doubted);
+        assert_eq!(store.pending(task, task).await.unwrap(), [row]);
+        let house = House { store, ..house };
+        let (later, question) = house.paused(finance(1)).await;
+        assert!(!house.store.request(question.request_id).await.unwrap().unwrap().doubted);
+        let journal = house.store.journal(later).await.unwrap().unwrap();
+        assert!(journal.items.iter().all(|item| item.at > doubted_at), "a new one is known whole");
+        house.store.close().await;
+        assert_eq!(again(&house, false).await.doubted_at(), Some(doubted_at), "once said, it stays");
+    }
+
+    async fn a_clock_that_is_behind_leaves_nothing_out(house) {
+        let task = house.task().await;
+        let ahead = house.number("select max(updated_at) + 3600000000 from agent_task").await;
+        house.numbers(&format!("update agent_task set updated_at = {ahead} returning updated_at")).await.unwrap();
+        house.store.close().await;
+        let store = again(&house, true).await;
+        assert_eq!(store.journal(task).await.unwrap().unwrap().doubted_at, Some(Time(ahead)));
+    }
+}
+
+const OTHER: &str = "update database_identity set identity = '17/00000009/1' where identity is not null returning id";
+
+#[tokio::test]
+async fn another_server_is_recognized_at_the_start() {
+    let house = House::postgres().await;
+    let task = house.task().await;
+    house.store.close().await;
+    assert_eq!(house.number(OTHER).await, 1, "it was kept at the first start");
+    let store = again(&house, false).await;
+    let journal = store.journal(task).await.unwrap().unwrap();
+    assert!(journal.doubted_at.is_some_and(|at| journal.items.iter().all(|item| item.at <= at)));
+    store.close().await;
+    assert_eq!(again(&house, false).await.doubted_at(), journal.doubted_at, "from now on this is the server");
+}
+
+#[tokio::test]
+async fn another_server_is_recognized_on_the_next_connection() {
+    let house = House::postgres().await;
+    let task = house.task().await;
+    assert_eq!(house.number(OTHER).await, 1);
+    let ended = "select count(pg_terminate_backend(pid)) from pg_stat_activity
+        where datname = current_database() and application_name = 'holdpoint'";
+    assert!(house.number(ended).await > 0);
+    let journal = loop {
+        // The first ones find that their connection is gone.
+        if let Ok(journal) = house.store.journal(task).await {
+            break journal.unwrap();
+        }
+    };
+    assert!(journal.doubted_at.is_some());
+    assert_eq!(house.store.doubted_at(), journal.doubted_at);
+}
+
+#[tokio::test]
+async fn of_many_that_find_another_server_at_once_one_says_when() {
+    let house = House::postgres().await;
+    let task = house.task().await;
+    house.store.close().await;
+    assert_eq!(house.number(OTHER).await, 1);
+    let stores = futures_util::future::join_all((0..8).map(|_| again(&house, false))).await;
+    let mut moments = Vec::new();
+    for store in stores {
+        moments.push(store.journal(task).await.unwrap().unwrap().doubted_at.unwrap());
+    }
+    moments.dedup();
+    assert_eq!(moments.len(), 1);
+}
+
+/// What is hosted does not always tell. Then a server that tells is another one than one that does not.
+#[tokio::test]
+async fn a_plain_user_may_ask_and_a_server_that_does_not_tell_is_used_all_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let cluster = Cluster::start(&folder.path().join("pg"), "", std::process::id());
+    run(&cluster.url("postgres"), "create role plain login".to_owned()).await;
+    run(&cluster.url("postgres"), "create database house owner plain".to_owned()).await;
+    let url = cluster.url("house");
+    let settings = Settings { url: url.replace("postgres@", "plain@"), ..Settings::default() };
+    let open = async || -> Result<Store, OpenError> { Store::open(&settings, Arc::new(SystemClock)).await };
+    let store = open().await.unwrap();
+    assert!(store.ready().await && store.doubted_at().is_none());
+    store.close().await;
+    run(&url, "revoke execute on function pg_control_system() from public".to_owned()).await;
+    let untold = open().await.unwrap().doubted_at();
+    assert!(untold.is_some(), "it told before");
+    assert_eq!(open().await.unwrap().doubted_at(), untold);
+    run(&url, "grant execute on function pg_control_system() to public".to_owned()).await;
+    assert!(open().await.unwrap().doubted_at() > untold);
+    // The watcher removes what is in it.
+    let _ = folder.keep();
+}
