@@ -94,7 +94,11 @@ impl Standing {
     #[must_use]
     pub fn canceled(&self) -> (CallId, Outcome, String) {
         let (outcome, text) = match &self.phase {
-            Phase::Refused(outcome @ (Outcome::Rejected | Outcome::Responded), text) => (*outcome, text.as_str()),
+            // What a human said of it, and that nobody did, is what became of it.
+            Phase::Refused(
+                outcome @ (Outcome::Rejected | Outcome::Responded | Outcome::Failed | Outcome::Unknown),
+                text,
+            ) => (*outcome, text.as_str()),
             Phase::New
             | Phase::Allowed
             | Phase::Held(_)
