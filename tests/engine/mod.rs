@@ -2,8 +2,13 @@
 
 mod attacks;
 mod cost;
+mod deadlines;
 mod laws;
 mod lives;
+mod orphans;
+mod overlap;
+mod pair;
 mod questions;
+mod races;
 mod stage;
 mod takeover;

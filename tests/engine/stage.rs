@@ -93,6 +93,11 @@ impl Stage {
 
     /// A process. With room for nothing it queues what it accepts.
     pub fn engine(&self, max_running: usize) -> Arc<Engine> {
+        Engine::new(self.parts(max_running))
+    }
+
+    /// What such a process is made of.
+    pub fn parts(&self, max_running: usize) -> Parts {
         let yaml = self.yaml.replace("{model}", "http://127.0.0.1:9/v1").replace("{tool}", &self.tool.url);
         let variables = [("MODEL_KEY", "sk-model-key-0123456789"), ("TOOL_SECRET", "tool-secret-0123456789")];
         let source = Source::File("holdpoint.yaml".into(), yaml);
@@ -105,7 +110,7 @@ impl Stage {
         let policy = Policy::new(&config.rules(), &specs, &mut mistakes);
         let agents: Agents = config.agents();
         let model: Arc<dyn ModelClient> = self.model.clone();
-        Engine::new(Parts {
+        Parts {
             store: self.house.store.clone(),
             agents: Arc::new(agents),
             policy: Arc::new(policy),
@@ -114,7 +119,7 @@ impl Stage {
             clock: self.house.clock.clone(),
             ids: Arc::new(RandomIds),
             settings: Settings { max_running, ..Settings::default() },
-        })
+        }
     }
 
     /// Every lease and every attempt is over by now.

@@ -4,7 +4,7 @@ mod claim;
 mod commit;
 mod contention;
 pub(crate) mod house;
-mod loss;
+pub(crate) mod loss;
 mod open;
 mod reads;
 mod requests;
