@@ -84,17 +84,23 @@ impl Engine {
         }
         let wake_in = self.attempts_over_in(live, agent);
         if wake_in.is_none() && live.progress.status == Some(TaskStatus::Running) {
+            self.reopen(live).await?;
             live.push(Fact::TaskStatus { status: TaskStatus::Paused, error: None, output: None });
         }
         self.save(live, LeaseChange::Park { wake_in }).await?;
         Ok(false)
     }
 
-    pub(super) async fn finish(&self, live: &mut Live, ending: Ending) -> Result<bool, Stop> {
+    /// What was over is open again before it can pause or end in another way: the database takes no other change of it.
+    async fn reopen(&self, live: &mut Live) -> Result<(), Stop> {
         if live.row.status.is_terminal() && live.unsaved() {
-            // What was over is open again before it can end in another way.
             self.save(live, self.take()).await?;
         }
+        Ok(())
+    }
+
+    pub(super) async fn finish(&self, live: &mut Live, ending: Ending) -> Result<bool, Stop> {
+        self.reopen(live).await?;
         let (status, error, output) = match ending {
             Ending::Completed(text) => (TaskStatus::Completed, None, Some(text)),
             Ending::Failed(failure) => {

@@ -1,12 +1,12 @@
 //! What the model is shown: the journal as a conversation. Every call of a turn has exactly one result, in the model's
 //! order, before the next question.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
 use super::id::CallId;
-use super::item::{Fact, Item, Outcome, Part, ToolResult, Turn};
+use super::item::{Fact, Item, Outcome, Part, ToolCall, ToolResult, Turn};
 use super::text::cut;
 
 /// One message of the conversation.
@@ -47,40 +47,19 @@ const SHOWN: usize = 64 * 1024;
 /// The conversation of a journal. A call that has no result yet (which `next_step` never lets a model see) says so.
 #[must_use]
 pub fn conversation(items: &[Item]) -> Vec<Message> {
-    let mut results: BTreeMap<CallId, &ToolResult> = BTreeMap::new();
-    for item in items {
-        match &item.fact {
-            Fact::ToolResult(result) => {
-                results.insert(result.tool_call_id, result);
-            }
-            // A late result takes the place of "unknown": that is all the model had been told.
-            Fact::LateResult(late) => {
-                if results.get(&late.tool_call_id).is_some_and(|known| known.outcome == Outcome::Unknown) {
-                    results.insert(late.tool_call_id, late);
-                }
-            }
-            Fact::TaskStatus { .. }
-            | Fact::UserMessage { .. }
-            | Fact::AssistantMessage(_)
-            | Fact::Judged { .. }
-            | Fact::InterventionRequested(_)
-            | Fact::Decision { .. }
-            | Fact::RequestClosed { .. }
-            | Fact::ToolStarted { .. }
-            | Fact::SubAgentStarted { .. } => {}
-        }
-    }
+    let results = results(items);
     let mut messages = Vec::new();
     for item in items {
         if let Fact::UserMessage { items, user_context, .. } = &item.fact {
             messages.push(Message::User { context: user_context.clone(), parts: items.clone() });
         }
         if let Fact::AssistantMessage(turn) = &item.fact {
-            messages.push(assistant(turn));
-            messages.extend(turn.tool_calls.iter().map(|call| {
+            let ids = provider_ids(turn);
+            messages.push(assistant(turn, &ids));
+            messages.extend(turn.tool_calls.iter().zip(ids).map(|(call, provider_id)| {
                 let result = results.get(&call.tool_call_id);
                 Message::Result {
-                    provider_id: call.provider_id.clone(),
+                    provider_id,
                     name: call.name.clone(),
                     content: result.map_or_else(|| "There is no result.".to_owned(), |result| shown(&result.content)),
                     succeeded: result
@@ -92,14 +71,56 @@ pub fn conversation(items: &[Item]) -> Vec<Message> {
     messages
 }
 
-fn assistant(turn: &Turn) -> Message {
+/// What the model is told of each call. A late result takes the place of "unknown", whichever was written first: a call
+/// may get its `unknown` when the task is canceled long after an earlier attempt answered.
+fn results(items: &[Item]) -> BTreeMap<CallId, &ToolResult> {
+    let mut results: BTreeMap<CallId, &ToolResult> = BTreeMap::new();
+    let mut late = Vec::new();
+    for item in items {
+        match &item.fact {
+            Fact::ToolResult(result) => {
+                results.insert(result.tool_call_id, result);
+            }
+            Fact::LateResult(result) => late.push(result),
+            Fact::TaskStatus { .. }
+            | Fact::UserMessage { .. }
+            | Fact::AssistantMessage(_)
+            | Fact::Judged { .. }
+            | Fact::InterventionRequested(_)
+            | Fact::Decision { .. }
+            | Fact::RequestClosed { .. }
+            | Fact::ToolStarted { .. }
+            | Fact::SubAgentStarted { .. } => {}
+        }
+    }
+    for late in late {
+        if results.get(&late.tool_call_id).is_some_and(|known| known.outcome == Outcome::Unknown) {
+            results.insert(late.tool_call_id, late);
+        }
+    }
+    results
+}
+
+/// The ids the provider knows a turn's calls by. Ours are unique and stand in where one is empty or repeated, also in a
+/// journal that somebody else wrote.
+fn provider_ids(turn: &Turn) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    let id = |call: &ToolCall| {
+        let usable = !call.provider_id.is_empty() && seen.insert(call.provider_id.clone());
+        if usable { call.provider_id.clone() } else { call.tool_call_id.to_string() }
+    };
+    turn.tool_calls.iter().map(id).collect()
+}
+
+fn assistant(turn: &Turn, ids: &[String]) -> Message {
     Message::Assistant {
         raw: turn.raw.clone(),
         text: turn.text.clone(),
         calls: turn
             .tool_calls
             .iter()
-            .map(|call| (call.provider_id.clone(), call.name.clone(), call.arguments_text.clone()))
+            .zip(ids)
+            .map(|(call, id)| (id.clone(), call.name.clone(), call.arguments_text.clone()))
             .collect(),
     }
 }

@@ -99,9 +99,11 @@ impl Standing {
     #[must_use]
     pub fn canceled(&self) -> (CallId, Outcome, String) {
         let (outcome, text) = match &self.phase {
-            Phase::Refused(outcome @ (Outcome::Rejected | Outcome::Responded | Outcome::Unknown), text) => {
-                (*outcome, text.clone())
-            }
+            // What a human said of it, and that nobody did, is what became of it.
+            Phase::Refused(
+                outcome @ (Outcome::Rejected | Outcome::Responded | Outcome::Failed | Outcome::Unknown),
+                text,
+            ) => (*outcome, text.clone()),
             Phase::New
             | Phase::Allowed
             | Phase::Held(_)

@@ -2,10 +2,15 @@
 
 mod attacks;
 mod cost;
+mod deadlines;
 mod laws;
 mod lives;
+mod orphans;
+mod overlap;
+mod pair;
 mod questions;
 mod queue;
+mod races;
 mod restored;
 mod stage;
 mod suspects;

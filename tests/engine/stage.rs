@@ -107,6 +107,11 @@ impl Stage {
 
     /// A process. With room for nothing it queues what it accepts.
     pub fn engine(&self, max_running: usize) -> Arc<Engine> {
+        Engine::new(self.parts(max_running))
+    }
+
+    /// What such a process is made of.
+    pub fn parts(&self, max_running: usize) -> Parts {
         let yaml = self.yaml.replace("{model}", "http://127.0.0.1:9/v1").replace("{tool}", &self.tool.url);
         let source = Source::File("holdpoint.yaml".into(), yaml);
         let environment = Environment::of(&self.variables, &[]);
@@ -122,7 +127,7 @@ impl Stage {
             tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(kept)).unwrap();
         }
         let model = |name: &String| -> Arc<dyn ModelClient> { Arc::new(Named(name.clone(), self.model.clone())) };
-        Engine::new(Parts {
+        Parts {
             store: self.house.store.clone(),
             agents: Arc::new(agents),
             policy: Arc::new(policy),
@@ -131,7 +136,7 @@ impl Stage {
             clock: self.house.clock.clone(),
             ids: Arc::new(RandomIds),
             settings: Settings { max_running, ..Settings::default() },
-        })
+        }
     }
 
     /// Every lease and every attempt is over by now.

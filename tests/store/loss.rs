@@ -13,16 +13,17 @@ use super::house::{House, change, fresh, new_task, said};
 use crate::support::postgres::run;
 
 /// A way to the server that swallows the answers to the next few commits and then cuts the line.
-struct Lossy {
-    url: String,
-    swallow: Arc<AtomicUsize>,
+pub(crate) struct Lossy {
+    pub(crate) url: String,
+    pub(crate) swallow: Arc<AtomicUsize>,
     listener: tokio::task::JoinHandle<()>,
 }
 
 /// What only the committer's statement holds.
 const MARK: &[u8] = b"the text that marks the commit";
 
-async fn lossy(house: &House) -> Lossy {
+/// A way on which commits that hold `mark` may be lost.
+pub(crate) async fn lossy(house: &House, mark: &'static [u8]) -> Lossy {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let (socket, name) = {
@@ -45,7 +46,7 @@ async fn lossy(house: &House) -> Lossy {
                 tokio::spawn(async move {
                     let mut bytes = vec![0; 1 << 16];
                     while let Ok(read @ 1..) = from_client.read(&mut bytes).await {
-                        let commit = bytes[..read].windows(MARK.len()).any(|window| window == MARK);
+                        let commit = bytes[..read].windows(mark.len()).any(|window| window == mark);
                         let some = |left: usize| left.checked_sub(1);
                         if commit && counter.fetch_update(Ordering::SeqCst, Ordering::SeqCst, some).is_ok() {
                             marked.store(1, Ordering::SeqCst);
@@ -71,7 +72,7 @@ async fn lossy(house: &House) -> Lossy {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_whose_answer_was_lost_is_found_by_its_own_id_and_not_written_twice() {
     let house = House::postgres().await;
-    let way = lossy(&house).await;
+    let way = lossy(&house, MARK).await;
     let settings = Settings { url: way.url.clone(), ..Settings::default() };
     let store = Store::open(&settings, Arc::new(SystemClock)).await.unwrap();
     for lost in 1..4 {
@@ -119,7 +120,7 @@ async fn killed_backends_cost_no_commit() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_connection_nothing_was_sent() {
     let house = House::postgres().await;
-    let way = lossy(&house).await;
+    let way = lossy(&house, MARK).await;
     let timeout = std::time::Duration::from_millis(300);
     let settings = Settings { url: way.url.clone(), acquire_timeout: timeout, ..Settings::default() };
     let store = Store::open(&settings, Arc::new(SystemClock)).await.unwrap();

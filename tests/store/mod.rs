@@ -6,7 +6,7 @@ mod contention;
 pub(crate) mod house;
 mod identity;
 mod keys;
-mod loss;
+pub(crate) mod loss;
 mod open;
 mod reads;
 mod requests;

@@ -15,6 +15,8 @@ pub struct Execution {
     pub uri: String,
     pub headers: HeaderMap,
     pub body: String,
+    /// When it arrived.
+    pub at: std::time::Instant,
 }
 
 impl Execution {
@@ -82,10 +84,11 @@ async fn execute(
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
+    let at = std::time::Instant::now();
     let body = String::from_utf8_lossy(&body).into_owned();
     let count = {
         let mut ledger = inner.ledger.lock().unwrap();
-        ledger.push(Execution { method, uri: uri.to_string(), headers, body });
+        ledger.push(Execution { method, uri: uri.to_string(), headers, body, at });
         ledger.len()
     };
     inner.seen.send_replace(count);

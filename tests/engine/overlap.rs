@@ -1,0 +1,314 @@
+//! Somebody else commits between any two lines of a driver: nothing is lost and nothing happens twice. And answers of
+//! the database that are lost, processes that break off, and what is gone from the configuration while a call is out.
+
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use holdpoint::engine::{Engine, Parts, Refusal};
+use holdpoint::store::{CommitError, Settings, Store};
+use holdpoint::task::change::{Counters, Guard, Journal, LeaseChange, TaskChange};
+use holdpoint::task::failure::FailureCode;
+use holdpoint::task::id::{CallId, TaskId};
+use holdpoint::task::item::{Fact, Outcome, ToolResult};
+use holdpoint::task::request::RequestKind;
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::time::Time;
+use holdpoint::world::{Clock, SystemClock};
+
+use super::laws::{check, every_call_has_one_result};
+use super::pair::place;
+use super::stage::{Stage, alice, go, outcomes};
+use crate::store::house::{House, both, change, fresh};
+use crate::store::loss::lossy;
+
+const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
+const MIXED: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#), ("lookup", r#"{"order":1}"#)];
+
+#[expect(clippy::disallowed_methods, reason = "a driver of a process that ends with the test")]
+fn spawn(driver: impl Future<Output = ()> + Send + 'static) -> tokio::task::JoinHandle<()> {
+    tokio::spawn(driver)
+}
+
+/// What somebody else does while a driver stands still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meanwhile {
+    /// The user cancels.
+    Cancel,
+    /// Another replica takes the task over and does all it can.
+    Takeover,
+    /// Something is appended that concerns nobody here.
+    Append,
+}
+
+impl Meanwhile {
+    async fn happens(self, stage: &Stage, task: TaskId) {
+        match self {
+            Self::Cancel => match stage.engine(0).cancel(&alice(), task, None).await {
+                Ok(_) | Err(Refusal::Conflict { .. }) => {}
+                Err(refusal) => panic!("{refusal}"),
+            },
+            Self::Takeover => {
+                stage.later();
+                stage.run().await;
+            }
+            Self::Append => appended(stage, task).await,
+        }
+    }
+}
+
+/// A late result of a call that nobody here knows, by whoever is still at it.
+async fn appended(stage: &Stage, task: TaskId) {
+    loop {
+        let row = stage.journal(task).await.row;
+        let (tool_call_id, name) = (CallId(fresh()), "lookup".to_owned());
+        let late =
+            ToolResult { tool_call_id, name, outcome: Outcome::Succeeded, content: String::new(), http_status: None };
+        let written = TaskChange {
+            task_id: task,
+            guard: Guard::Version(row.version),
+            facts: vec![Fact::LateResult(late)],
+            last_seq: row.last_seq,
+            counters: Counters::default(),
+            lease: LeaseChange::Keep,
+            agent_version: None,
+        };
+        match stage.house.store.commit(change(task, vec![written])).await {
+            Ok(_) => return,
+            Err(error) => assert_eq!(error, CommitError::Stale),
+        }
+    }
+}
+
+/// A life whose driver stands still after `polls` polls, while something else happens, and then goes on. Whether it was
+/// over before.
+async fn lived(stage: &Stage, meanwhile: Meanwhile, polls: usize) -> (TaskId, bool) {
+    let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+    let engine = stage.engine(1);
+    let mut left = polls;
+    let mut over = true;
+    for driver in engine.claim().await.unwrap() {
+        let mut driver = pin!(driver);
+        let stands = poll_fn(|context| {
+            if left == 0 {
+                return Poll::Ready(true);
+            }
+            left -= 1;
+            driver.as_mut().poll(context).map(|()| false)
+        });
+        if stands.await {
+            over = false;
+            meanwhile.happens(stage, task).await;
+            driver.await;
+        }
+    }
+    stage.finish(task).await;
+    (task, over)
+}
+
+fn starts(journal: &Journal, name: &str) -> usize {
+    let of = |fact: &Fact| matches!(fact, Fact::ToolStarted { name: known, .. } if known == name);
+    journal.items.iter().filter(|item| of(&item.fact)).count()
+}
+
+async fn interrupted_everywhere(house: House, meanwhile: Meanwhile) {
+    let stage = Stage::set(house, MIXED).await;
+    let (mut polls, mut whole) = (0, 0);
+    while whole < 2 {
+        let (task, over) = lived(&stage, meanwhile, polls).await;
+        polls += 1;
+        whole += usize::from(over);
+        let journal = stage.journal(task).await;
+        let said = || format!("{meanwhile:?} after {polls} polls: {:#?}", journal.items);
+        check(&journal.items);
+        every_call_has_one_result(&journal.items);
+        assert_eq!((journal.row.busy, journal.row.open_requests), (0, 0), "{}", said());
+        let (paid, read) = (stage.executions(task, "/refund"), stage.executions(task, "/lookup"));
+        // What the world did, the journal knows of; what it does not know of did not happen.
+        assert!(
+            paid <= 1 && read <= 3 && paid <= starts(&journal, "refund") && read <= starts(&journal, "lookup"),
+            "{}",
+            said()
+        );
+        match meanwhile {
+            Meanwhile::Append => {
+                assert_eq!(outcomes(&journal), [Outcome::Succeeded; 2], "{}", said());
+                assert_eq!((journal.row.status, paid, read), (TaskStatus::Completed, 1, 1), "{}", said());
+                let late = journal.items.iter().filter(|item| matches!(item.fact, Fact::LateResult(_))).count();
+                assert_eq!(late, usize::from(!over), "{}", said());
+            }
+            Meanwhile::Takeover => assert_eq!(journal.row.status, TaskStatus::Completed, "{}", said()),
+            Meanwhile::Cancel => {
+                assert!([TaskStatus::Canceled, TaskStatus::Completed].contains(&journal.row.status), "{}", said());
+                let known = place(&journal, |fact| {
+                    matches!(fact, Fact::ToolResult(result) | Fact::LateResult(result)
+                        if result.name == "refund" && result.outcome == Outcome::Succeeded)
+                });
+                assert_eq!(known.is_some(), paid == 1, "its answer is kept, now or late: {}", said());
+            }
+        }
+    }
+    assert!(polls > 8, "only {polls} await points");
+}
+
+/// A clock that breaks whoever asks how late it is, once.
+struct Breaking(AtomicI64);
+
+#[async_trait::async_trait]
+impl Clock for Breaking {
+    fn now(&self) -> Time {
+        SystemClock.now()
+    }
+
+    fn uptime(&self) -> Duration {
+        assert!(self.0.fetch_sub(1, Ordering::SeqCst) != 0, "something broke");
+        Duration::ZERO
+    }
+
+    async fn sleep(&self, _: Duration) {}
+}
+
+both! {
+    async fn a_cancel_between_any_two_lines_of_a_driver(house) {
+        interrupted_everywhere(house, Meanwhile::Cancel).await;
+    }
+
+    async fn a_takeover_between_any_two_lines_of_a_driver(house) {
+        interrupted_everywhere(house, Meanwhile::Takeover).await;
+    }
+
+    async fn an_unrelated_append_between_any_two_lines_of_a_driver(house) {
+        interrupted_everywhere(house, Meanwhile::Append).await;
+    }
+
+    async fn a_panic_anywhere_around_a_call_loses_neither_the_task_nor_the_call(house) {
+        let stage = Stage::set(house, MIXED).await;
+        let (mut broken, mut at) = (0, 0);
+        loop {
+            let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+            let clock = Arc::new(Breaking(AtomicI64::new(-1)));
+            let engine = Engine::new(Parts { clock: clock.clone(), ..stage.parts(1) });
+            let drivers = engine.claim().await.unwrap();
+            clock.0.store(at, Ordering::SeqCst);
+            let mut panicked = false;
+            for driver in drivers {
+                panicked |= spawn(driver).await.is_err();
+            }
+            drop(engine);
+            stage.finish(task).await;
+            let journal = stage.journal(task).await;
+            check(&journal.items);
+            every_call_has_one_result(&journal.items);
+            assert_eq!(journal.row.status, TaskStatus::Completed);
+            assert!(stage.executions(task, "/refund") <= 1 && stage.executions(task, "/lookup") <= 3);
+            if !panicked {
+                break;
+            }
+            (broken, at) = (broken + 1, at + 1);
+        }
+        assert!(broken > 6, "only {broken} places");
+    }
+
+    async fn an_agent_that_is_gone_while_a_call_is_out(house) {
+        let mut stage = Stage::set(house, SMALL).await;
+        let whole_yaml = stage.yaml();
+        let task = lost_call(&stage).await;
+        stage.configure(|yaml| yaml.replace("  billing:", "  other:"));
+        stage.later();
+        stage.run().await;
+        let journal = stage.journal(task).await;
+        assert_eq!(journal.row.error.as_ref().map(|error| error.code), Some(FailureCode::Configuration));
+        assert_eq!(outcomes(&journal), [], "nobody knows what became of it");
+        stage.configure(|_| whole_yaml.clone());
+        asked_about_first(&stage, task).await;
+    }
+
+    async fn a_model_that_is_gone_while_a_call_is_out(house) {
+        let stage = Stage::set(house, SMALL).await;
+        let task = lost_call(&stage).await;
+        let without = Engine::new(Parts { models: BTreeMap::new(), ..stage.parts(4) });
+        stage.later();
+        for driver in without.claim().await.unwrap() {
+            driver.await;
+        }
+        let [(_, RequestKind::Reconcile)] = stage.open(task).await[..] else { panic!("it is asked about") };
+        stage.answer_all(&without, task).await;
+        while stage.status(task).await == TaskStatus::Running {
+            tokio::task::yield_now().await;
+        }
+        let row = stage.journal(task).await.row;
+        assert_eq!(row.error.map(|error| error.code), Some(FailureCode::Configuration));
+        stage.engine(0).retry(&alice(), task, None).await.unwrap();
+        stage.finish(task).await;
+        let journal = stage.journal(task).await;
+        assert_eq!((journal.row.status, outcomes(&journal)), (TaskStatus::Completed, vec![Outcome::Responded]));
+        assert_eq!(stage.executions(task, "/refund"), 1);
+    }
+}
+
+/// A task whose process was gone while its refund was out.
+async fn lost_call(stage: &Stage) -> TaskId {
+    let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+    stage.tool.close();
+    let drivers: Vec<_> = stage.engine(1).claim().await.unwrap().into_iter().map(spawn).collect();
+    stage.tool.reached(1).await;
+    for driver in drivers {
+        driver.abort();
+        assert!(driver.await.unwrap_err().is_cancelled());
+    }
+    stage.tool.open();
+    task
+}
+
+/// A retry of a failed task asks about the refund it had started, and does not repeat it.
+async fn asked_about_first(stage: &Stage, task: TaskId) {
+    stage.engine(0).retry(&alice(), task, None).await.unwrap();
+    stage.later();
+    stage.run().await;
+    let [(_, RequestKind::Reconcile)] = stage.open(task).await[..] else { panic!("it is asked about") };
+    stage.finish(task).await;
+    let journal = stage.journal(task).await;
+    assert_eq!((journal.row.status, outcomes(&journal)), (TaskStatus::Completed, vec![Outcome::Responded]));
+    assert_eq!(stage.executions(task, "/refund"), 1);
+}
+
+/// The database has done it and nobody hears of it, once and several times, for each commit of a life.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_whose_answer_is_lost_while_a_task_is_driven() {
+    const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
+    const MARKS: &[&str] =
+        &["assistant_message", "intervention_requested", "\"decision\"", "tool_started", "tool_result", "Completed"];
+    let stage = Stage::set(House::postgres().await, LARGE).await;
+    for mark in MARKS {
+        let way = lossy(&stage.house, mark.as_bytes()).await;
+        let settings = Settings { url: way.url.clone(), ..Settings::default() };
+        let store = Store::open(&settings, stage.house.clock.clone()).await.unwrap();
+        let engine = Engine::new(Parts { store: store.clone(), ..stage.parts(16) });
+        for lost in [1, 3] {
+            way.swallow.store(lost, Ordering::SeqCst);
+            let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
+            for end in [TaskStatus::Paused, TaskStatus::Completed] {
+                let mut news = store.watch(task);
+                while stage.status(task).await == TaskStatus::Running {
+                    tokio::time::timeout(Duration::from_secs(60), news.changed()).await.expect("it goes on").unwrap();
+                }
+                let journal = stage.journal(task).await;
+                assert_eq!(journal.row.status, end, "{mark} {lost}: {:#?}", journal.items);
+                if end == TaskStatus::Paused {
+                    stage.answer_all(&engine, task).await;
+                }
+            }
+            assert!(way.swallow.swap(0, Ordering::SeqCst) < lost, "{mark} was lost");
+            let journal = stage.journal(task).await;
+            check(&journal.items);
+            assert_eq!(outcomes(&journal), [Outcome::Succeeded]);
+            assert_eq!((stage.executions(task, "/refund"), starts(&journal, "refund")), (1, 1));
+            let asked = journal.items.iter().filter(|item| matches!(item.fact, Fact::InterventionRequested(_))).count();
+            assert_eq!(asked, 1, "nobody is asked what became of it");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Two replicas of one service. On `SQLite` one process serves a file, so both names mean the same one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdpoint::engine::{Engine, Parts};
+use holdpoint::people::Caller;
+use holdpoint::store::Store;
+use holdpoint::task::change::Journal;
+use holdpoint::task::decision::Action;
+use holdpoint::task::id::{RequestId, TaskId};
+use holdpoint::task::item::{CloseReason, Fact};
+use holdpoint::task::status::TaskStatus;
+
+use super::laws::{check, every_call_has_one_result};
+use super::stage::{Stage, alice, go, person};
+
+/// Room for everything that a test sets in motion: nothing is queued for a worker.
+const ROOM: usize = 256;
+
+/// Two replicas that drive what they accept.
+pub struct Pair {
+    pub stage: Stage,
+    pub here: Arc<Engine>,
+    pub there: Arc<Engine>,
+    /// The store of the second one.
+    pub other: Store,
+}
+
+impl Pair {
+    pub async fn of(stage: Stage) -> Self {
+        let here = stage.engine(ROOM);
+        if !stage.house.is_postgres() {
+            let other = stage.house.store.clone();
+            return Self { there: Arc::clone(&here), other, here, stage };
+        }
+        let other = Store::open(&stage.house.settings, stage.house.clock.clone()).await.unwrap();
+        let there = Engine::new(Parts { store: other.clone(), ..stage.parts(ROOM) });
+        Self { stage, here, there, other }
+    }
+
+    /// The two, the other way round every other time.
+    pub fn turned(&self, round: usize) -> (&Arc<Engine>, &Arc<Engine>) {
+        if round.is_multiple_of(2) { (&self.here, &self.there) } else { (&self.there, &self.here) }
+    }
+
+    /// Lets time pass for both.
+    pub fn forward(&self, by: Duration) {
+        self.stage.house.forward(by);
+        if self.stage.house.is_postgres() {
+            self.other.set_clock_forward(by);
+        }
+    }
+
+    /// A task that waits for its approvals, accepted and asked here.
+    pub async fn held(&self) -> (TaskId, Vec<RequestId>) {
+        let task = self.here.create(&alice(), go(), None).await.unwrap().task_id;
+        let journal = self.settled(task).await;
+        assert_eq!(journal.row.status, TaskStatus::Paused, "{:#?}", journal.items);
+        (task, self.stage.open(task).await.into_iter().map(|(request, _)| request).collect())
+    }
+
+    /// The task once it does not run any more, whoever drove it.
+    pub async fn settled(&self, task: TaskId) -> Journal {
+        let (mut here, mut there) = (self.stage.house.store.watch(task), self.other.watch(task));
+        let settles = async {
+            loop {
+                let row = self.stage.house.store.task(task).await.unwrap().unwrap();
+                if row.status != TaskStatus::Running {
+                    return;
+                }
+                tokio::select! {
+                    told = here.changed() => told.unwrap(),
+                    told = there.changed() => told.unwrap(),
+                }
+            }
+        };
+        if tokio::time::timeout(Duration::from_secs(60), settles).await.is_err() {
+            panic!("it does not settle: {:#?}", self.stage.journal(task).await);
+        }
+        self.stage.journal(task).await
+    }
+
+    /// The laws that hold whoever won, of a task that is over.
+    pub async fn lawful(&self, task: TaskId) -> Journal {
+        let journal = self.settled(task).await;
+        assert!(journal.row.status.is_terminal(), "{:#?}", journal.items);
+        assert_eq!((journal.row.busy, journal.row.open_requests), (0, 0), "{:#?}", journal.items);
+        check(&journal.items);
+        every_call_has_one_result(&journal.items);
+        journal
+    }
+
+    /// How often a tool was really called, by task.
+    pub fn executions(&self) -> BTreeMap<String, usize> {
+        let mut counted = BTreeMap::new();
+        for call in self.stage.tool.ledger() {
+            *counted.entry(call.header("holdpoint-task-id").to_owned()).or_default() += 1;
+        }
+        counted
+    }
+
+    /// That the decision which the journal has is this person's, and that the losers can read it.
+    pub async fn decided_by(&self, request: RequestId, name: &str, action: Action) {
+        let row = self.other.request(request).await.unwrap().unwrap();
+        let [(_, known)] = &row.answers[..] else { panic!("one decision is stored: {:?}", row.answers) };
+        assert_eq!((known.by.as_str(), known.action), (name, action));
+    }
+}
+
+/// One of finance.
+pub fn finance(name: &str) -> Caller {
+    Caller { groups: vec!["finance".to_owned()], ..person(name) }
+}
+
+/// Why a request was closed without a decision, if it was.
+pub fn closed(journal: &Journal, request: RequestId) -> Option<CloseReason> {
+    journal.items.iter().find_map(|item| {
+        let Fact::RequestClosed { request_id, reason, .. } = &item.fact else { return None };
+        (*request_id == request).then_some(*reason)
+    })
+}
+
+/// Where in the journal the first such item stands.
+pub fn place(journal: &Journal, which: impl Fn(&Fact) -> bool) -> Option<usize> {
+    journal.items.iter().position(|item| which(&item.fact))
+}
