@@ -1,6 +1,7 @@
 //! The loop and its laws.
 
 mod attacks;
+mod cancels;
 mod cost;
 mod deadlines;
 mod laws;

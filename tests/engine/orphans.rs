@@ -361,6 +361,41 @@ both! {
         }
     }
 
+    async fn what_never_started_before_the_users_next_message_is_withdrawn(house) {
+        let scene = Scene::set(house).await;
+        let (task, new, allowed, read) = (id(), refund(), refund(), lookup());
+        let facts = vec![
+            asks(TURNS + 1, &[&new, &allowed, &read]), allowed.judged(Verdict::Allow), read.judged(Verdict::Allow), said("never mind"),
+        ];
+        scene.imported(task, &[history(), facts]).await;
+        assert_eq!(scene.driven(task).await, TaskStatus::Completed);
+        assert_eq!(scene.over(task, &[&new, &allowed, &read]).await, [Some(Outcome::Withdrawn); 3]);
+        assert_eq!(scene.ran(task), (0, 0));
+    }
+
+    async fn what_was_approved_or_asked_before_the_users_next_message_does_not_run_either(house) {
+        let scene = Scene::set(house).await;
+        for approved in [true, false] {
+            let (task, one) = (id(), large());
+            let question = scene.asked(task, RequestKind::Approval, &one);
+            let mut groups = vec![history(), vec![
+                asks(TURNS + 1, &[&one]), one.judged(Verdict::Hold), Fact::InterventionRequested(question.clone()), status(TaskStatus::Paused),
+            ]];
+            if approved {
+                groups.push(vec![decided(&question, "alice", Action::Approve, true), status(TaskStatus::Running), said("never mind")]);
+            } else {
+                groups.push(vec![status(TaskStatus::Running), said("never mind")]);
+            }
+            scene.imported(task, &groups).await;
+            if scene.driven(task).await == TaskStatus::Paused {
+                // The question is still open: whatever is answered, the call's turn is over.
+                scene.stage.answer_all(&scene.stage.engine(0), task).await;
+                scene.driven(task).await;
+            }
+            assert_eq!((scene.over(task, &[&one]).await, scene.ran(task)), (vec![Some(Outcome::Withdrawn)], (0, 0)), "{approved}");
+        }
+    }
+
     async fn what_had_started_before_the_users_next_message_is_asked_about_first(house) {
         let scene = Scene::set(house).await;
         let (task, one) = (id(), refund());

@@ -1,0 +1,143 @@
+//! After cancel has answered no call starts: a thousand times, canceled around a call's start, by the world's ledger.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use holdpoint::engine::{ConflictCode, Engine, Parts, Refusal};
+use holdpoint::store::Store;
+use holdpoint::task::id::TaskId;
+use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::time::Time;
+use holdpoint::world::{Clock, SystemClock};
+
+use super::laws::{check, every_call_has_one_result};
+use super::stage::{Stage, alice, go, outcomes};
+use crate::store::house::{House, both};
+
+const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
+
+/// How often each time: a thousand in all.
+const TIMES: usize = 334;
+
+/// The machine's clock on a machine that stalls: whoever asks how late it is may be held up, but not for longer than
+/// the cancel takes.
+struct Stalling {
+    answered: Arc<AtomicBool>,
+    asked: AtomicU64,
+}
+
+#[async_trait::async_trait]
+impl Clock for Stalling {
+    fn now(&self) -> Time {
+        SystemClock.now()
+    }
+
+    fn uptime(&self) -> Duration {
+        // Every other time, and never in step with the rounds.
+        if (self.asked.fetch_add(1, Ordering::Relaxed) * 7 / 3).is_multiple_of(2) {
+            let end = Instant::now() + Duration::from_millis(5);
+            while !self.answered.load(Ordering::SeqCst) && Instant::now() < end {
+                std::thread::park_timeout(Duration::from_micros(300));
+            }
+        }
+        SystemClock.uptime()
+    }
+
+    async fn sleep(&self, time: Duration) {
+        SystemClock.sleep(time).await;
+    }
+}
+
+/// Waits for a moment around the start of the task's call.
+async fn around_its_start(store: &Store, task: TaskId, round: usize) {
+    let mut news = store.watch(task);
+    let started = async {
+        loop {
+            let row = store.task(task).await.unwrap().unwrap();
+            if row.status != TaskStatus::Running || row.last_seq >= 5 {
+                return;
+            }
+            news.changed().await.unwrap();
+        }
+    };
+    // Before it, and after it.
+    if round.is_multiple_of(3) {
+        drop(started);
+    } else {
+        started.await;
+    }
+    for _ in 0..(round * 31) % 90 {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn canceled_around_their_start(house: House, elsewhere: bool) {
+    let stage = Stage::set(house, SMALL).await;
+    let answered = Arc::new(AtomicBool::new(false));
+    let clock = Arc::new(Stalling { answered: Arc::clone(&answered), asked: AtomicU64::new(0) });
+    let driver = Engine::new(Parts { clock: clock.clone(), ..stage.parts(64) });
+    let other = if elsewhere {
+        let store = Store::open(&stage.house.settings, Arc::new(SystemClock)).await.unwrap();
+        Engine::new(Parts { store, clock: Arc::new(SystemClock), ..stage.parts(64) })
+    } else {
+        Arc::clone(&driver)
+    };
+    let mut canceled: BTreeMap<String, Instant> = BTreeMap::new();
+    let mut tasks = Vec::new();
+    for round in 0..TIMES {
+        answered.store(false, Ordering::SeqCst);
+        let task = driver.create(&alice(), go(), None).await.unwrap().task_id;
+        around_its_start(&stage.house.store, task, round).await;
+        match other.cancel(&alice(), task, None).await {
+            Ok(_) => {
+                canceled.insert(task.to_string(), Instant::now());
+            }
+            Err(refusal) => {
+                let code = ConflictCode::TaskFinal;
+                assert_eq!(refusal, Refusal::Conflict { code, task_id: task, status: TaskStatus::Completed });
+            }
+        }
+        answered.store(true, Ordering::SeqCst);
+        tasks.push(task);
+    }
+    driver.shut_down(Duration::from_mins(1)).await;
+    let late = stage
+        .tool
+        .ledger()
+        .into_iter()
+        .filter(|call| canceled.get(call.header("holdpoint-task-id")).is_some_and(|answered| call.at > *answered));
+    let late = late.count();
+    assert_eq!(late, 0, "of {} that were canceled {late} were called after cancel had answered", canceled.len());
+    assert!(canceled.len() > TIMES / 4, "only {} were canceled in time", canceled.len());
+    let ran: BTreeSet<String> =
+        stage.tool.ledger().iter().map(|call| call.header("holdpoint-task-id").to_owned()).collect();
+    let mut started = 0;
+    for task in tasks {
+        let journal = stage.journal(task).await;
+        check(&journal.items);
+        every_call_has_one_result(&journal.items);
+        let id = task.to_string();
+        let status = if canceled.contains_key(&id) { TaskStatus::Canceled } else { TaskStatus::Completed };
+        assert_eq!((journal.row.status, journal.row.busy), (status, 0), "{:#?}", journal.items);
+        let starts = journal.items.iter().filter(|item| matches!(item.fact, Fact::ToolStarted { .. })).count();
+        started += usize::from(status == TaskStatus::Canceled && starts == 1);
+        if outcomes(&journal) == [Outcome::Canceled] {
+            assert!(starts == 0 && !ran.contains(&id));
+        }
+    }
+    assert!(started > 0, "some had started");
+}
+
+both! {
+    async fn after_cancel_has_answered_no_call_starts_in_this_process(house) {
+        canceled_around_their_start(house, false).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn after_cancel_has_answered_on_another_replica_no_call_starts() {
+    canceled_around_their_start(House::postgres().await, true).await;
+}
