@@ -9,10 +9,10 @@ use crate::task::doubt::FORGOTTEN;
 use crate::task::id::{CallId, RequestId};
 use crate::task::item::Fact;
 use crate::task::request::{Asked, AskedCall, RequestKind, Warning, request_digest};
+use crate::task::standing::Standing;
 use crate::task::step::Question;
 use crate::task::text::cut;
 use crate::task::tool_spec::Effect;
-use crate::task::turn::Standing;
 use crate::task::verdict::{Terms, Verdict};
 
 /// How much of a tool's name that does not exist is repeated.

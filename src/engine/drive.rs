@@ -13,9 +13,9 @@ use crate::agent::Agent;
 use crate::task::change::LeaseChange;
 use crate::task::failure::{Failure, FailureCode};
 use crate::task::item::{CloseReason, Fact};
+use crate::task::standing::Standing;
 use crate::task::status::TaskStatus;
 use crate::task::step::{Ending, On, Step, next_step};
-use crate::task::turn::Standing;
 
 /// Why a driver stops before the task waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,14 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
 use super::{Engine, Held};
 use crate::task::id::CallId;
+use crate::task::standing::Standing;
 use crate::task::time::Time;
-use crate::task::turn::{Progress, Standing};
+use crate::task::turn::Progress;
 
 /// How long after the commit of its start a call may be sent. A replica that cancels a task whose call another replica
 /// has started waits so long, at most, before it says that none starts any more: there is no other way to know.
@@ -18,12 +20,16 @@ pub(super) const WINDOW: Duration = Duration::from_secs(2);
 /// How long a request may take from us to the wire.
 const TO_THE_WIRE: Duration = Duration::from_millis(100);
 
-/// By call, where it is.
+/// Each by a number of its own: two drivers may both be about to start a call, until the commit decides.
 #[derive(Debug, Default)]
-pub(super) struct Flights(Held<BTreeMap<CallId, Place>>);
+pub(super) struct Flights {
+    places: Held<BTreeMap<u64, Place>>,
+    boarded: AtomicU64,
+}
 
 #[derive(Clone, Debug)]
 struct Place {
+    call: CallId,
     /// Since when it is sent, by the machine's uptime; `None` before.
     sent: Option<Duration>,
     /// It must not be sent any more.
@@ -35,32 +41,33 @@ struct Place {
 #[derive(Debug)]
 pub(super) struct Flight {
     pub call: CallId,
+    number: u64,
     flights: Arc<Flights>,
 }
 
 impl Flights {
     /// A call whose start is about to be committed.
     pub(super) fn boards(self: &Arc<Self>, call: CallId) -> Flight {
-        let place = Place { sent: None, called_off: false, landed: CancellationToken::new() };
-        self.0.lock().insert(call, place);
-        Flight { call, flights: Arc::clone(self) }
+        let number = self.boarded.fetch_add(1, Ordering::Relaxed);
+        let place = Place { call, sent: None, called_off: false, landed: CancellationToken::new() };
+        self.places.lock().insert(number, place);
+        Flight { call, number, flights: Arc::clone(self) }
     }
 
     /// All that are out.
     pub(super) fn calls(&self) -> Vec<CallId> {
-        self.0.lock().keys().copied().collect()
+        self.places.lock().values().map(|place| place.call).collect()
     }
 
-    /// Sees to it that a call is not sent from now on. The place of one that was sent already, or is not known here.
-    fn call_off(&self, call: CallId) -> CalledOff {
-        match self.0.lock().get_mut(&call) {
-            None => CalledOff::NotHere,
-            Some(Place { sent: Some(since), landed, .. }) => CalledOff::Sent(*since, landed.clone()),
-            Some(place) => {
-                place.called_off = true;
-                CalledOff::Kept
-            }
-        }
+    /// Sees to it that a call is not sent from now on. What came of that, for each place where it is.
+    fn call_off(&self, call: CallId) -> Vec<CalledOff> {
+        let mut places = self.places.lock();
+        let of_call = places.values_mut().filter(|place| place.call == call);
+        let off = of_call.map(|place| {
+            place.called_off = true;
+            place.sent.map_or(CalledOff::Kept, |since| CalledOff::Sent(since, place.landed.clone()))
+        });
+        off.collect()
     }
 }
 
@@ -70,15 +77,13 @@ enum CalledOff {
     Kept,
     /// It is on its way, since then.
     Sent(Duration, CancellationToken),
-    /// This process does not have it.
-    NotHere,
 }
 
 impl Flight {
     /// It is sent now. `false` when it was called off: then it must not be.
     pub(super) fn departs(&self, uptime: Duration) -> bool {
-        let mut flights = self.flights.0.lock();
-        let Some(place) = flights.get_mut(&self.call).filter(|place| !place.called_off) else { return false };
+        let mut places = self.flights.places.lock();
+        let Some(place) = places.get_mut(&self.number).filter(|place| !place.called_off) else { return false };
         place.sent = Some(uptime);
         true
     }
@@ -86,7 +91,7 @@ impl Flight {
 
 impl Drop for Flight {
     fn drop(&mut self) {
-        if let Some(place) = self.flights.0.lock().remove(&self.call) {
+        if let Some(place) = self.flights.places.lock().remove(&self.number) {
             place.landed.cancel();
         }
     }
@@ -97,21 +102,19 @@ impl Engine {
     /// in database time, from which on no further start can be committed.
     pub(super) async fn called_off(&self, progress: &Progress, now: Time) {
         for (call, start) in progress.calls.iter().filter_map(Standing::unanswered) {
-            match self.flights.call_off(call) {
-                CalledOff::Kept => {}
-                CalledOff::Sent(since, landed) => {
-                    let left = TO_THE_WIRE.saturating_sub(self.clock.uptime().saturating_sub(since));
-                    tokio::select! {
-                        () = landed.cancelled() => {}
-                        () = self.clock.sleep(left) => {}
-                    }
+            let here = self.flights.call_off(call);
+            if here.is_empty() && !self.store.is_sole() && start.replica != self.replica {
+                let left = (start.at + WINDOW + TO_THE_WIRE).since(now);
+                if !left.is_zero() {
+                    self.clock.sleep(left).await;
                 }
-                CalledOff::NotHere if self.store.is_sole() || start.replica == self.replica => {}
-                CalledOff::NotHere => {
-                    let left = (start.at + WINDOW + TO_THE_WIRE).since(now);
-                    if !left.is_zero() {
-                        self.clock.sleep(left).await;
-                    }
+            }
+            for place in here {
+                let CalledOff::Sent(since, landed) = place else { continue };
+                let left = TO_THE_WIRE.saturating_sub(self.clock.uptime().saturating_sub(since));
+                tokio::select! {
+                    () = landed.cancelled() => {}
+                    () = self.clock.sleep(left) => {}
                 }
             }
         }

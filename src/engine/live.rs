@@ -15,11 +15,12 @@ use crate::task::id::{CallId, ChangeId, RequestId, TaskId};
 use crate::task::item::{CloseReason, Fact, Item, Outcome, ToolResult, Usage};
 use crate::task::limits::Limits;
 use crate::task::request::call_digest;
+use crate::task::standing::{Phase, Standing};
 use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::step::Budget;
 use crate::task::time::Time;
 use crate::task::tool_spec::ToolSpec;
-use crate::task::turn::{Phase, Progress, Standing};
+use crate::task::turn::Progress;
 
 /// A task in hand. Facts that are pushed count at once for `next_step`; they are durable after the next commit.
 pub(super) struct Live {

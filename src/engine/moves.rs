@@ -9,9 +9,10 @@ use crate::people::may::{may_decide, may_message, may_steer};
 use crate::task::change::{Guard, Journal, LeaseChange, TaskRow};
 use crate::task::id::{RequestId, TaskId};
 use crate::task::item::{CloseReason, Fact, Outcome, Usage};
+use crate::task::standing::{Standing, WITHDRAWN};
 use crate::task::status::TaskStatus;
 use crate::task::time::Time;
-use crate::task::turn::{Progress, Standing, WITHDRAWN};
+use crate::task::turn::Progress;
 
 impl Engine {
     /// Creates a task and begins to drive it; returns once it is stored.

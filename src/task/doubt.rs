@@ -5,8 +5,9 @@
 use super::decision::Decision;
 use super::item::{Item, Outcome};
 use super::request::Warning;
+use super::standing::{Phase, Standing, UNKNOWN};
 use super::time::Time;
-use super::turn::{Phase, Progress, Standing, UNKNOWN};
+use super::turn::Progress;
 use super::verdict::Verdict;
 
 /// What is known of a call that the lost history may have run.

@@ -9,6 +9,7 @@ pub mod id;
 pub mod item;
 pub mod limits;
 pub mod request;
+pub mod standing;
 pub mod status;
 pub mod step;
 pub mod suspects;

@@ -6,8 +6,9 @@ use super::failure::Failure;
 use super::id::{CallId, RequestId};
 use super::item::Outcome;
 use super::request::RequestKind;
+use super::standing::{Phase, Standing};
 use super::status::TaskStatus;
-use super::turn::{Last, Phase, Progress, Standing};
+use super::turn::{Last, Progress};
 use super::verdict::Terms;
 
 /// The one thing to do now. Deliberately exhaustive: a new step must break every driver.

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use super::id::CallId;
 use super::item::{Fact, Outcome, ToolResult};
 use super::request::RequestKind;
+use super::standing::Standing;
 use super::tool_spec::Effect;
-use super::turn::Standing;
 
 /// By tool, the call that made it one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -8,156 +8,14 @@ use serde_json::Value;
 
 use super::decision::{Action, Decision, Then};
 use super::id::{CallId, RequestId};
-use super::item::{CloseReason, Fact, Item, Outcome, ToolCall, Turn};
+use super::item::{CloseReason, Fact, Item, Outcome, Turn};
 use super::request::{Asked, RequestKind};
+use super::standing::{Approval, Phase, Standing, Start, UNKNOWN};
 use super::status::{RequestStatus, TaskStatus};
 use super::suspects::Suspects;
 use super::time::Time;
 use super::tool_spec::Effect;
-use super::verdict::{Judgement, OnExpiry, Terms, Verdict};
-
-/// Where one call stands.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Phase {
-    /// The model asked for it; nobody judged it yet.
-    New,
-    /// The policy lets it run.
-    Allowed,
-    /// A human has to be asked, and was not yet.
-    Held(Terms),
-    /// It is itself a question to a human, and was not asked yet.
-    Human(Terms),
-    /// An open request decides it.
-    Asked(RequestId),
-    /// A human lets it run.
-    Approved(Approval),
-    /// It will not run, and its result is known.
-    Refused(Outcome, String),
-    /// It was started; what came of it is not written.
-    Started(Start),
-    /// It was started, nobody knows what happened, and an open request asks.
-    Doubtful(RequestId),
-    /// It has its result.
-    Done(Outcome),
-}
-
-/// A human's leave to run a call.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Approval {
-    /// Which request gave it.
-    pub request_id: RequestId,
-    /// Who approved.
-    pub by: Vec<String>,
-    /// Under which terms.
-    pub terms: Terms,
-    /// What was shown.
-    pub digest: String,
-    /// The rule under which it was asked.
-    pub rule: Option<String>,
-}
-
-/// An attempt that was started.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Start {
-    /// When its intent was committed.
-    pub at: Time,
-    /// Which attempt.
-    pub attempt: u32,
-    /// How long it may take.
-    pub timeout: Duration,
-    /// Which process.
-    pub replica: String,
-}
-
-/// One call and where it stands.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Standing {
-    /// As the model asked for it.
-    pub call: ToolCall,
-    /// Of which turn.
-    pub turn: u32,
-    /// Where it stands.
-    pub phase: Phase,
-    /// The last judgement.
-    pub judgement: Option<Judgement>,
-    /// What repeating it does.
-    pub effect: Effect,
-    /// The human's leave, also once it was started.
-    pub approval: Option<Approval>,
-    /// Attempts so far.
-    pub attempts: u32,
-    /// The last start.
-    pub start: Option<Start>,
-    /// Of a turn that is in doubt, see `doubt.rs`.
-    pub of_doubted_turn: bool,
-    /// The human's leave is not.
-    pub vouched: bool,
-}
-
-impl Standing {
-    /// What it gets when the task is canceled before it has a result.
-    #[must_use]
-    pub fn canceled(&self) -> (CallId, Outcome, String) {
-        let (outcome, text) = match &self.phase {
-            // What a human said of it, and that nobody did, is what became of it.
-            Phase::Refused(
-                outcome @ (Outcome::Rejected | Outcome::Responded | Outcome::Failed | Outcome::Unknown),
-                text,
-            ) => (*outcome, text.clone()),
-            Phase::New
-            | Phase::Allowed
-            | Phase::Held(_)
-            | Phase::Human(_)
-            | Phase::Asked(_)
-            | Phase::Approved(_)
-            | Phase::Refused(..)
-            | Phase::Started(_)
-            | Phase::Doubtful(_)
-            | Phase::Done(_) => {
-                if self.ends_unknown() {
-                    (Outcome::Unknown, self.unknown())
-                } else {
-                    (Outcome::Canceled, "The task was canceled; this call was not run.".to_owned())
-                }
-            }
-        };
-        (self.call.tool_call_id, outcome, text)
-    }
-
-    /// Its last attempt, when that was started and has no answer: also once the call was given up.
-    #[must_use]
-    pub fn unanswered(&self) -> Option<(CallId, &Start)> {
-        let open = matches!(self.phase, Phase::Started(_) | Phase::Done(Outcome::Unknown));
-        self.start.as_ref().filter(|_| open).map(|start| (self.call.tool_call_id, start))
-    }
-
-    /// The user has gone on with another message: what did not start will not (no task of ours leaves such a call), and
-    /// what did, also under a leave to run it again, is asked about first.
-    fn passed_over(&mut self) {
-        self.phase = match (&self.phase, &self.start) {
-            (Phase::New | Phase::Allowed | Phase::Held(_) | Phase::Human(_) | Phase::Approved(_), None) => {
-                Phase::Refused(Outcome::Withdrawn, WITHDRAWN.to_owned())
-            }
-            (Phase::Allowed | Phase::Approved(_), Some(start)) => Phase::Started(start.clone()),
-            (phase, _) => phase.clone(),
-        };
-    }
-
-    /// Its result, when it will not run (again).
-    #[must_use]
-    pub fn refusal(&self) -> Option<(CallId, Outcome, String)> {
-        let id = self.call.tool_call_id;
-        if let Phase::Refused(outcome, text) = &self.phase {
-            return Some((id, *outcome, text.clone()));
-        }
-        let given_up = self.effect.repeatable() && self.attempts >= ATTEMPTS;
-        let text = || format!("There was no answer in {ATTEMPTS} attempts. The call may have taken effect.");
-        (given_up && matches!(self.phase, Phase::Started(_))).then(|| (id, Outcome::Failed, text()))
-    }
-}
-
-/// Attempts at a call that may be repeated, crashes included.
-pub const ATTEMPTS: u32 = 3;
+use super::verdict::{Judgement, OnExpiry, Verdict};
 
 /// An open question.
 #[derive(Clone, Debug, PartialEq)]
@@ -424,7 +282,7 @@ impl Progress {
         result: Option<&Value>,
     ) {
         let Some(open) = self.open.get_mut(place) else { return };
-        let kind = open.asked.kind;
+        let (request, kind) = (open.asked.request_id, open.asked.kind);
         let reason = reason.or(decision.reason.as_ref()).map_or(String::new(), |reason| format!(" Reason: {reason}"));
         let phase = match action {
             Action::Approve | Action::Retry => {
@@ -466,6 +324,10 @@ impl Progress {
             Action::Edit | Action::Mixed => None,
         };
         let (Some(phase), Some(standing)) = (phase, self.call_mut(id)) else { return };
+        if !standing.is_asked_by(request) {
+            // What the user has gone on from is over, whatever is answered.
+            return;
+        }
         let name = standing.call.name.clone();
         if let Phase::Approved(approval) = &phase {
             standing.approval = Some(approval.clone());
@@ -482,7 +344,7 @@ impl Progress {
         }
         for call in open.asked.own_calls() {
             let Some(standing) = self.call_mut(call.tool_call_id) else { continue };
-            if !matches!(standing.phase, Phase::Asked(by) | Phase::Doubtful(by) if by == id) {
+            if !standing.is_asked_by(id) {
                 continue;
             }
             standing.phase = match (reason, open.asked.kind) {
@@ -515,9 +377,3 @@ impl Default for Progress {
         Self::new()
     }
 }
-
-/// What the model is told of a call that was started and whose outcome nobody waits for.
-pub const UNKNOWN: &str = "This call was started and its outcome is not known: it may have taken effect.";
-
-/// What the model is told of a call that never started before the user went on.
-pub const WITHDRAWN: &str = "The user went on with another message; this call was not run.";

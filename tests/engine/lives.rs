@@ -10,11 +10,12 @@ use holdpoint::task::item::{
     CloseReason, Fact, FinishReason, Item, Outcome, Part, PartType, ToolCall, ToolResult, Turn, Usage,
 };
 use holdpoint::task::request::{Asked, AskedCall, RequestKind};
+use holdpoint::task::standing::ATTEMPTS;
 use holdpoint::task::status::{RequestStatus, TaskStatus};
 use holdpoint::task::step::{Budget, Ending, On, Step, next_step};
 use holdpoint::task::time::Time;
 use holdpoint::task::tool_spec::Effect;
-use holdpoint::task::turn::{ATTEMPTS, Progress};
+use holdpoint::task::turn::Progress;
 use holdpoint::task::verdict::{Approvers, Judgement, OnExpiry, Terms, Verdict};
 use serde_json::Value;
 use uuid::Uuid;

@@ -170,7 +170,11 @@ impl Scene {
             let last = place + 1 == groups.len();
             let lease = if last { LeaseChange::Queue } else { LeaseChange::Keep };
             let change = if place == 0 {
-                TaskChange { facts: facts.clone(), counters, lease, ..new_task(task, "acme", "alice") }
+                let mut new = new_task(task, "acme", "alice");
+                if let Guard::New(fixed) = &mut new.guard {
+                    fixed.agent_version.clone_from(&self.parts().agents.get("billing").unwrap().version);
+                }
+                TaskChange { facts: facts.clone(), counters, lease, ..new }
             } else {
                 let guard = Guard::Version(i64::try_from(place).unwrap());
                 let facts = facts.clone();
@@ -188,7 +192,7 @@ impl Scene {
         (shown.tool_call_id, shown.name) = (call.id, call.name.to_owned());
         call.arguments.clone_into(&mut shown.arguments_text);
         (shown.target, shown.effect) = (spec.target.clone(), spec.effect);
-        shown.definition.clone_from(&spec.definition);
+        shown.definition = Some(spec.definition.clone());
         shown.digest = call_digest("acme", task, call.id, spec.into(), call.arguments, None);
         question.digest = request_digest(std::iter::once(shown.digest.as_str()));
         question
