@@ -128,7 +128,7 @@ impl Agent {
 /// All agents, by name.
 #[derive(Clone, Debug, Default)]
 pub struct Agents {
-    agents: BTreeMap<String, Arc<Agent>>,
+    by_name: BTreeMap<String, Arc<Agent>>,
     default: String,
     fill: Fill,
 }
@@ -138,7 +138,7 @@ impl Agents {
     #[must_use]
     pub fn new(agents: Vec<Agent>, default: &str, fill: Fill) -> Self {
         let agents = agents.into_iter().map(|agent| (agent.name.clone(), Arc::new(agent))).collect();
-        Self { agents, default: default.to_owned(), fill }
+        Self { by_name: agents, default: default.to_owned(), fill }
     }
 
     /// `current` as the definition that was kept under `version` has it: only its limits and who may use it are today's.
@@ -160,7 +160,7 @@ impl Agents {
     /// The agent of that name, whoever asks.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Arc<Agent>> {
-        self.agents.get(name)
+        self.by_name.get(name)
     }
 
     /// The name of the agent for tasks that name none.
@@ -182,12 +182,12 @@ impl Agents {
         user: &'a str,
         groups: &'a [String],
     ) -> impl Iterator<Item = &'a Arc<Agent>> {
-        self.agents.values().filter(move |agent| agent.is_open_to(tenant, user, groups))
+        self.by_name.values().filter(move |agent| agent.is_open_to(tenant, user, groups))
     }
 
     /// All of them, by name.
     pub fn all(&self) -> impl Iterator<Item = &Arc<Agent>> {
-        self.agents.values()
+        self.by_name.values()
     }
 }
 

@@ -61,9 +61,11 @@ pub fn digest(definition: &str) -> String {
     sha256(&Sha256::digest(definition.as_bytes()))
 }
 
+type Filling = dyn Fn(&str) -> Result<String, String> + Send + Sync;
+
 /// Fills the `${…}` of a text in.
 #[derive(Clone)]
-pub struct Fill(Arc<dyn Fn(&str) -> Result<String, String> + Send + Sync>);
+pub struct Fill(Arc<Filling>);
 
 impl Fill {
     /// This way. An error says what is missing, never a value.

@@ -120,7 +120,7 @@ impl Engine {
             let failure = Failure::new(FailureCode::Configuration, format!("There is no model {}.", agent.model));
             return self.finish(live, Ending::Failed(failure)).await.map(|_| ());
         };
-        let prompt = self.prompt(live, agent);
+        let prompt = Self::prompt(live, agent);
         if live.idempotency.is_some() {
             self.save(live, self.take()).await?;
         }

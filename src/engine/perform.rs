@@ -58,7 +58,7 @@ impl Engine {
     }
 
     /// What the model is shown.
-    pub(super) fn prompt(&self, live: &Live, agent: &Agent) -> Prompt {
+    pub(super) fn prompt(live: &Live, agent: &Agent) -> Prompt {
         Prompt {
             system: (!agent.instructions.is_empty()).then(|| agent.instructions.clone()),
             messages: conversation(&live.items),
@@ -112,13 +112,11 @@ impl Engine {
 
     /// How a call is judged now.
     async fn judgement(&self, live: &Live, agent: &Agent, standing: &Standing) -> Judgement {
-        match self.unfit(live, agent, standing) {
-            Some(reason) => Judgement::invalid(reason),
-            None => {
-                let judgement = self.verdict(live, agent, standing).await;
-                Self::mistrusted(live, standing, self.unless_forgotten(live, agent, standing, judgement))
-            }
+        if let Some(reason) = self.unfit(live, agent, standing) {
+            return Judgement::invalid(reason);
         }
+        let judgement = self.verdict(live, agent, standing).await;
+        Self::mistrusted(live, standing, self.unless_forgotten(live, agent, standing, judgement))
     }
 
     /// No rule lets a tool run whose last word is in doubt; what a human has let run, runs.

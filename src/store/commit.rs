@@ -352,6 +352,6 @@ pub(super) fn refusal(failure: &Failure) -> CommitError {
     // SQLite: the primary code is the low byte (too big, a constraint, a type that does not match).
     let sqlite = code.parse::<i64>().ok().filter(|_| code.len() < 5).map(|code| code & 0xff);
     let class = code.get(..2).filter(|_| code.len() == 5).unwrap_or_default();
-    let blamed = matches!(class, "21" | "22" | "23" | "54" | "P0") || matches!(sqlite, Some(18 | 19 | 20));
+    let blamed = matches!(class, "21" | "22" | "23" | "54" | "P0") || matches!(sqlite, Some(18..=20));
     if blamed || code.is_empty() { CommitError::Refused } else { CommitError::Unavailable }
 }

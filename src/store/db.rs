@@ -213,13 +213,11 @@ impl Db {
                 Engine::Sqlite { readers, .. } => decoded(&self.ask_sqlite(readers, sql.sqlite, Vec::new()).await?),
             }
         };
-        match timeout(PROBE, rows).await {
-            Ok(rows) => rows.ok()?.into_iter().next(),
-            Err(_) => {
-                self.breaks.another(&timed_out());
-                None
-            }
+        if let Ok(rows) = timeout(PROBE, rows).await {
+            return rows.ok()?.into_iter().next();
         }
+        self.breaks.another(&timed_out());
+        None
     }
 
     /// Writes with one statement, which is a transaction of its own, and reads what it returns.

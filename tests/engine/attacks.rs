@@ -175,7 +175,7 @@ both! {
         let mut stage = Stage::set(house, LARGE).await;
         let task = stage.held().await;
         stage.answer_all(&stage.engine(0), task).await;
-        stage.configure(|yaml| without_refund(yaml));
+        stage.configure(without_refund);
         stage.finish(task).await;
         let journal = stage.journal(task).await;
         assert_eq!((journal.row.status, outcomes(&journal)), (TaskStatus::Completed, vec![Outcome::Invalid]));

@@ -45,9 +45,9 @@ async fn answered(stage: &Stage, task: TaskId, action: Action) {
 /// The reason why the last call was held.
 async fn reason(stage: &Stage, task: TaskId) -> String {
     let items = stage.journal(task).await.items;
-    let reason = items.iter().rev().find_map(|item| match &item.fact {
-        Fact::InterventionRequested(asked) => asked.own_calls().next().and_then(|call| call.reason.clone()),
-        _ => None,
+    let reason = items.iter().rev().find_map(|item| {
+        let Fact::InterventionRequested(asked) = &item.fact else { return None };
+        asked.own_calls().next()?.reason.clone()
     });
     reason.expect("a reason")
 }
@@ -71,9 +71,9 @@ both! {
         is_held(&stage, task, 1).await;
         let reason = reason(&stage, task).await;
         let items = stage.journal(task).await.items;
-        let first = items.iter().find_map(|item| match &item.fact {
-            Fact::ToolStarted { tool_call_id, .. } => Some(tool_call_id.to_string()),
-            _ => None,
+        let first = items.iter().find_map(|item| {
+            let Fact::ToolStarted { tool_call_id, .. } = &item.fact else { return None };
+            Some(tool_call_id.to_string())
         });
         assert!(reason.contains(&first.unwrap()) && reason.contains("500"), "{reason}");
         stage.tool.answers(200, "paid");

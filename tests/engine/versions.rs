@@ -107,9 +107,9 @@ fn flipped(call: &AskedCall) -> Vec<(String, String)> {
 
 async fn asked(stage: &Stage, task: TaskId) -> AskedCall {
     let items = stage.journal(task).await.items;
-    let asked = items.iter().find_map(|item| match &item.fact {
-        Fact::InterventionRequested(asked) => Some(asked.pending_tool_calls[0].clone()),
-        _ => None,
+    let asked = items.iter().find_map(|item| {
+        let Fact::InterventionRequested(asked) = &item.fact else { return None };
+        Some(asked.pending_tool_calls[0].clone())
     });
     asked.unwrap()
 }
@@ -262,9 +262,9 @@ both! {
             stage.answer_all(&stage.engine(0), task).await;
         }
         let journal = stage.journal(task).await;
-        let effects = journal.items.iter().filter_map(|item| match &item.fact {
-            Fact::Judged { effect, .. } => Some(*effect),
-            _ => None,
+        let effects = journal.items.iter().filter_map(|item| {
+            let Fact::Judged { effect, .. } = &item.fact else { return None };
+            Some(*effect)
         });
         assert_eq!(effects.collect::<Vec<_>>(), [Effect::Once, Effect::Idempotent, Effect::Once]);
         assert_eq!(stage.executions(task, "/tag"), 1, "it is asked about, not repeated");

@@ -35,7 +35,7 @@ both! {
         let known = async |key: &str| house.store.idempotency("acme", "alice", "POST /v1/tasks", key).await.unwrap();
         let (first, one) = create("k", None);
         house.store.commit(one).await.unwrap();
-        house.forward(DAY - Duration::from_secs(30));
+        house.forward(DAY.checked_sub(Duration::from_secs(30)).unwrap());
         assert_eq!(known("k").await.unwrap().task_id, first);
         assert_eq!(house.store.commit(create("k", None).1).await, Err(CommitError::Refused));
         house.forward(Duration::from_secs(30));

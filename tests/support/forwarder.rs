@@ -105,7 +105,7 @@ async fn pump(
         let line = *heard.borrow();
         match line {
             Line::Open(late) if !late.is_zero() => {
-                tokio::time::timeout(late, std::future::pending::<()>()).await.unwrap_or(())
+                tokio::time::timeout(late, std::future::pending::<()>()).await.unwrap_or(());
             }
             Line::Open(_) | Line::Cut => {}
             Line::Silent => dead = true,

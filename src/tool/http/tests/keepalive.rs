@@ -30,7 +30,7 @@ impl Drop for Load {
 }
 
 /// Answers as if it kept the connection, and closes it: at once, or after up to three milliseconds without a request.
-async fn impatient() -> (String, Arc<AtomicU64>) {
+fn impatient() -> (String, Arc<AtomicU64>) {
     let listener = tokio::net::TcpSocket::new_v4().unwrap();
     listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = listener.listen(1024).unwrap();
@@ -49,7 +49,7 @@ async fn impatient() -> (String, Arc<AtomicU64>) {
                 while one(&mut from, &mut to).await {
                     let number = counted.fetch_add(1, Ordering::Relaxed);
                     let patience = Duration::from_micros(number.wrapping_mul(2_654_435_761) % 3000);
-                    if number % 2 == 0 || tokio::time::timeout(patience, from.readable()).await.is_err() {
+                    if number.is_multiple_of(2) || tokio::time::timeout(patience, from.readable()).await.is_err() {
                         return;
                     }
                 }
@@ -87,7 +87,7 @@ async fn calls(tool: &Arc<dyn Tool>, count: u32, at_once: usize) -> Vec<ToolAnsw
 }
 
 async fn nothing_is_lost(effect: Effect, count: u32) {
-    let (origin, requests) = impatient().await;
+    let (origin, requests) = impatient();
     let tool = tool_of(Method::POST, origin, effect, any(), Duration::from_secs(30));
     let _load = Load::new();
     for at_once in [64, 1] {
