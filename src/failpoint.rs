@@ -10,7 +10,10 @@ mod armed {
     use std::collections::BTreeMap;
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicU64, Ordering};
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
+
+    /// A sleep of a moment that took so long was a standstill.
+    const STANDSTILL: Duration = Duration::from_secs(1);
 
     static ARMED: OnceLock<Armed> = OnceLock::new();
 
@@ -65,9 +68,14 @@ mod armed {
         }
         let how = if point.freezes { rustix::process::Signal::STOP } else { rustix::process::Signal::KILL };
         let _ = rustix::process::kill_process(rustix::process::getpid(), how);
+        // The signal is on its way, maybe to another thread first; nothing more may happen here.
         if !point.freezes {
-            // The signal is on its way; nothing more may happen.
             std::process::abort();
+        }
+        let mut last = Instant::now();
+        while last.elapsed() < STANDSTILL {
+            last = Instant::now();
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 

@@ -47,6 +47,20 @@ impl Engine {
         answer: Answer,
         key: Option<Key>,
     ) -> Result<Accepted, Refusal> {
+        match Box::pin(self.decide_once(caller, row, answer, key.as_ref())).await {
+            // What it lost against may be itself: the same POST, stored since its key was looked for.
+            Err(refusal @ Refusal::AlreadyDecided(..)) => self.replay_of(caller, key.as_ref()).await?.ok_or(refusal),
+            said => said,
+        }
+    }
+
+    async fn decide_once(
+        self: &Arc<Self>,
+        caller: &Caller,
+        row: RequestRow,
+        answer: Answer,
+        key: Option<&Key>,
+    ) -> Result<Accepted, Refusal> {
         let request = row.asked.request_id;
         let mut read = Some(row);
         for _ in 0..super::TRIES {
@@ -78,11 +92,11 @@ impl Engine {
             }
             let decision = decision(caller, &open, &answer)?;
             apply(&mut live, request, decision);
-            live.idempotency = key.as_ref().map(|key| key.row(caller, &live, Some(request)));
+            live.idempotency = key.map(|key| key.row(caller, &live, Some(request)));
             if let Some(accepted) = self.enter(live).await? {
                 return Ok(Accepted { task_id: accepted.root, ..accepted });
             }
-            if let Some(done) = self.replay_of(caller, key.as_ref()).await? {
+            if let Some(done) = self.replay_of(caller, key).await? {
                 return Ok(done);
             }
         }

@@ -91,8 +91,10 @@ impl Engine {
         self.backlog.store(false, Ordering::Relaxed);
         let until = self.clock.uptime() + self.settings.lease;
         let claimed = self.store.claim(&self.replica, self.settings.lease, free).await?;
-        failpoint::reach("claim.committed");
         let count = claimed.len();
+        if count > 0 {
+            failpoint::reach("claim.committed");
+        }
         if i64::try_from(count).unwrap_or(i64::MAX) == free {
             self.backlog.store(true, Ordering::Relaxed);
         }

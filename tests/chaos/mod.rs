@@ -1,7 +1,16 @@
 //! The real binary, killed without warning.
 
+mod checker;
 mod database;
+mod failpoints;
+mod ground;
+mod people;
+mod process;
 mod restored;
+mod script;
+mod storm;
+mod world;
+mod zombie;
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

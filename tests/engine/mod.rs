@@ -4,7 +4,7 @@ mod attacks;
 mod cancels;
 mod cost;
 mod deadlines;
-mod laws;
+pub mod laws;
 mod lives;
 mod orphans;
 mod overlap;

@@ -1,0 +1,202 @@
+//! The real binary, killed at every commit boundary of the loop, the decisions and the worker, and around every call, on
+//! both engines; then started again and carried to the end. A point that is never reached fails the test.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt as _;
+use serde_json::{Value, json};
+
+use super::checker::{Evidence, check, report};
+use super::ground::{configure, journals, statuses};
+use super::people::People;
+use super::process::{Place, a_moment};
+use super::script::Model;
+use super::world::World;
+use crate::support::app::On;
+use crate::support::database::Database;
+
+/// Reached several times in one life.
+const OFTEN: &[&str] = &[
+    "task_status",
+    "user_message",
+    "assistant_message",
+    "judged",
+    "intervention_requested",
+    "decision",
+    "tool_started",
+    "tool_result",
+    "take",
+    "park",
+];
+/// Reached once.
+const ONCE: &[&str] = &["request_closed", "late_result", "queue", "keep"];
+
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+/// How many processes live at once.
+const AT_ONCE: usize = 6;
+
+/// Every point, where it is reached for the first time.
+fn first() -> Vec<String> {
+    let commits = OFTEN.iter().chain(ONCE).flat_map(|point| [format!("{point}.before"), format!("{point}.committed")]);
+    let others = ["door.committed", "claim.committed", "renew.committed", "call.before", "call.answered"];
+    commits.chain(others.map(str::to_owned)).collect()
+}
+
+/// What is reached again, at the second time.
+fn second() -> Vec<String> {
+    let commits = OFTEN.iter().map(|point| format!("{point}.committed"));
+    let others = ["door.committed", "call.before", "call.answered"];
+    commits.chain(others.map(str::to_owned)).map(|point| format!("{point}@2")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[cfg_attr(not(any(debug_assertions, feature = "failpoints")), ignore = "needs failpoints")]
+async fn killed_at_any_point_nothing_is_lost_and_nothing_runs_twice_on_sqlite() {
+    killed_at_each(On::Sqlite, first()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[cfg_attr(not(any(debug_assertions, feature = "failpoints")), ignore = "needs failpoints")]
+async fn killed_at_any_point_nothing_is_lost_and_nothing_runs_twice_on_postgres() {
+    killed_at_each(On::Postgres, first()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[cfg_attr(not(any(debug_assertions, feature = "failpoints")), ignore = "needs failpoints")]
+async fn killed_at_the_second_time_nothing_is_lost_and_nothing_runs_twice_on_sqlite() {
+    killed_at_each(On::Sqlite, second()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[cfg_attr(not(any(debug_assertions, feature = "failpoints")), ignore = "needs failpoints")]
+async fn killed_at_the_second_time_nothing_is_lost_and_nothing_runs_twice_on_postgres() {
+    killed_at_each(On::Postgres, second()).await;
+}
+
+async fn killed_at_each(on: On, points: Vec<String>) {
+    let (world, model) = (Arc::new(World::start().await), Model::start().await);
+    let wrong = Mutex::new(Vec::new());
+    let only = std::env::var_os("HOLDPOINT_TEST_POINT").map(|point| point.into_string().unwrap());
+    let points = points.into_iter().filter(|point| only.as_ref().is_none_or(|only| point == only));
+    let scenes = futures_util::stream::iter(points.zip(1_u64..)).map(|(point, number)| {
+        let (world, model, wrong) = (Arc::clone(&world), model.clone(), &wrong);
+        async move {
+            for what in killed_at(on, &point, number, world, model).await {
+                wrong.lock().unwrap().push(format!("{point} on {on:?}: {what}"));
+            }
+        }
+    });
+    scenes.buffer_unordered(AT_ONCE).collect::<Vec<()>>().await;
+    let mut wrong = wrong.into_inner().unwrap();
+    wrong.extend(model.complaints());
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// One life, in which the process dies at one point. Returns what was wrong.
+async fn killed_at(on: On, point: &str, number: u64, world: Arc<World>, model: Model) -> Vec<String> {
+    let database = match on {
+        On::Sqlite => Database::sqlite(),
+        On::Postgres => {
+            // Making one waits for a lock of the whole process: two at once would wait for each other.
+            let _alone = ALONE.lock().await;
+            Database::postgres().await
+        }
+    };
+    let folder = tempfile::tempdir().unwrap();
+    // One task runs at a time: another one waits in the database.
+    let place = Place::new(configure(folder.path(), &model.base_url, &world.url, database.url(), 1));
+    let deadline = Instant::now() + Duration::from_secs(100);
+    let people = People::new(vec![place.url()], Arc::clone(&world), number, deadline);
+    let deaths = AtomicU32::new(0);
+    let armed = if point.contains('@') { point.replace('@', "=abort@") } else { format!("{point}=abort") };
+    let said = tokio::select! {
+        said = async {
+            let tasks = life(&people, &model, number).await;
+            statuses(&people, &tasks).await
+        } => Ok(said),
+        // What serves ends with this future.
+        end = keeps_alive(&place, &armed, &deaths, deadline) => Err(end),
+    };
+    let mut wrong = people.complaints();
+    let said = match said {
+        Ok(said) => said,
+        Err(end) => {
+            wrong.push(format!("{end}; {}", place.last_words()));
+            return wrong;
+        }
+    };
+    if deaths.load(Ordering::Relaxed) == 0 {
+        wrong.push("it was never reached".to_owned());
+    }
+    let tasks = journals(database.url(), said).await;
+    let (ledger, history, attempted) = (world.ledger(), people.history(), people.attempted());
+    let ledger: Vec<_> =
+        ledger.into_iter().filter(|line| tasks.iter().any(|told| told.task.to_string() == line.task)).collect();
+    let evidence =
+        Evidence { tasks: &tasks, ledger: &ledger, history: &history, attempted: &attempted, one_clock: false };
+    let findings = check(&evidence);
+    if !findings.wrong.is_empty() {
+        wrong.push(report(&findings, &evidence));
+    }
+    wrong
+}
+
+/// Serves, and serves again after each death, by a clock that is further each time: all leases are over at once.
+async fn keeps_alive(place: &Place, armed: &str, deaths: &AtomicU32, deadline: Instant) -> String {
+    let mut process = place.start(&format!("lease=3s;{armed}"));
+    loop {
+        let ended = tokio::time::timeout_at(deadline.into(), process.ended()).await;
+        let Ok(status) = ended else { return "it took too long".to_owned() };
+        if std::os::unix::process::ExitStatusExt::signal(&status) != Some(9) {
+            return format!("it ended by itself: {status}");
+        }
+        let died = deaths.fetch_add(1, Ordering::Relaxed) + 1;
+        process = place.start(&format!("lease=3s;clock={}s", 120 * died));
+    }
+}
+
+/// A life that goes through everything that the loop can commit. Returns the tasks.
+async fn life(people: &People, model: &Model, number: u64) -> Vec<String> {
+    // A long call: the lease is renewed. Another task waits for room meanwhile, and is claimed.
+    let first = people.create(&format!("long {number}")).await;
+    let second = people.create(&format!("small {number}")).await;
+    people.settle(&second).await;
+    people.settle(&first).await;
+    // A call whose outcome is not known.
+    say(people, &first, &format!("doubt {number}")).await;
+    people.settle(&first).await;
+    // The model fails, and is asked again later.
+    let ill = format!("ill {number}");
+    model.falls_ill_of(&ill);
+    say(people, &first, &ill).await;
+    people.settle(&first).await;
+    model.heals(&ill);
+    people.post(&format!("/v1/tasks/{first}/retry"), &Value::Null).await;
+    people.settle(&first).await;
+    // A question that nobody answers.
+    say(people, &first, &format!("short {number}")).await;
+    people.settle(&first).await;
+    // Canceled while a call is out: its result comes late.
+    say(people, &first, &format!("cut {number}")).await;
+    while !people.world.saw(&first, r#""amount":7"#) {
+        if !matches!(people.look(&first).await.as_str(), "Running" | "Paused") {
+            break;
+        }
+        a_moment().await;
+    }
+    people.post(&format!("/v1/tasks/{first}/cancel"), &Value::Null).await;
+    let patience = Instant::now() + Duration::from_secs(4);
+    while Instant::now() < patience && !people.has(&first, "late_result").await {
+        a_moment().await;
+    }
+    say(people, &first, &format!("small {number}")).await;
+    people.settle(&first).await;
+    vec![first, second]
+}
+
+async fn say(people: &People, task: &str, message: &str) {
+    people.post(&format!("/v1/tasks/{task}/messages"), &json!({"input": message})).await;
+}

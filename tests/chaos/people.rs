@@ -1,0 +1,315 @@
+//! Those who use the service: an owner who creates and carries tasks to their end, approvers who decide (sometimes two at
+//! once), and an auditor who answers what became of a call by looking into the world's ledger. Whoever gets no answer
+//! repeats his POST with the same key, at any replica. Every acknowledged answer is written into the history.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::process::a_moment;
+use super::script::dice;
+use super::world::World;
+use crate::support::app::ALICE;
+
+/// What was acknowledged.
+#[derive(Clone, Debug)]
+pub enum Deed {
+    Created {
+        task: String,
+    },
+    /// A 2xx: this answer is stored.
+    Decided {
+        task: String,
+        request: String,
+        action: &'static str,
+    },
+    /// A 409: that answer, of somebody else, is.
+    Overruled {
+        task: String,
+        request: String,
+        action: String,
+    },
+}
+
+/// How often what happened. A run in which nothing did proves nothing.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// POSTs that had to be repeated with their key.
+    pub repeated: AtomicU64,
+    /// Answers that said that the first one had been heard.
+    pub replayed: AtomicU64,
+    /// Decisions among the repeated.
+    pub repeated_decisions: AtomicU64,
+    pub conflicts: AtomicU64,
+}
+
+pub struct People {
+    pub urls: Vec<String>,
+    pub world: Arc<World>,
+    pub seed: u64,
+    /// Nobody waits for longer than that.
+    pub until: Instant,
+    /// How long one asks before he asks again.
+    pub patience: Duration,
+    pub counts: Counts,
+    http: reqwest::Client,
+    history: Mutex<Vec<Deed>>,
+    complaints: Mutex<Vec<String>>,
+    attempted: Mutex<BTreeMap<String, Vec<&'static str>>>,
+    /// The last that was heard of each path.
+    heard: Mutex<BTreeMap<String, String>>,
+    drawn: AtomicU64,
+}
+
+/// What came back at last.
+pub struct Answer {
+    pub status: u16,
+    pub body: Value,
+    tries: u32,
+}
+
+impl People {
+    pub fn new(urls: Vec<String>, world: Arc<World>, seed: u64, until: Instant) -> Self {
+        Self {
+            urls,
+            world,
+            seed,
+            until,
+            patience: Duration::from_secs(5),
+            counts: Counts::default(),
+            http: client(),
+            history: Mutex::default(),
+            complaints: Mutex::default(),
+            attempted: Mutex::default(),
+            heard: Mutex::default(),
+            drawn: AtomicU64::new(0),
+        }
+    }
+
+    pub fn http(&self) -> &reqwest::Client {
+        &self.http
+    }
+
+    pub fn history(&self) -> Vec<Deed> {
+        self.history.lock().unwrap().clone()
+    }
+
+    /// Every answer that somebody tried to give, by request.
+    pub fn attempted(&self) -> BTreeMap<String, Vec<&'static str>> {
+        self.attempted.lock().unwrap().clone()
+    }
+
+    /// What the service should never have answered.
+    pub fn complaints(&self) -> Vec<String> {
+        self.complaints.lock().unwrap().clone()
+    }
+
+    fn complain(&self, what: String) {
+        self.complaints.lock().unwrap().push(what);
+    }
+
+    /// The next number of this run's own randomness.
+    pub fn draw(&self) -> u64 {
+        dice(self.seed, self.drawn.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn anywhere(&self) -> &str {
+        &self.urls[usize::try_from(self.draw()).unwrap() % self.urls.len()]
+    }
+
+    /// Posts until there is an answer that is not "later"; always with the same key.
+    pub async fn post(&self, path: &str, body: &Value) -> Answer {
+        let key = format!("k-{}", crate::support::postgres::unique());
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            self.in_time(path);
+            let request = self.http.post(format!("{}{path}", self.anywhere())).bearer_auth(ALICE);
+            let request = request.header("idempotency-key", &key).header("prefer", "wait=1").timeout(self.patience);
+            let request = if body.is_null() { request } else { request.json(body) };
+            if let Some(answer) = self.understood(request, path).await {
+                let (status, replayed, body) = answer;
+                self.counts.repeated.fetch_add(u64::from(tries > 1), Ordering::Relaxed);
+                self.counts.replayed.fetch_add(u64::from(replayed), Ordering::Relaxed);
+                return Answer { status, body, tries };
+            }
+            a_moment().await;
+        }
+    }
+
+    pub async fn get(&self, path: &str) -> Value {
+        loop {
+            self.in_time(path);
+            let request = self.http.get(format!("{}{path}", self.anywhere())).bearer_auth(ALICE);
+            let request = request.header("prefer", "wait=1").timeout(self.patience);
+            match self.understood(request, path).await {
+                Some((200, _, body)) => return body,
+                Some((status, _, body)) => {
+                    self.complain(format!("lost: GET {path} is {status} {body}"));
+                    return Value::Null;
+                }
+                None => a_moment().await,
+            }
+        }
+    }
+
+    async fn understood(&self, request: reqwest::RequestBuilder, path: &str) -> Option<(u16, bool, Value)> {
+        let reply = request.send().await.ok()?;
+        let status = reply.status().as_u16();
+        let replayed = reply.headers().contains_key("idempotency-replayed");
+        // An answer that breaks off is none.
+        let text = reply.text().await.ok()?;
+        if status == 500 {
+            self.complain(format!("{path} answered 500: {text}"));
+        }
+        self.heard.lock().unwrap().insert(path.to_owned(), format!("{status} {}", text.get(..900).unwrap_or(&text)));
+        let later = status == 500 || status == 503 || status == 429;
+        (!later).then(|| (status, replayed, serde_json::from_str(&text).unwrap_or_default()))
+    }
+
+    pub fn in_time(&self, what: &str) {
+        if Instant::now() >= self.until {
+            let heard = self.heard.lock().unwrap().get(what).cloned().unwrap_or_default();
+            let complaints = self.complaints().join("\n");
+            panic!("seed {:x}: it takes too long; the last of {what} was {heard}\n{complaints}", self.seed);
+        }
+    }
+
+    /// Creates a task.
+    pub async fn create(&self, message: &str) -> String {
+        let answer = self.post("/v1/tasks", &json!({"input": message})).await;
+        assert!(matches!(answer.status, 201 | 202), "{} {}", answer.status, answer.body);
+        let task = answer.body["task_id"].as_str().unwrap().to_owned();
+        self.history.lock().unwrap().push(Deed::Created { task: task.clone() });
+        task
+    }
+
+    /// Looks at a task once and answers whatever it asks. Returns its status.
+    pub async fn look(&self, task: &str) -> String {
+        let now = self.get(&format!("/v1/tasks/{task}")).await;
+        if now["status"] == "Paused" {
+            for request in now["pending"].as_array().into_iter().flatten() {
+                self.answer(task, request).await;
+            }
+        }
+        now["status"].as_str().unwrap_or("lost").to_owned()
+    }
+
+    /// Carries a task on to an end. Returns its status.
+    pub async fn settle(&self, task: &str) -> String {
+        loop {
+            let status = self.look(task).await;
+            if !matches!(status.as_str(), "Running" | "Paused") {
+                return status;
+            }
+            a_moment().await;
+        }
+    }
+
+    /// Carries it on over failures, too.
+    pub async fn complete(&self, task: &str) -> String {
+        for _ in 0..5 {
+            let status = self.settle(task).await;
+            if status != "Failed" {
+                return status;
+            }
+            self.post(&format!("/v1/tasks/{task}/retry"), &Value::Null).await;
+        }
+        self.settle(task).await
+    }
+
+    async fn answer(&self, task: &str, request: &Value) {
+        let id = request["request_id"].as_str().unwrap();
+        let own: Vec<_> = request["tool_calls"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter(|call| call["needs_decision"] == true)
+            .collect();
+        if request["kind"] == "reconcile" {
+            // The auditor: executed or not?
+            let key = own[0]["tool_call_id"].as_str().unwrap();
+            if self.world.of(key).is_empty() {
+                self.decide(task, id, "retry", json!({"action": "retry"}), true).await;
+            } else {
+                let body = json!({"action": "respond", "result": format!("audited {key}")});
+                self.decide(task, id, "respond", body, true).await;
+            }
+            return;
+        }
+        if own.iter().any(|call| call["name"] == "short") {
+            // Nobody answers this one: it expires.
+            return;
+        }
+        let digest = &request["digest"];
+        let approve = json!({"action": "approve", "digest": digest});
+        let reject = json!({"action": "reject", "then": "continue", "reason": "no", "digest": digest});
+        if own.iter().any(|call| call["arguments"]["mood"] == "no") {
+            self.decide(task, id, "reject", reject, true).await;
+        } else if self.draw().is_multiple_of(5) {
+            // Two at once, each alone with his opinion.
+            tokio::join!(
+                self.decide(task, id, "approve", approve, false),
+                self.decide(task, id, "reject", reject, false)
+            );
+        } else {
+            self.decide(task, id, "approve", approve, true).await;
+        }
+    }
+
+    async fn decide(&self, task: &str, request: &str, action: &'static str, body: Value, alone: bool) {
+        self.attempted.lock().unwrap().entry(request.to_owned()).or_default().push(action);
+        let answer = self.post(&format!("/resume/{request}"), &body).await;
+        self.counts.repeated_decisions.fetch_add(u64::from(answer.tries > 1), Ordering::Relaxed);
+        let (task, request) = (task.to_owned(), request.to_owned());
+        match (answer.status, answer.body["code"].as_str()) {
+            (200 | 202, _) => self.history.lock().unwrap().push(Deed::Decided { task, request, action }),
+            (409, Some("already_decided")) => {
+                self.counts.conflicts.fetch_add(1, Ordering::Relaxed);
+                // Whoever is alone with his question has nobody to lose against but himself.
+                let repeated = self.attempted.lock().unwrap()[&request].len() > 1;
+                if alone && !repeated {
+                    self.complain(format!("{task}: {action} of {request} lost against itself: {}", answer.body));
+                }
+                let action = answer.body["decision"]["action"].as_str().unwrap_or_default().to_owned();
+                self.history.lock().unwrap().push(Deed::Overruled { task, request, action });
+            }
+            // The answer came by itself, or its time is over.
+            (409, Some("request_withdrawn")) | (410, _) => {
+                self.counts.conflicts.fetch_add(1, Ordering::Relaxed);
+            }
+            (status, _) => {
+                self.complain(format!("{task}: {action} of {request} was answered {status} {}", answer.body));
+            }
+        }
+    }
+
+    /// Whether a task has got an item of this type.
+    pub async fn has(&self, task: &str, kind: &str) -> bool {
+        let page = self.get(&format!("/v1/tasks/{task}/items?limit=200")).await;
+        page["items"].as_array().is_some_and(|items| items.iter().any(|item| item["type"] == kind))
+    }
+
+    /// Every task that the service lists.
+    pub async fn listed(&self) -> Vec<String> {
+        let (mut found, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let page = self.get(&format!("/v1/tasks?limit=200{cursor}")).await;
+            let ids = page["tasks"].as_array().into_iter().flatten();
+            found.extend(ids.filter_map(|task| task["task_id"].as_str().map(str::to_owned)));
+            match page["next_cursor"].as_str() {
+                Some(next) => cursor = format!("&cursor={next}"),
+                None => return found,
+            }
+        }
+    }
+}
+
+fn client() -> reqwest::Client {
+    #[expect(clippy::disallowed_methods, reason = "a test is a client like any other")]
+    let http = reqwest::Client::builder().no_proxy().pool_idle_timeout(Duration::from_secs(1)).build().unwrap();
+    http
+}

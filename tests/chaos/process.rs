@@ -1,0 +1,140 @@
+//! The real binary as a process: started on a port of its own, killed, frozen, and started again there.
+
+use std::fs::File;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::process::{Child, Command};
+
+/// Where a replica runs. Its address stays the same over all its lives.
+#[derive(Clone, Debug)]
+pub struct Place {
+    pub config: PathBuf,
+    pub port: u16,
+    /// What it says goes here, life after life.
+    pub log: PathBuf,
+}
+
+/// One life of a replica. Killed when dropped.
+pub struct Process {
+    child: Child,
+    url: String,
+}
+
+impl Place {
+    pub fn new(config: PathBuf) -> Self {
+        let port = free_port();
+        Self { log: config.with_file_name(format!("{port}.log")), config, port }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// Starts it, with these failpoints armed.
+    pub fn start(&self, failpoints: &str) -> Process {
+        let log = File::options().create(true).append(true).open(&self.log).unwrap();
+        let child = Command::new(binary())
+            .args(["serve", "--config"])
+            .arg(&self.config)
+            .args(["--listen", &format!("127.0.0.1:{}", self.port)])
+            .env("HOLDPOINT_FAILPOINTS", failpoints)
+            .env("TOKIO_WORKER_THREADS", "2")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        Process { child, url: self.url() }
+    }
+
+    /// The last lines it said.
+    pub fn last_words(&self) -> String {
+        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<_> = text.lines().collect();
+        lines[lines.len().saturating_sub(12)..].join("\n")
+    }
+}
+
+impl Process {
+    /// Returns once it is ready; `false` when it ended instead.
+    pub async fn ready(&mut self, http: &reqwest::Client) -> bool {
+        while self.child.try_wait().unwrap().is_none() {
+            let asked = http.get(format!("{}/readyz", self.url)).timeout(Duration::from_secs(1)).send().await;
+            if asked.is_ok_and(|reply| reply.status() == 200) {
+                return true;
+            }
+            if self.frozen() {
+                return true;
+            }
+            a_moment().await;
+        }
+        false
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        // One that has ended by itself is not there any more.
+        if let Some(pid) = self.pid() {
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    /// `kill -9`, and nothing of it is left.
+    pub async fn kill(mut self) {
+        self.child.kill().await.unwrap();
+    }
+
+    /// Returns when it has ended by itself.
+    pub async fn ended(&mut self) -> ExitStatus {
+        self.child.wait().await.unwrap()
+    }
+
+    pub fn is_over(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().unwrap()
+    }
+
+    /// Whether it stands still, stopped by a signal.
+    pub fn frozen(&self) -> bool {
+        let Some(pid) = self.pid() else { return false };
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+        stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
+    }
+
+    fn pid(&self) -> Option<Pid> {
+        self.child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?))
+    }
+}
+
+/// The program under test; another one can be named, to see this suite fail.
+fn binary() -> PathBuf {
+    std::env::var_os("HOLDPOINT_TEST_BINARY").map_or_else(|| env!("CARGO_BIN_EXE_holdpoint").into(), PathBuf::from)
+}
+
+/// A free port below those that outgoing connections are given: it stays free while its replica is down.
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let own = std::process::id().wrapping_mul(389);
+    loop {
+        let step = NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = u16::try_from(10_000 + own.wrapping_add(step.wrapping_mul(7)) % 20_000).unwrap();
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// A short breath between two looks at something that has no bell.
+pub async fn a_moment() {
+    within(Duration::from_millis(25)).await;
+}
+
+/// So long.
+#[expect(clippy::disallowed_methods, reason = "kills come at chosen times, whatever the service does")]
+pub async fn within(time: Duration) {
+    tokio::time::sleep(time).await;
+}

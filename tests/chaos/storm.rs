@@ -1,0 +1,316 @@
+//! Random `kill -9`, frozen replicas that wake up after others took over, and a Postgres that crashes, under load; with an
+//! independent ledger of what was really executed. Nothing is lost, nothing runs twice, every task ends.
+
+use std::io::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use rustix::process::Signal;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+
+use super::checker::{Evidence, Findings, Kind, check, report};
+use super::ground::{configure, journals, statuses};
+use super::people::People;
+use super::process::{Place, Process, a_moment, within};
+use super::script::{Model, dice};
+use super::world::World;
+use crate::support::postgres::{PrivateCluster, unique};
+
+/// How much of everything.
+struct Plan {
+    tasks: u64,
+    /// `kill -9` of a random replica.
+    kills: u64,
+    /// `pg_ctl stop -m immediate`.
+    crashes: u64,
+    /// `SIGSTOP` for two to three leases, half of them exactly between a committed start and its call.
+    zombies: u64,
+    replicas: u64,
+    /// Seconds.
+    lease: u64,
+    /// All of it is over within so long.
+    within: Duration,
+}
+
+/// In every run of the tests.
+const SHORT: Plan =
+    Plan { tasks: 500, kills: 100, crashes: 5, zombies: 10, replicas: 2, lease: 3, within: Duration::from_secs(400) };
+
+/// `scripts/chaos`.
+const LONG: Plan = Plan {
+    tasks: 10_000,
+    kills: 2_000,
+    crashes: 200,
+    zombies: 200,
+    replicas: 3,
+    lease: 3,
+    within: Duration::from_hours(4),
+};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[cfg_attr(not(any(debug_assertions, feature = "failpoints")), ignore = "needs failpoints")]
+async fn a_hundred_kills_lose_nothing_and_repeat_nothing() {
+    storm(&SHORT).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes an hour: scripts/chaos runs it on the release build"]
+async fn two_thousand_kills_lose_nothing_and_repeat_nothing() {
+    storm(&LONG).await;
+}
+
+/// A part of the short one: what a change of this suite is tried with.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "the short storm contains it"]
+async fn ten_kills_lose_nothing_and_repeat_nothing() {
+    storm(&Plan { tasks: 60, kills: 12, crashes: 1, zombies: 2, ..SHORT }).await;
+}
+
+/// What is still to happen, and what has.
+struct Weather<'a> {
+    plan: &'a Plan,
+    seed: u64,
+    lives: AtomicU64,
+    zombies_left: AtomicU64,
+    kills: AtomicU64,
+    zombies: AtomicU64,
+    crashes: AtomicU64,
+    /// How many lives are over.
+    over: watch::Sender<u64>,
+    /// New tasks come as replicas go.
+    tickets: Semaphore,
+    /// Never are all of them frozen.
+    awake: Semaphore,
+}
+
+async fn storm(plan: &Plan) {
+    let began = Instant::now();
+    let seed = u64::from_str_radix(&unique()[24..], 16).unwrap();
+    let cluster = Arc::new(PrivateCluster::start());
+    let (world, model) = (Arc::new(World::start().await), Model::start().await);
+    let folder = tempfile::tempdir().unwrap();
+    let database = cluster.url("postgres");
+    let config = configure(folder.path(), &model.base_url, &world.url, &database, 64);
+    let places: Vec<_> = (0..plan.replicas).map(|_| Place::new(config.clone())).collect();
+    let urls = places.iter().map(Place::url).collect();
+    let people = Arc::new(People::new(urls, Arc::clone(&world), seed, began + plan.within));
+    let replicas = usize::try_from(plan.replicas).unwrap();
+    let weather = Weather {
+        plan,
+        seed,
+        lives: AtomicU64::new(plan.kills + plan.zombies),
+        zombies_left: AtomicU64::new(plan.zombies),
+        kills: AtomicU64::new(0),
+        zombies: AtomicU64::new(0),
+        crashes: AtomicU64::new(0),
+        over: watch::Sender::new(0),
+        tickets: Semaphore::new(20),
+        awake: Semaphore::new(replicas - 1),
+    };
+    // The first one makes the schema.
+    let mut begins = places[0].start("");
+    assert!(begins.ready(people.http()).await, "{}", places[0].last_words());
+    begins.kill().await;
+    let faults = async {
+        let lives = join_all(places.iter().map(|place| weather.lives_of(place, &people)));
+        let (calm, ()) = tokio::join!(lives, weather.crash(&cluster));
+        say(&format!(
+            "storm {seed:x}: faults are over after {} s: {} kills, {} Postgres crashes, {} zombies",
+            began.elapsed().as_secs(),
+            weather.kills.load(Ordering::Relaxed),
+            weather.crashes.load(Ordering::Relaxed),
+            weather.zombies.load(Ordering::Relaxed)
+        ));
+        weather.tickets.add_permits(usize::try_from(plan.tasks).unwrap());
+        calm
+    };
+    let (calm, tasks) = tokio::join!(faults, weather.load(&people));
+    let said = statuses(&people, &tasks).await;
+    let listed = people.listed().await;
+    let open = people.get("/v1/requests").await;
+    for process in calm {
+        process.kill().await;
+    }
+    let told = journals(&database, said).await;
+    let (ledger, history, attempted) = (world.ledger(), people.history(), people.attempted());
+    let evidence =
+        Evidence { tasks: &told, ledger: &ledger, history: &history, attempted: &attempted, one_clock: true };
+    let findings = check(&evidence);
+    say(&weather.figures(&findings, &people, began));
+    let mut wrong = people.complaints();
+    wrong.extend(model.complaints());
+    if listed.len() != tasks.len() {
+        wrong.push(format!("{} tasks were created, {} are listed", tasks.len(), listed.len()));
+    }
+    if open["requests"].as_array().is_none_or(|open| !open.is_empty()) {
+        wrong.push(format!("questions are left open: {open}"));
+    }
+    if !findings.wrong.is_empty() {
+        wrong.push(report(&findings, &evidence));
+    }
+    wrong.extend(weather.vacuous(&findings, &people));
+    assert!(wrong.is_empty(), "seed {seed:x}\n{}", wrong.join("\n"));
+}
+
+impl Weather<'_> {
+    /// The lives of one replica until the faults are over, and the one after them.
+    async fn lives_of(&self, place: &Place, people: &People) -> Process {
+        let calm = format!("lease={}s", self.plan.lease);
+        while let Some(life) = self.next_life() {
+            let draw = |what| dice(self.seed.wrapping_add(life), what);
+            let zombie = self.is_zombie(life);
+            // Half of them stop by themselves, exactly before a call.
+            let exact = draw(1).is_multiple_of(2);
+            let point = format!(";call.before=freeze@{}", 1 + draw(2) % 5);
+            let armed = if zombie && exact { calm.clone() + &point } else { calm.clone() };
+            let mut process = place.start(&armed);
+            let alive = process.ready(people.http()).await;
+            assert!(alive, "a replica ended by itself: {}", place.last_words());
+            within(Duration::from_millis(30 + draw(3) % 600)).await;
+            if zombie {
+                self.freezes(&process, exact, draw(4)).await;
+            }
+            // Nothing but us ends a replica.
+            let by_itself = process.is_over();
+            assert!(by_itself.is_none(), "a replica ended by itself, {by_itself:?}: {}", place.last_words());
+            process.kill().await;
+            self.kills.fetch_add(1, Ordering::Relaxed);
+            self.is_over();
+        }
+        let mut process = place.start(&calm);
+        assert!(process.ready(people.http()).await, "{}", place.last_words());
+        process
+    }
+
+    fn next_life(&self) -> Option<u64> {
+        let taken = self.lives.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        taken.ok()
+    }
+
+    fn is_zombie(&self, life: u64) -> bool {
+        let left = self.zombies_left.load(Ordering::SeqCst);
+        if left == 0 || dice(self.seed.wrapping_add(life), 0) % (life.max(1)) >= left {
+            return false;
+        }
+        self.zombies_left.fetch_sub(1, Ordering::SeqCst);
+        true
+    }
+
+    /// Stands still until others have its tasks and have asked what became of its calls; then it wakes up and goes on.
+    async fn freezes(&self, process: &Process, exact: bool, draw: u64) {
+        let _awake = self.awake.acquire().await.unwrap();
+        let patience = Instant::now() + Duration::from_secs(2);
+        while exact && !process.frozen() && Instant::now() < patience {
+            a_moment().await;
+        }
+        process.signal(Signal::STOP);
+        let lease = Duration::from_secs(self.plan.lease);
+        within(lease * 2 + Duration::from_millis(draw % 3_000)).await;
+        process.signal(Signal::CONT);
+        self.zombies.fetch_add(1, Ordering::Relaxed);
+        within(Duration::from_millis(1_500)).await;
+        // It may reach its point only now.
+        process.signal(Signal::CONT);
+    }
+
+    fn is_over(&self) {
+        let all = self.plan.kills + self.plan.zombies;
+        let mut over = 0;
+        self.over.send_modify(|count| {
+            *count += 1;
+            over = *count;
+        });
+        let more = self.plan.tasks * over / all - self.plan.tasks * (over - 1) / all;
+        self.tickets.add_permits(usize::try_from(more).unwrap());
+    }
+
+    /// Crashes Postgres, evenly over the time of the kills.
+    async fn crash(&self, cluster: &Arc<PrivateCluster>) {
+        let (all, mut over) = (self.plan.kills + self.plan.zombies, self.over.subscribe());
+        for crash in 1..=self.plan.crashes {
+            let due = all * crash / (self.plan.crashes + 1);
+            over.wait_for(|over| *over >= due).await.unwrap();
+            let cluster = Arc::clone(cluster);
+            let crashed = tokio::task::spawn_blocking(move || {
+                cluster.crash();
+                cluster.start_again();
+            });
+            crashed.await.unwrap();
+            self.crashes.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Creates the tasks and carries each to its end.
+    async fn load(&self, people: &Arc<People>) -> Vec<String> {
+        let (mut running, mut tasks) = (JoinSet::new(), Vec::new());
+        for number in 0..self.plan.tasks {
+            self.tickets.acquire().await.unwrap().forget();
+            let people = Arc::clone(people);
+            running.spawn(async move {
+                let task = people.create(&format!("storm {number}")).await;
+                people.complete(&task).await;
+                task
+            });
+        }
+        while let Some(task) = running.join_next().await {
+            tasks.push(task.unwrap());
+        }
+        tasks
+    }
+
+    fn figures(&self, found: &Findings, people: &People, began: Instant) -> String {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        format!(
+            "storm {:x}: {} tasks, {} calls, {} executions, {} decisions, {} kills, {} Postgres crashes, {} zombies, {} cut off \
+             between start and result, {} taken over, {} POSTs repeated ({} decisions), {} conflicts, {} sent to a human, \
+             {} duplicates, {} lost, {} s",
+            self.seed,
+            found.tasks,
+            found.calls,
+            found.executions,
+            found.decisions,
+            count(&self.kills),
+            count(&self.crashes),
+            count(&self.zombies),
+            found.cut_off,
+            found.takeovers,
+            count(&people.counts.repeated),
+            count(&people.counts.repeated_decisions),
+            count(&people.counts.conflicts),
+            found.to_human,
+            found.count(Kind::Duplicate),
+            found.count(Kind::Lost),
+            began.elapsed().as_secs()
+        )
+    }
+
+    /// What happened too seldom for the run to prove anything.
+    fn vacuous(&self, found: &Findings, people: &People) -> Vec<String> {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let plan = self.plan;
+        let least = [
+            ("kills", count(&self.kills), plan.kills),
+            ("Postgres crashes", count(&self.crashes), plan.crashes),
+            ("zombies", count(&self.zombies), plan.zombies),
+            ("kills between a start and its result", found.cut_off as u64, plan.kills / 10),
+            ("tasks that went on elsewhere", found.takeovers as u64, plan.kills / 5),
+            ("calls that a human was asked about", found.to_human as u64, plan.kills / 20),
+            ("repeated POSTs", count(&people.counts.repeated), plan.kills / 20),
+            ("repeated decisions", count(&people.counts.repeated_decisions), plan.kills / 50),
+            ("conflicts", count(&people.counts.conflicts), plan.tasks / 100),
+            ("rejections", found.rejected as u64, plan.tasks / 100),
+            ("executions", found.executions as u64, plan.tasks),
+        ];
+        let few = least.iter().filter(|(_, happened, wanted)| happened < wanted);
+        few.map(|(what, happened, wanted)| format!("vacuous: {happened} {what}, at least {wanted} are wanted"))
+            .collect()
+    }
+}
+
+/// One line of figures, for whoever runs it.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+}

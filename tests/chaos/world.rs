@@ -1,0 +1,202 @@
+//! The world: a process of its own that the tools of the service reach. It writes every execution down, with its key, in a
+//! file before it answers, and knows nothing of the service. What it does beside is said in the arguments of the call.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::response::{IntoResponse as _, Response};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::process::a_moment;
+
+/// Where the process of the world finds its folder.
+const FOLDER: &str = "HOLDPOINT_TEST_WORLD";
+
+/// One execution, as the world wrote it down.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Execution {
+    pub key: String,
+    pub task: String,
+    pub path: String,
+    pub body: String,
+    /// How it answers: see [`answer`].
+    pub mood: String,
+    /// 1, 2, 3 … of its key.
+    pub nth: u32,
+    /// Microseconds since 1970.
+    pub at: i64,
+}
+
+/// The world as the tests see it: an address, and a file that is only ever appended to.
+pub struct World {
+    pub url: String,
+    folder: tempfile::TempDir,
+    child: Child,
+    read: Mutex<Ledger>,
+}
+
+#[derive(Default)]
+struct Ledger {
+    offset: u64,
+    lines: Vec<Execution>,
+    by_key: HashMap<String, Vec<usize>>,
+}
+
+impl World {
+    /// Starts its process: this program again, which serves until its standard input ends.
+    pub async fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "chaos::world::the_process_of_the_world", "--ignored", "--nocapture"])
+            .env(FOLDER, folder.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let url = loop {
+            if let Ok(url) = std::fs::read_to_string(folder.path().join("url")) {
+                break url;
+            }
+            assert!(child.try_wait().unwrap().is_none(), "the world ended");
+            a_moment().await;
+        };
+        Self { url, folder, child, read: Mutex::default() }
+    }
+
+    /// Everything that was executed.
+    pub fn ledger(&self) -> Vec<Execution> {
+        self.reading(|ledger| ledger.lines.clone())
+    }
+
+    /// The executions of one key.
+    pub fn of(&self, key: &str) -> Vec<Execution> {
+        self.reading(|ledger| {
+            let places = ledger.by_key.get(key).cloned().unwrap_or_default();
+            places.into_iter().map(|place| ledger.lines[place].clone()).collect()
+        })
+    }
+
+    /// Whether a task has had anything executed whose body holds this text.
+    pub fn saw(&self, task: &str, text: &str) -> bool {
+        self.reading(|ledger| ledger.lines.iter().any(|line| line.task == task && line.body.contains(text)))
+    }
+
+    fn reading<T>(&self, look: impl FnOnce(&Ledger) -> T) -> T {
+        let mut ledger = self.read.lock().unwrap();
+        let mut file = File::open(self.folder.path().join("ledger")).unwrap();
+        file.seek(SeekFrom::Start(ledger.offset)).unwrap();
+        let mut text = String::new();
+        file.read_to_string(&mut text).unwrap();
+        // What is half written belongs to the next reading.
+        let whole = text.rfind('\n').map_or("", |end| &text[..=end]);
+        ledger.offset += whole.len() as u64;
+        for line in whole.lines() {
+            let line: Execution = serde_json::from_str(line).unwrap();
+            let place = ledger.lines.len();
+            ledger.by_key.entry(line.key.clone()).or_default().push(place);
+            ledger.lines.push(line);
+        }
+        look(&ledger)
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What the process keeps.
+struct Book {
+    file: File,
+    counts: HashMap<String, u32>,
+}
+
+#[test]
+#[ignore = "the process that World::start starts, no test"]
+fn the_process_of_the_world() {
+    let Some(folder) = std::env::var_os(FOLDER) else { return };
+    let folder = Path::new(&folder).to_owned();
+    std::thread::spawn(|| {
+        // It goes with whoever started it, however that one ended.
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        std::process::exit(0);
+    });
+    let file = File::options().create(true).append(true).open(folder.join("ledger")).unwrap();
+    let book = Arc::new(Mutex::new(Book { file, counts: HashMap::new() }));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        std::fs::write(folder.join("url.new"), url).unwrap();
+        std::fs::rename(folder.join("url.new"), folder.join("url")).unwrap();
+        axum::serve(listener, Router::new().fallback(execute).with_state(book)).await.unwrap();
+    });
+}
+
+async fn execute(State(book): State<Arc<Mutex<Book>>>, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
+    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("").to_owned();
+    let said: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let execution = {
+        let mut book = book.lock().unwrap();
+        let key = header("idempotency-key");
+        let count = book.counts.entry(key.clone()).or_default();
+        *count += 1;
+        let execution = Execution {
+            nth: *count,
+            // The same key again is answered calmly: the world remembers what it did.
+            mood: if *count == 1 { said["mood"].as_str().unwrap_or("").to_owned() } else { String::new() },
+            key,
+            task: header("holdpoint-task-id"),
+            path: uri.path().to_owned(),
+            body: String::from_utf8_lossy(&body).into_owned(),
+            at: i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros()).unwrap(),
+        };
+        let line = serde_json::to_string(&execution).unwrap() + "\n";
+        book.file.write_all(line.as_bytes()).unwrap();
+        book.file.flush().unwrap();
+        execution
+    };
+    answer(&execution, said["wait"].as_u64().unwrap_or(0)).await
+}
+
+/// The effect has happened; what comes back is another matter.
+async fn answer(execution: &Execution, wait: u64) -> Response {
+    if execution.nth == 1 {
+        pass(Duration::from_millis(wait)).await;
+    }
+    let receipt = json!({"receipt": execution.key, "nth": execution.nth});
+    match execution.mood.as_str() {
+        "drop" => {
+            // The connection breaks in the middle of the answer.
+            let broken = futures_util::stream::once(async { Err::<Bytes, _>(std::io::Error::other("broken")) });
+            Response::new(Body::from_stream(broken))
+        }
+        "fail" => (StatusCode::INTERNAL_SERVER_ERROR, "sorry").into_response(),
+        "hang" => never().await,
+        _ => axum::Json(receipt).into_response(),
+    }
+}
+
+async fn never() -> Response {
+    let endless: Infallible = std::future::pending().await;
+    match endless {}
+}
+
+#[expect(clippy::disallowed_methods, reason = "the world takes its time")]
+async fn pass(time: Duration) {
+    tokio::time::sleep(time).await;
+}

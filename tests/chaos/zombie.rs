@@ -1,0 +1,61 @@
+//! A replica that is frozen exactly between a committed start and its call, and wakes up when all of it is over.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use super::checker::{Evidence, check, report};
+use super::ground::{configure, journals, statuses};
+use super::people::People;
+use super::process::{Place, a_moment};
+use super::script::Model;
+use super::world::World;
+use crate::support::database::Database;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[cfg_attr(not(any(debug_assertions, feature = "failpoints")), ignore = "needs failpoints")]
+async fn frozen_before_a_call_it_neither_sends_nor_overwrites_when_it_wakes() {
+    let (world, model) = (Arc::new(World::start().await), Model::start().await);
+    let database = Database::postgres().await;
+    let folder = tempfile::tempdir().unwrap();
+    let config = configure(folder.path(), &model.base_url, &world.url, database.url(), 8);
+    let (first, second) = (Place::new(config.clone()), Place::new(config));
+    let until = Instant::now() + Duration::from_mins(1);
+    let at = |place: &Place| People::new(vec![place.url()], Arc::clone(&world), 0, until);
+    let (of_first, of_second) = (at(&first), at(&second));
+    let mut zombie = first.start("lease=3s;call.before=freeze@1");
+    assert!(zombie.ready(of_first.http()).await, "{}", first.last_words());
+    // It may freeze before it has answered.
+    let creating = tokio::time::timeout(Duration::from_secs(2), of_first.create("small 1"));
+    let frozen = async {
+        while !zombie.frozen() {
+            of_first.in_time("its freezing");
+            a_moment().await;
+        }
+    };
+    let _ = tokio::join!(creating, frozen);
+    let mut other = second.start("lease=3s");
+    assert!(other.ready(of_second.http()).await, "{}", second.last_words());
+    let task = of_second.listed().await.remove(0);
+    // It takes over, asks what became of the call, hears that nothing did, and runs it.
+    assert_eq!(of_second.settle(&task).await, "Completed");
+    assert_eq!(world.ledger().len(), 1);
+    zombie.signal(Signal::CONT);
+    let patience = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < patience && world.ledger().len() == 1 && !first.last_words().contains("it was not sent") {
+        a_moment().await;
+    }
+    assert!(zombie.ready(of_first.http()).await, "{}", first.last_words());
+    let said = statuses(&of_first, &[task]).await;
+    zombie.kill().await;
+    other.kill().await;
+    let told = journals(database.url(), said).await;
+    let history = [of_first.history(), of_second.history()].concat();
+    let (ledger, attempted) = (world.ledger(), of_second.attempted());
+    let evidence =
+        Evidence { tasks: &told, ledger: &ledger, history: &history, attempted: &attempted, one_clock: true };
+    let findings = check(&evidence);
+    assert!(findings.wrong.is_empty(), "{}", report(&findings, &evidence));
+    assert_eq!((findings.to_human, findings.takeovers), (1, 1), "the other one asked, and ran it");
+}
