@@ -66,22 +66,25 @@ impl Net {
         &self.kept
     }
 
-    /// One request on a connection of its own, and its answer, all within this time. `room` says how much of the body
+    /// One request on a connection of its own, and its answer, all within this time. Once the connection is made, and
+    /// right before the request is written to it, `leave` says whether it still may be. `room` says how much of the body
     /// is wanted.
     ///
     /// # Errors
-    /// [`Failure::NotSent`]: no connection was made. [`Failure::Lost`]: one was, and there is no complete answer.
+    /// [`Failure::NotSent`]: no connection was made, or there was no leave. [`Failure::Lost`]: one was, and there is no complete answer.
     pub async fn alone(
         &self,
         request: Request,
         within: Duration,
+        leave: impl Fn() -> bool + Send + Sync + 'static,
         room: impl FnOnce(StatusCode) -> Room + Send,
     ) -> Result<Answer, Failure> {
-        let (reach, mut partial) = (Reach::default(), None);
+        let (reach, mut partial) = (Reach::with(leave), None);
         let exchange = reach.watched(exchange(&self.own, request, room, &mut partial));
         let ended = tokio::time::timeout(within, exchange).await;
         let failure = match ended {
             Ok(Ok(())) => None,
+            Ok(Err(_)) if reach.is_refused() => Some(Failure::NotSent("it must not be sent any more")),
             Ok(Err(failure)) => Some(failure),
             Err(_) if reach.is_connecting() => Some(Failure::NotSent(NO_CONNECTION_IN_TIME)),
             Err(_) => Some(Failure::Lost(NO_ANSWER_IN_TIME)),

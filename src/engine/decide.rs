@@ -47,11 +47,8 @@ impl Engine {
         answer: Answer,
         key: Option<Key>,
     ) -> Result<Accepted, Refusal> {
-        match Box::pin(self.decide_once(caller, row, answer, key.as_ref())).await {
-            // What it lost against may be itself: the same POST, stored since its key was looked for.
-            Err(refusal @ Refusal::AlreadyDecided(..)) => self.replay_of(caller, key.as_ref()).await?.ok_or(refusal),
-            said => said,
-        }
+        let said = Box::pin(self.decide_once(caller, row, answer, key.as_ref())).await;
+        self.unless_replayed(caller, key.as_ref(), said).await
     }
 
     async fn decide_once(

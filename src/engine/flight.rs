@@ -79,9 +79,22 @@ enum CalledOff {
     Sent(Duration, CancellationToken),
 }
 
+/// What it takes to send a call.
+#[derive(Clone, Debug)]
+pub(super) struct Departure {
+    number: u64,
+    flights: Arc<Flights>,
+}
+
 impl Flight {
-    /// It is sent now. `false` when it was called off: then it must not be.
-    pub(super) fn departs(&self, uptime: Duration) -> bool {
+    pub(super) fn departure(&self) -> Departure {
+        Departure { number: self.number, flights: Arc::clone(&self.flights) }
+    }
+}
+
+impl Departure {
+    /// It is sent now. `false` when it was called off, or nobody waits for it any more: then it must not be.
+    pub(super) fn at(&self, uptime: Duration) -> bool {
         let mut places = self.flights.places.lock();
         let Some(place) = places.get_mut(&self.number).filter(|place| !place.called_off) else { return false };
         place.sent = Some(uptime);

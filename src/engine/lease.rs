@@ -58,11 +58,31 @@ impl Leases {
     }
 }
 
-impl Lease {
+/// A look at a driver's hold, for whoever acts for it.
+#[derive(Clone, Debug)]
+pub(super) struct Watched {
+    task: TaskId,
+    holder: u64,
+    leases: Arc<Leases>,
+}
+
+impl Watched {
     /// Whether it lasts at this moment.
     pub(super) fn lasts(&self, uptime: Duration) -> bool {
         let terms = self.leases.terms.lock();
         terms.get(&self.task).is_some_and(|term| term.holder == self.holder && uptime < term.until)
+    }
+}
+
+impl Lease {
+    /// A look at it from elsewhere.
+    pub(super) fn watched(&self) -> Watched {
+        Watched { task: self.task, holder: self.holder, leases: Arc::clone(&self.leases) }
+    }
+
+    /// Whether it lasts at this moment.
+    pub(super) fn lasts(&self, uptime: Duration) -> bool {
+        self.watched().lasts(uptime)
     }
 }
 

@@ -1,6 +1,6 @@
 //! A task while somebody works on it: its journal as it was read, and what the next commit will add.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -46,6 +46,8 @@ pub(super) struct Live {
     pub door: Option<oneshot::Sender<Result<Committed, CommitError>>>,
     /// Attempts that this process made and that ended without an answer: what went wrong.
     pub unknown: BTreeMap<CallId, String>,
+    /// Attempts that this process made and provably never sent: that says nothing about any other attempt.
+    pub not_sent: BTreeSet<CallId>,
     /// Calls whose answer is pushed and not durable: nobody else may ask what became of them.
     pub flights: Vec<Flight>,
     /// When the last commit was handed over, by the machine's uptime.
@@ -72,6 +74,7 @@ impl Live {
             idempotency: None,
             door: None,
             unknown: BTreeMap::new(),
+            not_sent: BTreeSet::new(),
             flights: Vec::new(),
             saved_since: Duration::ZERO,
             lease: None,
@@ -115,7 +118,7 @@ impl Live {
             .iter()
             .filter_map(|item| match &item.fact {
                 Fact::ToolResult(result) | Fact::LateResult(result) if is_of_the_world(result.outcome) => {
-                    Some(result.clone())
+                    (!self.not_sent.contains(&result.tool_call_id)).then(|| result.clone())
                 }
                 Fact::ToolResult(_)
                 | Fact::LateResult(_)
@@ -277,6 +280,7 @@ impl Live {
         self.repinned = false;
         self.idempotency = None;
         self.flights.clear();
+        self.not_sent.clear();
     }
 
     /// What the driver knows and the journal does not. An attempt may still be running until its lease (`grace`) and its

@@ -75,6 +75,17 @@ impl Engine {
         message: NewMessage,
         key: Option<Key>,
     ) -> Result<Accepted, Refusal> {
+        let said = self.message_once(caller, task, message, key.as_ref()).await;
+        self.unless_replayed(caller, key.as_ref(), said).await
+    }
+
+    async fn message_once(
+        self: &Arc<Self>,
+        caller: &Caller,
+        task: TaskId,
+        message: NewMessage,
+        key: Option<&Key>,
+    ) -> Result<Accepted, Refusal> {
         for _ in 0..super::TRIES {
             let mut live = self.moved(caller, task, Move::Message).await?;
             let conflict = |code| Refusal::Conflict { code, task_id: task, status: live.row.status };
@@ -98,7 +109,7 @@ impl Engine {
                 by: caller.user_id.clone(),
                 groups: caller.groups.clone(),
             });
-            if let Some(accepted) = self.pass(caller, live, key.as_ref()).await? {
+            if let Some(accepted) = self.pass(caller, live, key).await? {
                 return Ok(accepted);
             }
         }
@@ -110,6 +121,16 @@ impl Engine {
     /// # Errors
     /// `NotFound`, `Forbidden`, `NotARoot`; `Conflict` when it is not failed.
     pub async fn retry(self: &Arc<Self>, caller: &Caller, task: TaskId, key: Option<Key>) -> Result<Accepted, Refusal> {
+        let said = self.retry_once(caller, task, key.as_ref()).await;
+        self.unless_replayed(caller, key.as_ref(), said).await
+    }
+
+    async fn retry_once(
+        self: &Arc<Self>,
+        caller: &Caller,
+        task: TaskId,
+        key: Option<&Key>,
+    ) -> Result<Accepted, Refusal> {
         for _ in 0..super::TRIES {
             let mut live = self.moved(caller, task, Move::Retry).await?;
             if live.row.status != TaskStatus::Failed {
@@ -117,7 +138,7 @@ impl Engine {
                 return Err(Refusal::Conflict { code, task_id: task, status: live.row.status });
             }
             live.push(Fact::TaskStatus { status: TaskStatus::Running, error: None, output: None });
-            if let Some(accepted) = self.pass(caller, live, key.as_ref()).await? {
+            if let Some(accepted) = self.pass(caller, live, key).await? {
                 return Ok(accepted);
             }
         }
@@ -207,6 +228,21 @@ impl Engine {
         let Some(request) = request else { return Ok(may_steer(caller, &task.tenant, &task.user_id)) };
         let Some(row) = self.store.request(request).await? else { return Ok(false) };
         Ok(may_decide(caller, &row.tenant, &row.owner, &row.asked.terms.approvers))
+    }
+
+    /// What refused an operation may be itself: the same POST, stored since its key was looked for.
+    pub(super) async fn unless_replayed(
+        &self,
+        caller: &Caller,
+        key: Option<&Key>,
+        said: Result<Accepted, Refusal>,
+    ) -> Result<Accepted, Refusal> {
+        match said {
+            Err(refusal) if key.is_some() && refusal != Refusal::Unavailable => {
+                self.replay_of(caller, key).await?.ok_or(refusal)
+            }
+            Ok(_) | Err(_) => said,
+        }
     }
 
     /// [`Engine::replay`] where there is a key.

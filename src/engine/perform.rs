@@ -4,16 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use serde_json::Value;
 
 use super::Engine;
 use super::drive::Stop;
-use super::flight;
 use super::integrity::damage_before;
 use super::live::Live;
 use crate::agent::Agent;
-use crate::failpoint;
 use crate::model::{Answer, OfferedTool, Prompt};
 use crate::policy::Case;
 use crate::task::change::LeaseChange;
@@ -27,8 +24,8 @@ use crate::task::tool_spec::Effect;
 use crate::task::transcript::conversation;
 use crate::task::turn::Last;
 use crate::task::verdict::{Judgement, Terms, Verdict};
+use crate::tool::arguments;
 use crate::tool::catalog::Entry;
-use crate::tool::{Invocation, Tool, ToolAnswer, arguments};
 
 impl Engine {
     /// The tool of a name, if this agent is offered it (byte by byte): what is offered is pinned, the tool that performs
@@ -258,61 +255,11 @@ impl Engine {
             tracing::warn!(task = %live.task_id(), "the history was lost before a call was sent; it was not sent");
             return self.under_doubt(live).await;
         }
+        for (flight, (_, call)) in flights.iter().zip(&mut attempts) {
+            call.leave = self.leave(live, flight);
+        }
         live.flights = flights;
         self.send(live, &attempts).await
-    }
-
-    /// Sends calls whose start is committed, each at most once, and takes in their answers.
-    async fn send(&self, live: &mut Live, attempts: &[(Arc<dyn Tool>, Invocation)]) -> Result<(), Stop> {
-        failpoint::reach("call.before");
-        let began = self.clock.uptime();
-        if !live.lease.as_ref().is_some_and(|lease| lease.lasts(began)) {
-            tracing::warn!(task = %live.task_id(), "the lease ran out before a call was sent; it was not sent");
-            return Err(Stop::Lost);
-        }
-        let in_time = began < live.saved_since + flight::WINDOW;
-        let departed: Vec<_> = live.flights.iter().map(|flight| in_time && flight.departs(began)).collect();
-        let answers = join_all(attempts.iter().zip(departed).map(|((tool, call), departed)| async move {
-            if departed { tool.call(call).await } else { not_sent(in_time) }
-        }));
-        let answers = answers.await;
-        failpoint::reach("call.answered");
-        // A long call counts as duration before the model is asked again.
-        live.now = live.now + self.clock.uptime().saturating_sub(began);
-        for ((tool, call), answer) in attempts.iter().zip(answers) {
-            Self::landed(live, call.call_id, tool.spec().name.clone(), answer);
-        }
-        let unknown = &live.unknown;
-        live.flights.retain(|flight| !unknown.contains_key(&flight.call));
-        Ok(())
-    }
-
-    fn landed(live: &mut Live, tool_call_id: CallId, name: String, answer: ToolAnswer) {
-        let (outcome, content, http_status) = match answer {
-            ToolAnswer::Succeeded { content, http_status } => (Outcome::Succeeded, content, http_status),
-            ToolAnswer::Failed { content, http_status } => (Outcome::Failed, content, http_status),
-            ToolAnswer::Unknown { problem } => {
-                live.unknown.insert(tool_call_id, problem);
-                return;
-            }
-        };
-        live.unknown.remove(&tool_call_id);
-        live.push(Fact::ToolResult(ToolResult { tool_call_id, name, outcome, content: cleaned(content), http_status }));
-    }
-
-    fn invocation(&self, live: &Live, standing: &Standing, arguments: Value, decided_by: Option<String>) -> Invocation {
-        let trace = live.row.root_task_id.0.simple();
-        let span = self.ids.fresh().as_u128() & u128::from(u64::MAX);
-        Invocation {
-            tenant: live.row.tenant.clone(),
-            owner: live.row.user_id.clone(),
-            task_id: live.row.task_id,
-            call_id: standing.call.tool_call_id,
-            arguments_text: standing.call.arguments_text.clone(),
-            arguments,
-            decided_by,
-            traceparent: format!("00-{trace}-{span:016x}-01"),
-        }
     }
 
     /// Right before calls start, the policy in force is asked again: it can refuse or ask, never release. Whether
@@ -373,10 +320,4 @@ impl Engine {
         let terms = Some(now.terms.unwrap_or_else(|| approval.terms.clone()));
         Some(Judgement { verdict: Verdict::Hold, rule: now.rule, reason, terms })
     }
-}
-
-/// The answer to a call that was provably not sent.
-fn not_sent(in_time: bool) -> ToolAnswer {
-    let why = if in_time { "the task was canceled" } else { "it took too long until it could be" };
-    ToolAnswer::Failed { content: format!("Nothing was sent: {why}."), http_status: None }
 }

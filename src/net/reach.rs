@@ -1,5 +1,6 @@
-//! Whether a request can have been sent when its time is over. What must stay true: "still connecting" is said only of a
-//! request whose connection was begun and not made; of anything else it is not known.
+//! Whether a request can have been sent, and may still be. What must stay true: "still connecting" is said only of a request
+//! whose connection was begun and not made, of anything else it is not known; and on a connection that was made nothing is
+//! written before whoever sends has said once more that he may.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,25 +8,53 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
-use tower::{Layer, Service};
+use tower::{BoxError, Layer, Service};
 
 tokio::task_local! {
-    static CONNECTING: Arc<AtomicBool>;
+    static REACH: Reach;
 }
 
 /// How far one request came.
-#[derive(Debug, Default)]
-pub(super) struct Reach(Arc<AtomicBool>);
+#[derive(Clone)]
+pub(super) struct Reach(Arc<Way>);
+
+struct Way {
+    connecting: AtomicBool,
+    refused: AtomicBool,
+    leave: Box<dyn Fn() -> bool + Send + Sync>,
+}
 
 impl Reach {
+    /// Of a request that is sent only if `leave` says so, once its connection is made.
+    pub(super) fn with(leave: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        let (connecting, refused) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self(Arc::new(Way { connecting, refused, leave: Box::new(leave) }))
+    }
+
     /// Looks on while a request is made.
     pub(super) fn watched<F: Future>(&self, request: F) -> impl Future<Output = F::Output> + use<F> {
-        CONNECTING.scope(Arc::clone(&self.0), request)
+        REACH.scope(self.clone(), request)
     }
 
     /// Whether there is no connection yet, so that nothing was sent.
     pub(super) fn is_connecting(&self) -> bool {
-        self.0.load(Ordering::SeqCst)
+        self.0.connecting.load(Ordering::SeqCst)
+    }
+
+    /// Whether there was no leave any more, so that nothing was sent.
+    pub(super) fn is_refused(&self) -> bool {
+        self.0.refused.load(Ordering::SeqCst)
+    }
+
+    fn connects(&self, connecting: bool) {
+        self.0.connecting.store(connecting, Ordering::SeqCst);
+    }
+
+    /// A connection is made: whether anything may be written to it.
+    fn may_send(&self) -> bool {
+        let may = (self.0.leave)();
+        self.0.refused.store(!may, Ordering::SeqCst);
+        may
     }
 }
 
@@ -45,7 +74,7 @@ impl<S> Layer<S> for Watch {
 #[derive(Clone, Debug)]
 pub(super) struct Watched<S>(S);
 
-impl<S: Service<R>, R> Service<R> for Watched<S>
+impl<S: Service<R, Error = BoxError>, R> Service<R> for Watched<S>
 where
     S::Future: Send + 'static,
 {
@@ -58,13 +87,17 @@ where
     }
 
     fn call(&mut self, to: R) -> Self::Future {
-        let connecting = CONNECTING.try_with(Arc::clone).unwrap_or_default();
-        connecting.store(true, Ordering::SeqCst);
+        let reach = REACH.try_with(Reach::clone);
+        if let Ok(reach) = &reach {
+            reach.connects(true);
+        }
         let connection = self.0.call(to);
         Box::pin(async move {
             let made = connection.await;
-            connecting.store(false, Ordering::SeqCst);
-            made
+            let Ok(reach) = reach else { return Err("nobody looks on".into()) };
+            reach.connects(false);
+            let made = made?;
+            if reach.may_send() { Ok(made) } else { Err("there is no leave to send any more".into()) }
         })
     }
 }

@@ -16,6 +16,8 @@ pub mod shell;
 pub mod url_template;
 
 use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use async_trait::async_trait;
@@ -35,7 +37,7 @@ pub trait Tool: Send + Sync {
 }
 
 /// One attempt at a call.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Invocation {
     /// The tenant.
     pub tenant: String,
@@ -53,6 +55,43 @@ pub struct Invocation {
     pub decided_by: Option<String>,
     /// W3C trace context to pass on.
     pub traceparent: String,
+    /// Leave to send it.
+    pub leave: Leave,
+}
+
+/// Leave to send one attempt. Asked once, at the last moment before anything goes out (after a connection is made): a
+/// process that was suspended meanwhile, or whose task was canceled, has it no more.
+#[derive(Clone)]
+pub struct Leave {
+    given: Arc<dyn Fn() -> bool + Send + Sync>,
+    refused: Arc<AtomicBool>,
+}
+
+impl Leave {
+    /// As long as this says so.
+    pub fn while_(given: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self { given: Arc::new(given), refused: Arc::default() }
+    }
+
+    /// Whether it may be sent now. Where it may not, nothing has been sent, and nothing may be.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        let holds = (self.given)();
+        self.refused.store(!holds, Ordering::SeqCst);
+        holds
+    }
+
+    /// Whether it was asked for and refused.
+    #[must_use]
+    pub fn was_refused(&self) -> bool {
+        self.refused.load(Ordering::SeqCst)
+    }
+}
+
+impl std::fmt::Debug for Leave {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Leave")
+    }
 }
 
 /// What became of an attempt. Text is clean: no U+0000, no known secret, bounded.
@@ -78,6 +117,9 @@ pub enum ToolAnswer {
         problem: String,
     },
 }
+
+/// Why something was not sent.
+const NO_LEAVE: &str = "it must not be sent any more";
 
 /// Performs an attempt and counts it: its outcome and how long it took.
 async fn metric(tool: &str, attempt: impl Future<Output = ToolAnswer>) -> ToolAnswer {

@@ -34,6 +34,30 @@ async fn twice(actor: &Actor<'_>, path: &str, body: &Value) -> Reply {
 }
 
 on_both! {
+    async fn whoever_repeats_a_post_that_is_being_stored_is_told_the_same(on: On) {
+        let app = TestApp::start(on).await;
+        let owner = || app.owner().header(KEY, "at-once");
+        let at_once = async |path: &str, body: &Value| {
+            let replies = join_all((0..16).map(|_| async { owner().post(path, body).await })).await;
+            let first = replies.iter().filter(|reply| reply.header("idempotency-replayed").is_empty()).count();
+            let told: Vec<_> = replies.iter().map(|reply| reply.status).collect();
+            assert!(first == 1 && told.iter().all(|status| [200, 202].contains(status)), "{path}: {first}, {told:?}");
+        };
+        for _ in 0..4 {
+            app.model.then(calls(&[("refund", r#"{"order":1,"amount":50}"#)]));
+            let held = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+            app.model.then_fails(400);
+            at_once(&format!("/resume/{}", held.str("/pending/0/request_id")), &json!({"action": "approve"})).await;
+            let task = format!("/v1/tasks/{}", held.str("/task_id"));
+            app.model.then(says("refunded"));
+            at_once(&format!("{task}/retry"), &json!({})).await;
+            app.model.then(calls(&[("refund", r#"{"order":2,"amount":50}"#)]));
+            at_once(&format!("{task}/messages"), &json!({"input": "more"})).await;
+            at_once(&format!("{task}/cancel"), &json!({})).await;
+        }
+        assert_eq!(app.tool.ledger().len(), 4);
+    }
+
     async fn every_post_may_be_repeated(on: On) {
         let app = TestApp::start(on).await;
         let owner = || app.owner().header(KEY, "the same for all: no");

@@ -57,6 +57,7 @@ fn invocation(command: &str) -> Invocation {
         arguments,
         decided_by: None,
         traceparent: String::new(),
+        leave: Leave::while_(|| true),
     }
 }
 
