@@ -25,7 +25,7 @@ use crate::model::openai::OpenAi;
 use crate::model::scripted::Scripted;
 use crate::net::Net;
 use crate::policy::Policy;
-use crate::store::{self, OpenError, Store};
+use crate::store::{self, CommitError, OpenError, Store};
 pub use crate::telemetry::LogFormat;
 use crate::telemetry::{self, Census, Metrics};
 use crate::tool::catalog::Catalog;
@@ -152,9 +152,7 @@ impl Replica {
             .with_context(|| format!("cannot listen on {}", config.server.listen))?;
         let address = listener.local_addr()?;
         let rooms = Rooms::furnish(&config, &clock)?;
-        for agent in rooms.agents.all() {
-            store.agent_version(&agent.version, &agent.definition).await?;
-        }
+        keep(&store, &rooms.agents, &clock).await?;
         let engine = Engine::new(Parts {
             store: store.clone(),
             agents: Arc::clone(&rooms.agents),
@@ -269,6 +267,20 @@ async fn open(config: &Config, clock: &Arc<dyn Clock>, options: DatabaseOptions)
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// Keeps the agents' definitions; a database that went away since it was opened is waited for, too.
+async fn keep(store: &Store, agents: &Agents, clock: &Arc<dyn Clock>) -> anyhow::Result<()> {
+    let since = clock.uptime();
+    for agent in agents.all() {
+        while let Err(error) = store.agent_version(&agent.version, &agent.definition).await {
+            if error != CommitError::Unavailable || clock.uptime().saturating_sub(since) >= PATIENCE {
+                return Err(error.into());
+            }
+            clock.sleep(Duration::from_millis(500)).await;
+        }
+    }
+    Ok(())
 }
 
 /// What an engine uses, built from the configuration.
