@@ -1,8 +1,8 @@
 //! Calls that could not be sent in time after their start was committed: nobody sends them later. And attempts that may
 //! still be running somewhere: nobody asks about them before their time is over.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use holdpoint::engine::{Engine, Parts, Settings};
@@ -41,7 +41,8 @@ impl Clock for Leaping {
     async fn sleep(&self, _: Duration) {}
 }
 
-/// A task whose process stands still for a `pause` once it has asked so often how late it is. Whether it was over before.
+/// A task whose process stands still for a `pause` once it has asked so often how late it is, and whether that was after
+/// its end.
 async fn paused(stage: &Stage, lease: Duration, at: i64, pause: Duration) -> (TaskId, bool) {
     let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
     let clock = Arc::new(Leaping(AtomicI64::new(at), pause));
@@ -131,4 +132,44 @@ async fn a_call_that_may_still_be_out_on_another_replica_is_not_asked_about_befo
         driver.await.unwrap();
     }
     assert_eq!(stage.executions(task, "/refund"), 1);
+}
+
+/// A clock that does not wait, and remembers how long it should have.
+#[derive(Default)]
+struct Remembering(Mutex<Duration>);
+
+#[async_trait::async_trait]
+impl Clock for Remembering {
+    fn now(&self) -> Time {
+        SystemClock.now()
+    }
+
+    fn uptime(&self) -> Duration {
+        SystemClock.uptime()
+    }
+
+    async fn sleep(&self, time: Duration) {
+        *self.0.lock().unwrap() += time;
+    }
+}
+
+/// Nobody here knows whether the other replica has sent it already.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cancel_waits_until_the_start_on_another_replica_is_too_old_to_be_sent() {
+    let stage = Stage::set(House::postgres().await, SMALL).await;
+    stage.tool.close();
+    let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+    let slow: Vec<_> = stage.engine(1).claim().await.unwrap().into_iter().map(spawn).collect();
+    stage.tool.reached(1).await;
+    let clock = Arc::new(Remembering::default());
+    let other = Engine::new(Parts { clock: clock.clone(), ..stage.parts(1) });
+    other.cancel(&alice(), task, None).await.unwrap();
+    let journal = stage.journal(task).await;
+    let started = place(&journal, |fact| matches!(fact, Fact::ToolStarted { .. })).unwrap();
+    let waited = journal.now.since(journal.items[started].at) + *clock.0.lock().unwrap();
+    assert!(waited >= Duration::from_secs(2), "it answered {waited:?} after the start");
+    stage.tool.open();
+    for driver in slow {
+        driver.await.unwrap();
+    }
 }
