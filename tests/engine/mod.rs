@@ -4,6 +4,7 @@ mod attacks;
 mod cancels;
 mod cost;
 mod deadlines;
+mod late;
 pub mod laws;
 mod lives;
 mod orphans;

@@ -41,6 +41,13 @@ pub(crate) use both;
 #[derive(Debug)]
 pub struct ManualClock(AtomicI64);
 
+impl ManualClock {
+    /// One that shows this moment, in microseconds since 1970.
+    pub fn at(moment: i64) -> Self {
+        Self(AtomicI64::new(moment))
+    }
+}
+
 #[async_trait::async_trait]
 impl Clock for ManualClock {
     fn now(&self) -> Time {
@@ -86,7 +93,7 @@ impl House {
 
     async fn on(url: String, ground: Ground) -> Self {
         let settings = Settings { url, ..Settings::default() };
-        let clock = Arc::new(ManualClock(AtomicI64::new(1_700_000_000_000_000)));
+        let clock = Arc::new(ManualClock::at(1_700_000_000_000_000));
         let store = Store::open(&settings, clock.clone()).await.unwrap();
         Self { store, settings, clock, ground }
     }

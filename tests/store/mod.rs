@@ -8,6 +8,7 @@ mod identity;
 mod keys;
 pub(crate) mod loss;
 mod open;
+mod order;
 mod reads;
 mod requests;
 mod schema;
