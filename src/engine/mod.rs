@@ -15,6 +15,7 @@ mod overtaken;
 mod perform;
 mod pinned;
 mod save;
+mod unreadable;
 mod worker;
 
 use std::collections::BTreeMap;

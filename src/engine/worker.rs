@@ -67,6 +67,7 @@ impl Engine {
         if self.stop.is_cancelled() {
             return Ok(0);
         }
+        self.end_unreadable().await;
         while self.expire().await? == expire::AT_ONCE {}
         let drivers = self.claim().await?;
         let count = drivers.len();
@@ -114,7 +115,9 @@ impl Engine {
                 live.slot = slot;
                 self.drive(live).await;
             }
-            Ok(_) => {}
+            Ok(Some(_)) => {}
+            // It has lost every item.
+            Ok(None) => self.store.report_unreadable(task),
             Err(error) => tracing::warn!(%task, %error, "a task that was taken over could not be read"),
         }
     }
