@@ -66,8 +66,8 @@ impl Net {
         &self.kept
     }
 
-    /// One request on a connection of its own, and its answer, all within this time. `room` says how much of the body
-    /// is wanted.
+    /// One request on a connection of its own, and its answer, all within this time. It is sent only if it has `leave`
+    /// when the connection is there. `room` says how much of the body is wanted.
     ///
     /// # Errors
     /// [`Failure::NotSent`]: no connection was made. [`Failure::Lost`]: one was, and there is no complete answer.
@@ -75,13 +75,15 @@ impl Net {
         &self,
         request: Request,
         within: Duration,
+        leave: impl Fn() -> bool + Send + Sync + 'static,
         room: impl FnOnce(StatusCode) -> Room + Send,
     ) -> Result<Answer, Failure> {
-        let (reach, mut partial) = (Reach::default(), None);
+        let (reach, mut partial) = (Reach::of(leave), None);
         let exchange = reach.watched(exchange(&self.own, request, room, &mut partial));
         let ended = tokio::time::timeout(within, exchange).await;
         let failure = match ended {
             Ok(Ok(())) => None,
+            _ if reach.was_kept_back() => Some(Failure::NotSent(KEPT_BACK)),
             Ok(Err(failure)) => Some(failure),
             Err(_) if reach.is_connecting() => Some(Failure::NotSent(NO_CONNECTION_IN_TIME)),
             Err(_) => Some(Failure::Lost(NO_ANSWER_IN_TIME)),
@@ -152,6 +154,7 @@ fn base() -> ClientBuilder {
 pub struct NetError;
 
 const NO_CONNECTION_IN_TIME: &str = "no connection could be made in time";
+const KEPT_BACK: &str = "the task was canceled, or it took too long";
 const NO_ANSWER_IN_TIME: &str = "there was no complete answer within the timeout";
 const CUT_OFF: &str = "the connection was lost before there was a complete answer";
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::Engine;
 use super::drive::Stop;
-use super::flight;
+use super::flight::{self, Flight};
 use super::integrity::damage_before;
 use super::live::Live;
 use crate::agent::Agent;
@@ -28,7 +28,7 @@ use crate::task::transcript::conversation;
 use crate::task::turn::Last;
 use crate::task::verdict::{Judgement, Terms, Verdict};
 use crate::tool::catalog::Entry;
-use crate::tool::{Invocation, Tool, ToolAnswer, arguments};
+use crate::tool::{Invocation, Leave, Tool, ToolAnswer, arguments};
 
 impl Engine {
     /// The tool of a name, if this agent is offered it (byte by byte): what is offered is pinned, the tool that performs
@@ -270,12 +270,11 @@ impl Engine {
             tracing::warn!(task = %live.task_id(), "the lease ran out before a call was sent; it was not sent");
             return Err(Stop::Lost);
         }
-        let in_time = began < live.saved_since + flight::WINDOW;
-        let departed: Vec<_> = live.flights.iter().map(|flight| in_time && flight.departs(began)).collect();
-        let answers = join_all(attempts.iter().zip(departed).map(|((tool, call), departed)| async move {
-            if departed { tool.call(call).await } else { not_sent(in_time) }
-        }));
-        let answers = answers.await;
+        let calls = attempts.iter().zip(&live.flights).map(|((tool, call), flight)| {
+            let call = Invocation { leave: self.leave(flight, live.saved_since), ..call.clone() };
+            async move { tool.call(&call).await }
+        });
+        let answers = join_all(calls).await;
         failpoint::reach("call.answered");
         // A long call counts as duration before the model is asked again.
         live.now = live.now + self.clock.uptime().saturating_sub(began);
@@ -285,6 +284,17 @@ impl Engine {
         let unknown = &live.unknown;
         live.flights.retain(|flight| !unknown.contains_key(&flight.call));
         Ok(())
+    }
+
+    /// Whether a call may be sent at the moment when it could be: not after it was called off; nor, where there are other
+    /// replicas, so late that one of them has canceled it and does not wait any more, or has taken the task over.
+    fn leave(&self, flight: &Flight, saved_since: Duration) -> Leave {
+        let (departure, clock) = (flight.departure(), Arc::clone(&self.clock));
+        let until = (!self.store.is_sole()).then_some(saved_since + flight::WINDOW.min(self.settings.lease));
+        Leave::of(move || {
+            let now = clock.uptime();
+            until.is_none_or(|until| now < until) && departure.departs(now)
+        })
     }
 
     fn landed(live: &mut Live, tool_call_id: CallId, name: String, answer: ToolAnswer) {
@@ -312,6 +322,7 @@ impl Engine {
             arguments,
             decided_by,
             traceparent: format!("00-{trace}-{span:016x}-01"),
+            leave: Leave::of(|| false),
         }
     }
 
@@ -373,10 +384,4 @@ impl Engine {
         let terms = Some(now.terms.unwrap_or_else(|| approval.terms.clone()));
         Some(Judgement { verdict: Verdict::Hold, rule: now.rule, reason, terms })
     }
-}
-
-/// The answer to a call that was provably not sent.
-fn not_sent(in_time: bool) -> ToolAnswer {
-    let why = if in_time { "the task was canceled" } else { "it took too long until it could be" };
-    ToolAnswer::Failed { content: format!("Nothing was sent: {why}."), http_status: None }
 }

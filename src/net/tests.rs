@@ -30,7 +30,7 @@ fn request(url: &str) -> Request {
 }
 
 async fn get(net: &Net, url: &str) -> Result<(Vec<u8>, bool), Failure> {
-    let answer = net.alone(request(url), Duration::from_secs(5), |_| Room { enough: 10, most: 10 }).await?;
+    let answer = net.alone(request(url), Duration::from_secs(5), || true, |_| Room { enough: 10, most: 10 }).await?;
     Ok((answer.body, answer.more))
 }
 
@@ -68,9 +68,9 @@ async fn a_silent_peer_is_lost_when_the_time_is_over_also_within_the_body() {
     let in_time = Duration::from_millis(50);
     let room = |_| Room { enough: 100, most: 100 };
     let late = Err(Failure::Lost("there was no complete answer within the timeout"));
-    assert_eq!(net.alone(request(&url), in_time, room).await, late);
+    assert_eq!(net.alone(request(&url), in_time, || true, room).await, late);
     drop(listener.accept().await.unwrap());
-    let (answer, _peer) = tokio::join!(net.alone(request(&url), in_time, room), async {
+    let (answer, _peer) = tokio::join!(net.alone(request(&url), in_time, || true, room), async {
         let (mut peer, _) = listener.accept().await.unwrap();
         assert!(peer.read(&mut [0; 4096]).await.unwrap() > 0);
         peer.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf").await.unwrap();
@@ -95,7 +95,7 @@ async fn a_connection_that_is_never_made_is_not_a_lost_request_however_short_the
     for within in [50, 200] {
         let room = |_| Room { enough: 10, most: 10 };
         let url = format!("http://{address}/");
-        let answer = net.alone(request(&url), Duration::from_millis(within), room).await;
+        let answer = net.alone(request(&url), Duration::from_millis(within), || true, room).await;
         assert_eq!(answer, Err(Failure::NotSent("no connection could be made in time")));
     }
 }
@@ -109,4 +109,13 @@ async fn a_long_body_is_cut_and_a_redirect_is_an_answer() {
     assert_eq!(seen.len(), 1);
     assert!(seen[0].contains(&format!("user-agent: {USER_AGENT}")), "{}", seen[0]);
     assert!(!seen[0].contains("referer"), "{}", seen[0]);
+}
+
+#[tokio::test]
+async fn what_has_no_leave_any_more_when_the_connection_is_there_is_not_sent() {
+    let (url, seen) = endpoint(vec!["HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"]).await;
+    let room = |_| Room { enough: 10, most: 10 };
+    let answer = Net::new().unwrap().alone(request(&url), Duration::from_secs(5), || false, room).await;
+    assert_eq!(answer, Err(Failure::NotSent(KEPT_BACK)));
+    assert_eq!(seen.await.unwrap(), [""]);
 }

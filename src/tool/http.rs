@@ -13,7 +13,7 @@ use reqwest::{Method, Request, StatusCode};
 
 use super::builtin::{self, Endpoint};
 use super::url_template::UrlTemplate;
-use super::{Invocation, Tool, ToolAnswer, credential, metric, output};
+use super::{Invocation, NO_LEAVE, Tool, ToolAnswer, credential, metric, output};
 use crate::net::{Failure, Net, Room};
 use crate::secret::{Redactor, Secret};
 use crate::task::tool_spec::ToolSpec;
@@ -154,6 +154,7 @@ impl HttpTool {
         }
         let template = match &self.checked.goal {
             Goal::Url(template) => template,
+            Goal::Builtin(_) if !call.leave.is_given() => return self.not_sent(NO_LEAVE),
             Goal::Builtin(endpoint) => {
                 let (status, body) = endpoint.answer(&call.call_id.to_string(), &call.arguments);
                 return self.read(status, body.as_bytes(), true);
@@ -167,7 +168,8 @@ impl HttpTool {
             let enough = if status.is_success() { output::KEPT } else { FAILURE };
             Room { enough, most: output::to_read(&self.redactor, enough) }
         };
-        match self.net.alone(request, self.checked.timeout, room).await {
+        let leave = call.leave.clone();
+        match self.net.alone(request, self.checked.timeout, move || leave.is_given(), room).await {
             Ok(answer) => self.read(answer.status.as_u16(), &answer.body, !answer.more),
             Err(failure) => self.failed(failure),
         }

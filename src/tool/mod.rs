@@ -15,7 +15,9 @@ pub mod schema;
 pub mod shell;
 pub mod url_template;
 
+use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Instant;
 
 use async_trait::async_trait;
@@ -34,8 +36,35 @@ pub trait Tool: Send + Sync {
     async fn call(&self, call: &Invocation) -> ToolAnswer;
 }
 
+/// Whether a call may still be sent. Each tool asks it once, at the last moment before anything leaves or begins.
+#[derive(Clone)]
+pub struct Leave(Arc<dyn Fn() -> bool + Send + Sync>);
+
+impl Leave {
+    /// As this says.
+    #[must_use]
+    pub fn of(given: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(given))
+    }
+
+    /// Whether it may be sent now.
+    #[must_use]
+    pub fn is_given(&self) -> bool {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for Leave {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Leave")
+    }
+}
+
+/// What is said of a call that had no leave any more.
+const NO_LEAVE: &str = "the task was canceled, or it took too long";
+
 /// One attempt at a call.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Invocation {
     /// The tenant.
     pub tenant: String,
@@ -53,6 +82,8 @@ pub struct Invocation {
     pub decided_by: Option<String>,
     /// W3C trace context to pass on.
     pub traceparent: String,
+    /// Whether it may still be sent.
+    pub leave: Leave,
 }
 
 /// What became of an attempt. Text is clean: no U+0000, no known secret, bounded.

@@ -17,7 +17,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use super::guard::{End, GREETING, Line, Order, Stream, written};
-use super::{Invocation, Tool, ToolAnswer, credential, metric, output};
+use super::{Invocation, Leave, NO_LEAVE, Tool, ToolAnswer, credential, metric, output};
 use crate::secret::{Redactor, Secret};
 use crate::task::tool_spec::ToolSpec;
 
@@ -154,7 +154,7 @@ impl ShellTool {
             timeout_ms: u64::try_from(self.settings.timeout.as_millis()).unwrap_or(u64::MAX),
             keep: output::to_read(&self.redactor, self.settings.max_output),
         };
-        match self.run(&order).await {
+        match self.run(&order, &call.leave).await {
             Outcome::NotStarted(why) => self.not_started(&why),
             Outcome::Over { end, stdout, stderr } => self.over(end, &stdout, &stderr),
             Outcome::Lost => self.unknown("was started, and what became of it is not known"),
@@ -162,7 +162,7 @@ impl ShellTool {
     }
 
     /// Hands an order to a guard and waits for its report. Dropped, it closes the guard's input, which ends the command.
-    async fn run(&self, order: &Order) -> Outcome {
+    async fn run(&self, order: &Order, leave: &Leave) -> Outcome {
         let spawned = Command::new(&self.guard.program)
             .args(&self.guard.arguments)
             .env_clear()
@@ -178,6 +178,9 @@ impl ShellTool {
         let Ok(order_text) = written(order) else {
             return Outcome::NotStarted("the command is too long".to_owned());
         };
+        if !leave.is_given() {
+            return Outcome::NotStarted(NO_LEAVE.to_owned());
+        }
         // Nothing runs before the guard has read all of it.
         let handed = tokio::time::timeout(ORDERED, hand_over(&mut input, &order_text)).await;
         if !matches!(handed, Ok(Ok(()))) {

@@ -4,10 +4,11 @@
 use std::time::Duration;
 
 use holdpoint::engine::Refusal;
+use holdpoint::store::RequestFilter;
 use holdpoint::task::decision::Action;
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::TaskId;
-use holdpoint::task::status::TaskStatus;
+use holdpoint::task::status::{RequestStatus, TaskStatus};
 
 use super::stage::{Stage, alice, go, whole};
 use crate::store::house::{House, both};
@@ -86,10 +87,24 @@ both! {
         let engine = stage.engine(4);
         assert_eq!(engine.round().await.unwrap(), 1, "the task that waits is claimed");
         engine.round().await.unwrap();
-        engine.shut_down(Duration::from_mins(1)).await;
+        while stage.status(waiting).await == TaskStatus::Running {
+            tokio::task::yield_now().await;
+        }
         assert_eq!(ended(&stage, broken).await, Some(FailureCode::Integrity));
         assert_ne!(stage.status(overdue).await, TaskStatus::Paused);
         assert_eq!(stage.status(waiting).await, TaskStatus::Paused);
+    }
+
+    async fn an_inbox_that_finds_it_is_whole_again_in_a_moment(house) {
+        let stage = Stage::set(house, LARGE).await;
+        let (broken, _) = (stage.held().await, stage.held().await);
+        damage(&stage.house, broken, CUT, "type = 'intervention_requested'").await;
+        let statuses = vec![RequestStatus::Pending];
+        let all = RequestFilter { tenant: "acme".to_owned(), statuses, limit: 9, ..RequestFilter::default() };
+        assert!(stage.house.store.requests(&all).await.is_err());
+        stage.engine(4).round().await.unwrap();
+        assert_eq!(stage.house.store.requests(&all).await.unwrap().len(), 1);
+        assert_eq!(ended(&stage, broken).await, Some(FailureCode::Integrity));
     }
 
     async fn a_decision_that_finds_it_ends_it_and_runs_nothing(house) {
