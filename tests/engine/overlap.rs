@@ -249,7 +249,7 @@ both! {
                 polls += 1;
                 assert!(polls < 5000, "{round} {journal:#?}");
                 // What a worker does.
-                engine.claim().await.unwrap().into_iter().for_each(|driver| drop(tokio::spawn(driver)));
+                engine.round().await.unwrap();
                 tokio::task::yield_now().await;
             };
             let late = journal.items.iter().filter(|item| is_late(item)).count();

@@ -128,6 +128,7 @@ both! {
         stage.tool.close();
         let engine = stage.engine(4);
         let driver = engine.claim().await.unwrap().pop().unwrap();
+        #[expect(clippy::disallowed_methods, reason = "the driver goes on while the test damages its task")]
         let driver = tokio::spawn(driver);
         stage.tool.reached(1).await;
         damage(&stage.house, task, CUT, "seq = 2").await;
