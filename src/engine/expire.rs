@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 
 use super::live::Live;
 use super::{Engine, Refusal};
-use crate::store::RequestRow;
+use crate::task::id::{RequestId, TaskId};
 use crate::task::item::{CloseReason, Fact};
 use crate::task::status::{RequestStatus, TaskStatus};
 
@@ -20,23 +20,22 @@ impl Engine {
     /// `Unavailable` when the database does not answer.
     pub async fn expire(self: &Arc<Self>) -> Result<usize, Refusal> {
         let overdue = self.store.overdue(i64::try_from(AT_ONCE).unwrap_or(i64::MAX)).await?;
-        let closed = join_all(overdue.iter().map(|row| self.expire_one(row))).await;
+        let closed = join_all(overdue.iter().map(|(request, task)| self.expire_one(*request, *task))).await;
         let mut moved = 0;
-        for (row, closed) in overdue.iter().zip(closed) {
+        for ((request, _), closed) in overdue.iter().zip(closed) {
             match closed {
                 Err(Refusal::Unavailable) => return Err(Refusal::Unavailable),
                 // One that cannot be read must not keep all others, and every takeover, waiting.
-                Err(error) => tracing::error!(request = %row.asked.request_id, %error, "a request could not be closed"),
+                Err(error) => tracing::error!(%request, %error, "a request could not be closed"),
                 Ok(closed) => moved += usize::from(closed),
             }
         }
         Ok(moved)
     }
 
-    async fn expire_one(self: &Arc<Self>, row: &RequestRow) -> Result<bool, Refusal> {
-        let Some(journal) = self.store.journal(row.task_id).await? else { return Ok(false) };
+    async fn expire_one(self: &Arc<Self>, request_id: RequestId, task: TaskId) -> Result<bool, Refusal> {
+        let Some(journal) = self.store.journal(task).await? else { return Ok(false) };
         let mut live = Live::read(journal);
-        let request_id = row.asked.request_id;
         if live.progress.open(request_id).is_none() {
             return Ok(false);
         }
@@ -47,6 +46,6 @@ impl Engine {
             live.push(Fact::TaskStatus { status: TaskStatus::Running, error: None, output: None });
         }
         // A decision that came first has won; what is still open is found again in the next round.
-        self.enter(live).await.map(|_| true)
+        self.enter(live).await.map(|closed| closed.is_some())
     }
 }

@@ -1,5 +1,6 @@
 //! Calls that are out, as the rest of the process sees them. What must stay true: a call is sent only by whoever the
-//! start was committed for, within [`WINDOW`] of that commit, and never after somebody has called it off.
+//! start was committed for, within [`WINDOW`] of that commit, and never after somebody has called it off: asked when its
+//! connection is there, right before anything is written to it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -116,7 +117,8 @@ impl Engine {
     pub(super) async fn called_off(&self, progress: &Progress, now: Time) {
         for (call, start) in progress.calls.iter().filter_map(Standing::unanswered) {
             let here = self.flights.call_off(call);
-            if here.is_empty() && !self.store.is_sole() && start.replica != self.replica {
+            // Also when a driver of this process, which will be refused, is about to begin the same call.
+            if !self.store.is_sole() && start.replica != self.replica {
                 let left = (start.at + WINDOW + TO_THE_WIRE).since(now);
                 if !left.is_zero() {
                     self.clock.sleep(left).await;

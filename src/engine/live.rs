@@ -112,7 +112,8 @@ impl Live {
         self.committed < self.items.len()
     }
 
-    fn results_in_hand(&self) -> Vec<ToolResult> {
+    /// What came of calls, and is not durable.
+    pub(super) fn results_in_hand(&self) -> Vec<ToolResult> {
         let pushed = self.items.get(self.committed..).unwrap_or_default();
         pushed
             .iter()

@@ -16,6 +16,7 @@ mod perform;
 mod pinned;
 mod save;
 mod send;
+mod unreadable;
 mod worker;
 
 use std::collections::BTreeMap;

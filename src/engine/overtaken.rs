@@ -5,10 +5,9 @@ use std::time::Duration;
 use super::Engine;
 use super::drive::Stop;
 use super::live::Live;
-use crate::store::CommitError;
+use crate::store::{CommitError, ReadError};
 use crate::task::change::{Journal, LeaseChange};
 use crate::task::failure::{Failure, FailureCode};
-use crate::task::id::TaskId;
 use crate::task::item::{CloseReason, Fact, Outcome};
 use crate::task::status::TaskStatus;
 
@@ -20,7 +19,7 @@ impl Engine {
             return self.replace(live).await;
         }
         loop {
-            let Some(journal) = self.read_again(live.task_id()).await else { return Stop::Lost };
+            let Some(journal) = self.read_again(live).await else { return Stop::Lost };
             live.reread(journal);
             if live.row.lease_owner.as_deref() == Some(self.replica.as_str()) {
                 return Stop::Again;
@@ -59,8 +58,23 @@ impl Engine {
                 "The call ended, but its result could not be stored.".clone_into(&mut result.content);
             }
         }
-        let Some(journal) = self.read_again(live.task_id()).await else { return Stop::Lost };
-        live.reread(journal);
+        loop {
+            let Some(journal) = self.read_again(live).await else { return Stop::Lost };
+            live.reread(journal);
+            match self.replacement(live).await {
+                // What is in hand is not thrown away because the database does not answer right now.
+                Err(CommitError::Unavailable) if self.pause().await.is_ok() => {}
+                Err(CommitError::Stale | CommitError::Unknown) => {}
+                Err(error) => {
+                    tracing::error!(task = %live.task_id(), %error, "nor could its replacement be stored");
+                    return Stop::Lost;
+                }
+                Ok(()) => return Stop::Lost,
+            }
+        }
+    }
+
+    async fn replacement(&self, live: &mut Live) -> Result<(), CommitError> {
         let ours = live.row.lease_owner.as_deref() == Some(self.replica.as_str());
         if ours && live.progress.status == Some(TaskStatus::Running) {
             live.withdraw_open(CloseReason::Canceled);
@@ -68,10 +82,10 @@ impl Engine {
             live.push(Fact::TaskStatus { status: TaskStatus::Failed, error: Some(failure), output: None });
         }
         let lease = if ours { LeaseChange::Park { wake_in: None } } else { LeaseChange::Keep };
-        if let Err(error) = self.commit(live, lease).await {
-            tracing::error!(task = %live.task_id(), %error, "nor could its replacement be stored");
+        if !live.unsaved() && lease == LeaseChange::Keep {
+            return Ok(());
         }
-        Stop::Lost
+        self.commit(live, lease).await.map(|_| ())
     }
 
     /// Goes on from the journal as it is now that its history is in doubt. (Another process may have gone on with the
@@ -80,17 +94,27 @@ impl Engine {
     /// # Errors
     /// `Again` always, or `Lost` when the service goes down first.
     pub(super) async fn under_doubt(&self, live: &mut Live) -> Result<(), Stop> {
-        let journal = self.read_again(live.task_id()).await.ok_or(Stop::Lost)?;
+        let journal = self.read_again(live).await.ok_or(Stop::Lost)?;
         live.reread(journal);
+        if self.store.doubted_at() > live.doubted_at {
+            // The journal still comes from the server that was left behind.
+            self.pause().await?;
+        }
         Err(Stop::Again)
     }
 
-    /// The journal, however long the database takes to answer; `None` when the service goes down first.
-    async fn read_again(&self, task: TaskId) -> Option<Journal> {
+    /// The journal, however long the database takes to answer; `None` when the service goes down first, or nobody can
+    /// read it: then the results in hand are written down beside it.
+    async fn read_again(&self, live: &Live) -> Option<Journal> {
+        let task = live.task_id();
         loop {
             match self.store.journal(task).await {
                 Ok(found) => return found,
-                Err(error) => tracing::warn!(%task, %error, "reading again failed"),
+                Err(ReadError::Unavailable) => tracing::warn!(%task, "reading again failed"),
+                Err(ReadError::Corrupt(_)) => match self.end_from_row(task, live.results_in_hand()).await {
+                    Ok(true) | Err(CommitError::Refused) => return None,
+                    Ok(false) | Err(CommitError::Stale | CommitError::Unavailable | CommitError::Unknown) => {}
+                },
             }
             self.pause().await.ok()?;
         }

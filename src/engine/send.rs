@@ -54,7 +54,7 @@ impl Engine {
         let (clock, departure) = (Arc::clone(&self.clock), flight.departure());
         let lease = live.lease.as_ref().map(super::lease::Lease::watched);
         let until = live.saved_since + WINDOW;
-        Leave::while_(move || {
+        Leave::of(move || {
             let now = clock.uptime();
             now < until && lease.as_ref().is_some_and(|lease| lease.lasts(now)) && departure.at(now)
         })
@@ -92,7 +92,7 @@ impl Engine {
             arguments,
             decided_by,
             traceparent: format!("00-{trace}-{span:016x}-01"),
-            leave: Leave::while_(|| false),
+            leave: Leave::of(|| false),
         }
     }
 }

@@ -14,6 +14,7 @@ use super::lease::Lease;
 use super::live::Live;
 use super::{Engine, Refusal};
 use crate::failpoint;
+use crate::store::ReadError;
 use crate::task::id::TaskId;
 
 /// How often the database is asked for work: a deadline that passes is seen within a second.
@@ -67,6 +68,7 @@ impl Engine {
         if self.stop.is_cancelled() {
             return Ok(0);
         }
+        self.end_unreadable().await;
         while self.expire().await? == expire::AT_ONCE {}
         let drivers = self.claim().await?;
         let count = drivers.len();
@@ -108,16 +110,28 @@ impl Engine {
     }
 
     async fn take_over(self: Arc<Self>, task: TaskId, lease: Lease, slot: Option<OwnedSemaphorePermit>) {
-        match self.store.journal(task).await {
+        let journal = loop {
+            match self.store.journal(task).await {
+                Ok(journal) => break journal,
+                // It waits for the database, as whoever drives it would: letting go would count as no progress.
+                Err(ReadError::Unavailable) if self.pause().await.is_ok() => {}
+                Err(error) => {
+                    tracing::warn!(%task, %error, "a task that was taken over could not be read");
+                    return;
+                }
+            }
+        };
+        match journal {
             // Somebody's answer may have taken it since.
-            Ok(Some(journal)) if journal.row.lease_owner.as_ref() == Some(&self.replica) => {
+            Some(journal) if journal.row.lease_owner.as_ref() == Some(&self.replica) => {
                 let mut live = Live::read(journal);
                 live.lease = Some(lease);
                 live.slot = slot;
                 self.drive(live).await;
             }
-            Ok(_) => {}
-            Err(error) => tracing::warn!(%task, %error, "a task that was taken over could not be read"),
+            Some(_) => {}
+            // It has lost every item.
+            None => self.store.report_unreadable(task),
         }
     }
 

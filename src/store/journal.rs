@@ -3,7 +3,8 @@
 use sqlx::FromRow;
 
 use super::db::{Sql, Value, sql};
-use super::tasks::{TaskRecord, fact};
+use super::remains::whole;
+use super::tasks::{TaskRecord, corrupt, fact};
 use super::{ReadError, Store};
 use crate::task::change::Journal;
 use crate::task::id::TaskId;
@@ -56,11 +57,24 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
     pub async fn journal(&self, id: TaskId) -> Result<Option<Journal>, ReadError> {
+        let read = self.read_journal(id).await;
+        if matches!(read, Err(ReadError::Corrupt(_))) {
+            self.report_unreadable(id);
+        }
+        read
+    }
+
+    /// The same, and nobody is told when it cannot be understood.
+    pub(super) async fn read_journal(&self, id: TaskId) -> Result<Option<Journal>, ReadError> {
         let read = self.db().headed::<Head, ItemRecord>(JOURNAL, vec![Value::Id(id.0), Value::Now]).await?;
         let Some((head, items)) = read else { return Ok(None) };
-        let items = items.iter().map(ItemRecord::item).collect::<Result<_, _>>()?;
+        let items: Vec<Item> = items.iter().map(ItemRecord::item).collect::<Result<_, _>>()?;
         let (now, doubted_at) = (Time(head.moment), head.doubted_at.map(Time));
-        Ok(Some(Journal { row: head.task.row()?, items, now, doubted_at }))
+        let row = head.task.row()?;
+        if !whole(&items, row.last_seq) {
+            return Err(corrupt("a journal with gaps"));
+        }
+        Ok(Some(Journal { row, items, now, doubted_at }))
     }
 
     /// A task's items after a `seq`, with each one's event number in its root's stream.

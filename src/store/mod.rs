@@ -15,10 +15,12 @@ mod identity;
 mod journal;
 mod line;
 mod open;
+mod remains;
 mod requests;
 mod settings;
 mod tasks;
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -35,6 +37,7 @@ use self::feed::Feed;
 pub use self::feed::News;
 #[doc(hidden)]
 pub use self::open::PLANNED_ONCE;
+pub use self::remains::Remains;
 use crate::task::change::{Change, Committed};
 use crate::task::decision::Decision;
 use crate::task::id::{RequestId, TaskId};
@@ -172,6 +175,8 @@ struct Inner {
     stop: CancellationToken,
     /// The tenant that the last claim ended with.
     last_tenant: Mutex<String>,
+    /// Tasks that somebody could not read.
+    unreadable: Mutex<BTreeSet<TaskId>>,
     /// With the last handle the writers end, too.
     _last: DropGuard,
 }
@@ -249,6 +254,7 @@ impl Store {
                 writers: tasks,
                 stop,
                 last_tenant: Mutex::default(),
+                unreadable: Mutex::default(),
                 _last: last,
             }),
         })
@@ -343,6 +349,7 @@ impl Store {
             .chain(idempotency::STATEMENTS.iter().copied())
             .chain(identity::STATEMENTS.iter().copied())
             .chain(journal::STATEMENTS.iter().copied())
+            .chain(remains::STATEMENTS.iter().copied())
             .chain(requests::STATEMENTS.iter().copied())
             .chain(tasks::STATEMENTS.iter().copied())
             .collect()

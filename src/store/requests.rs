@@ -89,15 +89,9 @@ const PENDING_OF_ROOT: Sql = sql!(
 .by_key();
 
 const OVERDUE: Sql = sql!(
-    "with page as (
-        select r.request_id from intervention_request r
-         where r.status = 'pending' and r.expires_at is not null and r.expires_at <= " (now 1) "
-         order by r.expires_at limit $2
-     )
-     select " (request) ", " (now 1) " as moment
-       from page p join intervention_request r on r.request_id = p.request_id
-       join agent_task t on t.task_id = r.task_id join agent_task_item i on i.request_id = r.request_id
-      order by r.expires_at, r.request_id, i.seq"
+    "select r.request_id, r.task_id from intervention_request r
+      where r.status = 'pending' and r.expires_at is not null and r.expires_at <= " (now 1) "
+      order by r.expires_at limit $2"
 );
 
 const INVOLVED: Sql = sql!(
@@ -132,6 +126,12 @@ struct RequestRecord {
     body: String,
     moment: i64,
     doubted_at: Option<i64>,
+}
+
+#[derive(FromRow)]
+struct Overdue {
+    request_id: Uuid,
+    task_id: Uuid,
 }
 
 #[derive(FromRow)]
@@ -183,6 +183,9 @@ fn gathered(records: Vec<RequestRecord>) -> Result<Vec<RequestRow>, ReadError> {
 impl Store {
     async fn gather(&self, sql: Sql, values: Vec<Value>) -> Result<Vec<RequestRow>, ReadError> {
         let records: Vec<RequestRecord> = self.db().all(sql, values).await?;
+        for record in records.iter().filter(|record| fact(&record.body).is_err()) {
+            self.report_unreadable(TaskId(record.task_id));
+        }
         gathered(records)
     }
 
@@ -249,11 +252,13 @@ impl Store {
         Ok(found.is_some_and(|found| !found.request_id.is_nil()))
     }
 
-    /// Open requests whose deadline has passed, by the database's clock, oldest first.
+    /// Open requests whose deadline has passed, by the database's clock, oldest first, each with its task. What was
+    /// asked is not read: one that cannot be must not keep the others waiting.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
-    pub async fn overdue(&self, limit: i64) -> Result<Vec<RequestRow>, ReadError> {
-        self.gather(OVERDUE, vec![Value::Now, Value::Int(limit)]).await
+    pub async fn overdue(&self, limit: i64) -> Result<Vec<(RequestId, TaskId)>, ReadError> {
+        let overdue: Vec<Overdue> = self.db().all(OVERDUE, vec![Value::Now, Value::Int(limit)]).await?;
+        Ok(overdue.into_iter().map(|row| (RequestId(row.request_id), TaskId(row.task_id))).collect())
     }
 }

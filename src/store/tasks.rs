@@ -150,7 +150,11 @@ impl Store {
     /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
     pub async fn task(&self, id: TaskId) -> Result<Option<TaskRow>, ReadError> {
         let record: Option<TaskRecord> = self.db().one(TASK, vec![Value::Id(id.0)]).await?;
-        record.map(TaskRecord::row).transpose()
+        let row = record.map(TaskRecord::row).transpose();
+        if row.is_err() {
+            self.report_unreadable(id);
+        }
+        row
     }
 
     /// Tasks, newest first.

@@ -69,7 +69,7 @@ pub struct Leave {
 
 impl Leave {
     /// As long as this says so.
-    pub fn while_(given: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+    pub fn of(given: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Self { given: Arc::new(given), refused: Arc::default() }
     }
 

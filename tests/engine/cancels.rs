@@ -13,6 +13,8 @@ use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::time::Time;
 use holdpoint::world::{Clock, SystemClock};
+use tokio::io::AsyncReadExt as _;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use super::laws::{check, every_call_has_one_result};
 use super::stage::{Stage, alice, go, outcomes};
@@ -138,9 +140,46 @@ async fn canceled_around_their_start(house: House, elsewhere: bool) {
     assert!(started > 0, "some had started");
 }
 
+/// An address at which connecting hangs until somebody accepts what is in the queue.
+async fn nobody_accepts() -> (TcpListener, Vec<TcpStream>) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(1).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut queue = Vec::new();
+    while let Ok(peer) = tokio::time::timeout(Duration::from_millis(50), TcpStream::connect(address)).await {
+        queue.push(peer.unwrap());
+    }
+    (listener, queue)
+}
+
 both! {
     async fn after_cancel_has_answered_no_call_starts_in_this_process(house) {
         canceled_around_their_start(house, false).await;
+    }
+
+    async fn a_call_that_still_connects_when_cancel_answers_is_not_sent(house) {
+        let mut stage = Stage::set(house, SMALL).await;
+        let (listener, queue) = nobody_accepts().await;
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        stage.configure(|yaml| yaml.replace("{tool}", &url));
+        let engine = Engine::new(Parts { clock: Arc::new(SystemClock), ..stage.parts(4) });
+        let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
+        around_its_start(&stage.house.store, task, 1).await;
+        engine.cancel(&alice(), task, None).await.unwrap();
+        for _ in &queue {
+            listener.accept().await.unwrap();
+        }
+        let (mut connection, _) = listener.accept().await.unwrap();
+        let mut sent = Vec::new();
+        connection.read_to_end(&mut sent).await.unwrap();
+        assert_eq!(String::from_utf8(sent).unwrap(), "");
+        engine.shut_down(Duration::from_mins(1)).await;
+        let journal = stage.journal(task).await;
+        assert_eq!(outcomes(&journal), [Outcome::Unknown]);
+        let Fact::LateResult(late) = &journal.items.last().unwrap().fact else { panic!("{journal:#?}") };
+        assert_eq!(late.outcome, Outcome::Failed);
+        assert!(late.content.contains("before anything was sent"), "{}", late.content);
     }
 }
 

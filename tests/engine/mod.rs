@@ -17,4 +17,5 @@ mod restored;
 mod stage;
 mod suspects;
 mod takeover;
+mod unreadable;
 mod versions;

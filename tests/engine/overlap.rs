@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use holdpoint::engine::{Engine, Parts, Refusal};
+use holdpoint::engine::{Engine, NewMessage, Parts, Refusal};
 use holdpoint::store::{CommitError, Settings, Store};
 use holdpoint::task::change::{Counters, Guard, Journal, LeaseChange, TaskChange};
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::{CallId, TaskId};
-use holdpoint::task::item::{Fact, Outcome, ToolResult};
+use holdpoint::task::item::{Fact, Item, Outcome, Part, PartType, ToolResult};
 use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::time::Time;
@@ -22,7 +22,7 @@ use holdpoint::world::{Clock, SystemClock};
 
 use super::laws::{check, every_call_has_one_result};
 use super::pair::place;
-use super::stage::{Stage, alice, go, outcomes};
+use super::stage::{Stage, alice, go, outcomes, turn};
 use crate::store::house::{House, both, change, fresh};
 use crate::store::loss::lossy;
 
@@ -211,6 +211,52 @@ both! {
             (broken, at) = (broken + 1, at + 1);
         }
         assert!(broken > 6, "only {broken} places");
+    }
+
+    async fn a_late_result_of_a_canceled_turn_disturbs_nothing_of_the_next_one(house) {
+        let mut stage = Stage::set(house, &[]).await;
+        stage.configure(|yaml| {
+            let yaml = yaml.replace("  forbidden: {", "  note: { http: { method: POST, url: \"{tool}/note\" } }\n  forbidden: {");
+            let yaml = yaml.replace("tag, refund, forbidden]", "tag, refund, forbidden, note]");
+            yaml.replace("  - { name: small,", "  - { name: notes, tools: [note], decide: allow }\n  - { name: small,")
+        });
+        stage.script(|asked| match asked {
+            1 => Ok(turn(&[("refund", r#"{"order":1,"amount":5}"#)])),
+            2 => Ok(turn(&[("note", "{}")])),
+            _ => Ok(turn(&[])),
+        });
+        let engine = stage.engine(8);
+        for round in 0..40 {
+            stage.tool.close();
+            let called = stage.tool.ledger().len();
+            let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
+            stage.tool.reached(called + 1).await;
+            engine.cancel(&alice(), task, None).await.unwrap();
+            let next = vec![Part { content_type: PartType::Text, content: "and on".to_owned() }];
+            let next = NewMessage { items: next, user_context: None, supersede: false };
+            engine.message(&alice(), task, next, None).await.unwrap();
+            for _ in 0..round * 3 {
+                tokio::task::yield_now().await;
+            }
+            stage.tool.open();
+            let is_late = |item: &Item| matches!(item.fact, Fact::LateResult(_));
+            let mut polls = 0;
+            let journal = loop {
+                let journal = stage.journal(task).await;
+                if journal.row.status != TaskStatus::Running && journal.items.iter().any(is_late) {
+                    break journal;
+                }
+                polls += 1;
+                assert!(polls < 5000, "{round} {journal:#?}");
+                // What a worker does.
+                engine.round().await.unwrap();
+                tokio::task::yield_now().await;
+            };
+            let late = journal.items.iter().filter(|item| is_late(item)).count();
+            assert_eq!(outcomes(&journal), [Outcome::Unknown, Outcome::Succeeded], "{round} {:#?}", journal.items);
+            assert_eq!((journal.row.status, late), (TaskStatus::Completed, 1), "{round} {:#?}", journal.items);
+            assert_eq!(stage.executions(task, "/note"), 1);
+        }
     }
 
     async fn an_agent_that_is_gone_while_a_call_is_out(house) {

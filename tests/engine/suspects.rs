@@ -141,6 +141,42 @@ both! {
         assert_eq!((stage.status(task).await, stage.executions(task, "/refund")), (TaskStatus::Completed, 2));
     }
 
+    async fn another_effect_in_the_configuration_does_not_lift_it(house) {
+        for effect in ["idempotent", "read_only"] {
+            let mut stage = stage(House::like(&house).await, 2, 500).await;
+            stage.script(|asked| match asked {
+                1 => Ok(turn(&[SMALL])),
+                _ => Err(holdpoint::model::ModelError { detail: "no".to_owned() }),
+            });
+            let task = begun(&stage).await;
+            let now = format!("refund:\n    effect: {effect}\n");
+            stage.configure(|yaml| yaml.replace("refund:\n", &now));
+            stage.script(|asked| Ok(turn(if asked <= 2 { &[SMALL] } else { &[] })));
+            stage.engine(0).message(&alice(), task, message(false), None).await.unwrap();
+            stage.run().await;
+            is_held(&stage, task, 1).await;
+        }
+    }
+
+    async fn a_5xx_that_comes_after_a_cancel_does_not_lift_it(house) {
+        let stage = stage(house, 2, 500).await;
+        let engine = stage.engine(4);
+        stage.tool.close();
+        let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
+        stage.tool.reached(1).await;
+        engine.cancel(&alice(), task, None).await.unwrap();
+        stage.tool.open();
+        while !stage.journal(task).await.items.iter().any(|item| matches!(item.fact, Fact::LateResult(_))) {
+            tokio::task::yield_now().await;
+        }
+        stage.tool.answers(200, "paid");
+        engine.message(&alice(), task, message(false), None).await.unwrap();
+        while stage.status(task).await == TaskStatus::Running {
+            tokio::task::yield_now().await;
+        }
+        is_held(&stage, task, 1).await;
+    }
+
     async fn a_retry_after_a_failure_of_the_model_lifts_nothing(house) {
         let stage = stage(house, 1, 500).await;
         stage.script(|asked| match asked {

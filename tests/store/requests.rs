@@ -99,7 +99,7 @@ both! {
         let row = house.store.request(question.request_id).await.unwrap().unwrap();
         assert_eq!((row.status, row.expired), (RequestStatus::Pending, true));
         let overdue = house.store.overdue(10).await.unwrap();
-        assert_eq!(overdue.iter().map(|row| row.asked.request_id).collect::<Vec<_>>(), [question.request_id]);
+        assert_eq!(overdue, [(question.request_id, id)]);
         let filter = |status| RequestFilter { tenant: "acme".to_owned(), statuses: vec![status], limit: 9, ..RequestFilter::default() };
         assert!(house.store.requests(&filter(RequestStatus::Pending)).await.unwrap().is_empty());
         assert_eq!(house.store.requests(&filter(RequestStatus::Expired)).await.unwrap().len(), 1);

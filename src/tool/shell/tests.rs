@@ -57,7 +57,7 @@ fn invocation(command: &str) -> Invocation {
         arguments,
         decided_by: None,
         traceparent: String::new(),
-        leave: Leave::while_(|| true),
+        leave: Leave::of(|| true),
     }
 }
 
@@ -223,6 +223,26 @@ async fn what_could_not_be_started_is_a_failure() {
     }
     let long = run(&format!("true {}", "x".repeat(200_000))).await;
     assert!(matches!(&long, ToolAnswer::Failed { .. }), "{long:?}");
+}
+
+#[tokio::test]
+async fn a_command_that_closes_its_outputs_and_goes_on_is_waited_for() {
+    let busy = "i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done";
+    assert_eq!(run(&format!("exec >&- 2>&-; {busy}; exit 3")).await, failed("exit code 3"));
+    let directory = tempfile::tempdir().unwrap();
+    let tool = tool(directory.path(), Duration::from_secs(20), 1000);
+    let answer = tool.call(&invocation(&format!("exec >&- 2>&-; {busy}; echo went on > there"))).await;
+    assert_eq!(answer, succeeded("exit code 0"));
+    assert_eq!(std::fs::read_to_string(directory.path().join("there")).unwrap(), "went on\n");
+}
+
+#[tokio::test]
+async fn a_command_without_leave_does_not_begin() {
+    let directory = tempfile::tempdir().unwrap();
+    let tool = tool(directory.path(), Duration::from_secs(20), 1000);
+    let call = Invocation { leave: Leave::of(|| false), ..invocation("touch there") };
+    assert!(matches!(tool.call(&call).await, ToolAnswer::Failed { .. }));
+    assert!(!directory.path().join("there").exists());
 }
 
 #[tokio::test]

@@ -1,0 +1,162 @@
+//! A task whose journal cannot be read ends as `Failed`, `integrity`, from its row alone: nothing of it runs, and it keeps
+//! no other task waiting.
+
+use std::time::Duration;
+
+use holdpoint::engine::Refusal;
+use holdpoint::store::RequestFilter;
+use holdpoint::task::decision::Action;
+use holdpoint::task::failure::FailureCode;
+use holdpoint::task::id::TaskId;
+use holdpoint::task::status::{RequestStatus, TaskStatus};
+
+use super::stage::{Stage, alice, go, whole};
+use crate::store::house::{House, both};
+
+const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
+const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":500}"#)];
+
+fn quoted(house: &House, task: TaskId) -> String {
+    let id = task.to_string();
+    if house.is_postgres() { format!("'{id}'") } else { format!("x'{}'", id.replace('-', "")) }
+}
+
+/// Does this to the items of a task.
+async fn damage(house: &House, task: TaskId, what: &str, which: &str) {
+    let id = quoted(house, task);
+    house.numbers(&format!("{what} where task_id = {id} and {which}")).await.unwrap();
+}
+
+const CUT: &str = "update agent_task_item set body = '{\"type\":\"user_mess'";
+const NEWER: &str = "update agent_task_item set body = '{\"type\":\"something_of_a_later_version\"}'";
+const GONE: &str = "delete from agent_task_item";
+
+async fn created(stage: &Stage) -> TaskId {
+    stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id
+}
+
+/// As its row says.
+async fn ended(stage: &Stage, task: TaskId) -> Option<FailureCode> {
+    let row = stage.house.store.task(task).await.unwrap().unwrap();
+    assert_eq!((row.busy, row.open_requests, row.lease_owner), (0, 0, None));
+    assert!(stage.house.store.pending(task, task).await.unwrap().is_empty());
+    (row.status == TaskStatus::Failed).then(|| row.error.unwrap().code)
+}
+
+both! {
+    async fn a_task_that_runs_ends_and_the_others_go_on(house) {
+        for (what, which) in [(CUT, "seq = 2"), (GONE, "seq = 2"), (GONE, "seq > 0")] {
+            let stage = Stage::set(House::like(&house).await, SMALL).await;
+            let (broken, other) = (created(&stage).await, created(&stage).await);
+            damage(&stage.house, broken, what, which).await;
+            stage.run().await;
+            stage.engine(4).round().await.unwrap();
+            assert_eq!(ended(&stage, broken).await, Some(FailureCode::Integrity), "{what} {which}");
+            assert_eq!(stage.executions(broken, "/refund"), 0);
+            assert_eq!((stage.status(other).await, stage.executions(other, "/refund")), (TaskStatus::Completed, 1));
+            stage.later();
+            assert!(stage.engine(4).claim().await.unwrap().is_empty(), "nobody takes it over again");
+        }
+    }
+
+    async fn a_journal_that_has_lost_the_start_of_a_call_does_not_send_it_again(house) {
+        let stage = Stage::set(house, SMALL).await;
+        let task = created(&stage).await;
+        stage.tool.close();
+        let mut drivers = stage.engine(4).claim().await.unwrap();
+        let driver = drivers.pop().unwrap();
+        tokio::select! {
+            () = driver => panic!("its call does not answer"),
+            () = stage.tool.reached(1) => {}
+        }
+        stage.tool.open();
+        damage(&stage.house, task, GONE, "type = 'tool_started'").await;
+        stage.later();
+        stage.run().await;
+        stage.engine(4).round().await.unwrap();
+        assert_eq!(ended(&stage, task).await, Some(FailureCode::Integrity));
+        assert_eq!(stage.executions(task, "/refund"), 1);
+    }
+
+    async fn a_question_that_cannot_be_read_stops_neither_the_sweep_nor_the_takeovers(house) {
+        let stage = Stage::set(house, LARGE).await;
+        let (broken, overdue) = (stage.held().await, stage.held().await);
+        damage(&stage.house, broken, CUT, "type = 'intervention_requested'").await;
+        stage.house.forward(Duration::from_hours(25));
+        let waiting = created(&stage).await;
+        let engine = stage.engine(4);
+        assert_eq!(engine.round().await.unwrap(), 1, "the task that waits is claimed");
+        engine.round().await.unwrap();
+        while stage.status(waiting).await == TaskStatus::Running {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(ended(&stage, broken).await, Some(FailureCode::Integrity));
+        assert_ne!(stage.status(overdue).await, TaskStatus::Paused);
+        assert_eq!(stage.status(waiting).await, TaskStatus::Paused);
+    }
+
+    async fn an_inbox_that_finds_it_is_whole_again_in_a_moment(house) {
+        let stage = Stage::set(house, LARGE).await;
+        let (broken, _) = (stage.held().await, stage.held().await);
+        damage(&stage.house, broken, CUT, "type = 'intervention_requested'").await;
+        let statuses = vec![RequestStatus::Pending];
+        let all = RequestFilter { tenant: "acme".to_owned(), statuses, limit: 9, ..RequestFilter::default() };
+        assert!(stage.house.store.requests(&all).await.is_err());
+        stage.engine(4).round().await.unwrap();
+        assert_eq!(stage.house.store.requests(&all).await.unwrap().len(), 1);
+        assert_eq!(ended(&stage, broken).await, Some(FailureCode::Integrity));
+    }
+
+    async fn a_decision_that_finds_it_ends_it_and_runs_nothing(house) {
+        let stage = Stage::set(house, LARGE).await;
+        let task = stage.held().await;
+        let [(request, _)] = stage.open(task).await[..] else { panic!("one is open") };
+        damage(&stage.house, task, CUT, "type = 'judged'").await;
+        let engine = stage.engine(4);
+        let answered = engine.decide(&alice(), request, whole(Action::Approve, None), None).await;
+        assert_eq!(answered.err(), Some(Refusal::Internal));
+        engine.round().await.unwrap();
+        assert_eq!(ended(&stage, task).await, Some(FailureCode::Integrity));
+        let answered = engine.decide(&alice(), request, whole(Action::Approve, None), None).await;
+        assert_eq!(answered.err(), Some(Refusal::Withdrawn(request)));
+        assert_eq!(stage.tool.ledger().len(), 0);
+    }
+
+    async fn a_result_in_hand_is_written_beside_what_cannot_be_read(house) {
+        let stage = Stage::set(house, SMALL).await;
+        let task = created(&stage).await;
+        stage.tool.close();
+        let engine = stage.engine(4);
+        let driver = engine.claim().await.unwrap().pop().unwrap();
+        #[expect(clippy::disallowed_methods, reason = "the driver goes on while the test damages its task")]
+        let driver = tokio::spawn(driver);
+        stage.tool.reached(1).await;
+        damage(&stage.house, task, CUT, "seq = 2").await;
+        let id = quoted(&stage.house, task);
+        let sql = format!("update agent_task set version = version + 1 where task_id = {id}");
+        stage.house.numbers(&sql).await.unwrap();
+        stage.tool.open();
+        driver.await.unwrap();
+        let late = format!("select count(*) from agent_task_item where type = 'late_result' and task_id = {id}");
+        assert_eq!(stage.house.number(&late).await, 1);
+        assert_eq!(ended(&stage, task).await, Some(FailureCode::Integrity));
+    }
+
+    async fn what_a_newer_version_may_have_written_is_left_to_it_for_a_while(house) {
+        let stage = Stage::set(house, SMALL).await;
+        let task = created(&stage).await;
+        damage(&stage.house, task, NEWER, "seq = 2").await;
+        let takeovers = format!("select takeovers from agent_task where task_id = {}", quoted(&stage.house, task));
+        for taken in 0..5 {
+            stage.run().await;
+            stage.engine(0).round().await.unwrap();
+            let row = stage.house.store.task(task).await.unwrap().unwrap();
+            assert_eq!(row.status, TaskStatus::Running);
+            assert_eq!(stage.house.number(&takeovers).await, taken);
+            stage.later();
+        }
+        stage.run().await;
+        stage.engine(0).round().await.unwrap();
+        assert_eq!(ended(&stage, task).await, Some(FailureCode::Integrity));
+    }
+}
