@@ -1,6 +1,6 @@
 //! A task while somebody works on it: its journal as it was read, and what the next commit will add.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -46,8 +46,8 @@ pub(super) struct Live {
     pub door: Option<oneshot::Sender<Result<Committed, CommitError>>>,
     /// Attempts that this process made and that ended without an answer: what went wrong.
     pub unknown: BTreeMap<CallId, String>,
-    /// Attempts that this process made and provably never sent: that says nothing about any other attempt.
-    pub not_sent: BTreeSet<CallId>,
+    /// Attempts of this process that were provably never sent, by their number: that says nothing about any other attempt.
+    pub not_sent: BTreeMap<CallId, u32>,
     /// Calls whose answer is pushed and not durable: nobody else may ask what became of them.
     pub flights: Vec<Flight>,
     /// When the last commit was handed over, by the machine's uptime.
@@ -74,7 +74,7 @@ impl Live {
             idempotency: None,
             door: None,
             unknown: BTreeMap::new(),
-            not_sent: BTreeSet::new(),
+            not_sent: BTreeMap::new(),
             flights: Vec::new(),
             saved_since: Duration::ZERO,
             lease: None,
@@ -92,7 +92,7 @@ impl Live {
         self.repinned = false;
         self.items = journal.items;
         self.now = journal.now;
-        for result in in_hand {
+        for result in in_hand.into_iter().filter(|result| self.still_says(result)).collect::<Vec<_>>() {
             self.settle(result);
         }
     }
@@ -119,7 +119,7 @@ impl Live {
             .iter()
             .filter_map(|item| match &item.fact {
                 Fact::ToolResult(result) | Fact::LateResult(result) if is_of_the_world(result.outcome) => {
-                    (!self.not_sent.contains(&result.tool_call_id)).then(|| result.clone())
+                    Some(result.clone())
                 }
                 Fact::ToolResult(_)
                 | Fact::LateResult(_)
@@ -134,6 +134,14 @@ impl Live {
                 | Fact::SubAgentStarted { .. } => None,
             })
             .collect()
+    }
+
+    /// Whether a result is about the call as it stands now. That an attempt was not sent says nothing once there was
+    /// another one, or somebody was asked.
+    fn still_says(&self, result: &ToolResult) -> bool {
+        let Some(attempt) = self.not_sent.get(&result.tool_call_id) else { return true };
+        let standing = self.progress.call(result.tool_call_id);
+        standing.is_some_and(|call| call.attempts == *attempt && call.phase == Phase::Done(Outcome::Unknown))
     }
 
     /// Whether this very result is written already (a commit whose answer was lost).

@@ -35,7 +35,8 @@ impl Engine {
         for ((tool, call), answer) in attempts.iter().zip(answers) {
             if call.leave.was_refused() {
                 tracing::warn!(task = %live.task_id(), call = %call.call_id, ours, "a call was not sent");
-                live.not_sent.insert(call.call_id);
+                let attempt = live.progress.call(call.call_id).map_or(0, |standing| standing.attempts);
+                live.not_sent.insert(call.call_id, attempt);
                 lost |= !ours;
                 if !ours {
                     continue;
