@@ -50,7 +50,7 @@ async fn a_hundred_kills_lose_nothing_and_repeat_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "takes an hour: scripts/chaos runs it on the release build"]
+#[ignore = "takes half an hour: scripts/chaos runs it"]
 async fn two_thousand_kills_lose_nothing_and_repeat_nothing() {
     for _ in 0..4 {
         storm(&QUARTER).await;

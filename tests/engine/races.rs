@@ -86,7 +86,6 @@ async fn ended(pair: &Pair, task: TaskId) -> (TaskStatus, Vec<Outcome>, usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a minute of a whole core: run by name"]
 async fn sixty_four_deciders_of_a_thousand_requests_on_two_replicas_have_one_winner_each() {
     many_decided_at_once(&of_finance(House::postgres().await).await, 1000, 64).await;
 }
