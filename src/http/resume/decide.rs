@@ -84,8 +84,13 @@ pub async fn decide(
         return Err(Problem::forbidden("This request is for others to decide: see its `approvers`."));
     }
     let key = posted.key()?;
-    let (Written::Json(body) | Written::Form(body)) = posted.json_or_form()?;
-    let answer = answer::read(body, in_path)?;
+    let answer = match posted.json_or_form()? {
+        Written::Json(body) => answer::read(body, posted.text(), in_path)?,
+        Written::Form(fields) => {
+            let text = fields.to_string();
+            answer::read(fields, text.as_bytes(), in_path)?
+        }
+    };
     let (engine, by) = (http.engine.clone(), caller.clone());
     let accepted =
         perform(http, caller, async move { Box::pin(engine.decide_read(&by, row, answer, key)).await }).await?;

@@ -70,7 +70,7 @@ fn why_not(row: &RequestRow, caller: &Caller, action: Action) -> Option<&'static
     if !open_for(row, &caller.user_id) {
         return Some("You have answered; others have not yet.");
     }
-    if !row.asked.actions().contains(&action) {
+    if !row.asked.actions(row.asked.required()).contains(&action) {
         return Some("This request does not take this answer.");
     }
     None
