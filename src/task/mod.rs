@@ -4,6 +4,7 @@
 pub mod change;
 pub mod decision;
 pub mod doubt;
+pub mod eyes;
 pub mod failure;
 pub mod id;
 pub mod item;
