@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use self::version::{Fill, Unreadable};
 use crate::task::limits::Limits;
+use crate::task::request::RequestKind;
 
 /// One agent.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -83,6 +84,16 @@ impl HumanKind {
             Self::Guidance => "guidance",
             Self::Credentials => "credentials",
             Self::Confirmation => "confirmation",
+        }
+    }
+
+    /// The kind of question it is.
+    #[must_use]
+    pub fn request(self) -> RequestKind {
+        match self {
+            Self::Guidance => RequestKind::Guidance,
+            Self::Credentials => RequestKind::Credentials,
+            Self::Confirmation => RequestKind::Confirmation,
         }
     }
 
