@@ -310,7 +310,7 @@ impl Rooms {
                 models.insert(name.to_owned(), Arc::new(script));
             }
         }
-        let catalog = Catalog::build(config.tools(), &net, &redactor, &mut mistakes);
+        let catalog = config.with_humans(Catalog::build(config.tools(), &net, &redactor, &mut mistakes));
         let policy = policy(config, &catalog, &mut mistakes);
         anyhow::ensure!(mistakes.is_empty(), "the configuration has mistakes: run `holdpoint check`");
         let agents = Arc::new(config.agents());

@@ -87,6 +87,16 @@ impl HumanKind {
         }
     }
 
+    /// The kind of question it is.
+    #[must_use]
+    pub fn request(self) -> RequestKind {
+        match self {
+            Self::Guidance => RequestKind::Guidance,
+            Self::Credentials => RequestKind::Credentials,
+            Self::Confirmation => RequestKind::Confirmation,
+        }
+    }
+
     /// The tool it offers.
     #[must_use]
     pub fn tool(self) -> &'static str {

@@ -6,6 +6,7 @@ use super::Engine;
 use super::live::Live;
 use crate::agent::Agent;
 use crate::task::doubt::FORGOTTEN;
+use crate::task::eyes;
 use crate::task::id::{CallId, RequestId};
 use crate::task::item::Fact;
 use crate::task::question::Question;
@@ -115,11 +116,7 @@ impl Engine {
             effect: entry.map_or(Effect::Once, |entry| entry.spec.effect),
             target: entry.map(|entry| entry.spec.target.clone()).unwrap_or_default(),
             summary: entry.map_or_else(|| cut(&call.name, NAME).to_owned(), |entry| entry.spec.summarize(&arguments)),
-            warnings: if needs_decision && standing.may_have_run() {
-                vec![Warning::may_already_have_run()]
-            } else {
-                Vec::new()
-            },
+            warnings: if needs_decision { warnings(standing) } else { Vec::new() },
             needs_decision,
             verdict: judgement.map_or(Verdict::Hold, |judgement| judgement.verdict),
             reason: judgement.and_then(|judgement| judgement.reason.clone()),
@@ -131,4 +128,10 @@ impl Engine {
             rule,
         }
     }
+}
+
+/// What an approver of a call should look at.
+fn warnings(standing: &Standing) -> Vec<Warning> {
+    let may_have_run = standing.may_have_run().then(Warning::may_already_have_run);
+    may_have_run.into_iter().chain(eyes::warnings(&standing.call.arguments_text)).collect()
 }

@@ -5,6 +5,7 @@ pub mod answered;
 pub mod change;
 pub mod decision;
 pub mod doubt;
+pub mod eyes;
 pub mod failure;
 pub mod id;
 pub mod item;

@@ -60,6 +60,22 @@ async fn doubtful(house: House, approvers: &str) -> (Stage, TaskId, RequestId) {
 }
 
 both! {
+    async fn an_approver_is_warned_of_what_he_decides_and_of_nothing_else(house) {
+        const STRANGE: &[(&str, &str)] =
+            &[("refund", "{\"order\":1,\"amount\":120         }"), ("forbidden", "         {}")];
+        let mut stage = Stage::set(house, STRANGE).await;
+        stage.configure(|yaml| yaml.replace("decide: deny", "decide: hold, approvers: { users: [bob] }"));
+        let task = stage.held().await;
+        for (request, _) in stage.open(task).await {
+            let asked = stage.house.store.request(request).await.unwrap().unwrap().asked;
+            for call in asked.pending_tool_calls {
+                let codes: Vec<_> = call.warnings.iter().map(|warning| warning.code.as_str()).collect();
+                let expected: &[&str] = if call.needs_decision { &["long_blanks"] } else { &[] };
+                assert_eq!(codes, expected, "{}", call.name);
+            }
+        }
+    }
+
     async fn one_approved_and_one_rejected_with_continue(house) {
         let (stage, task, first, second) = two_questions(house, "expires_in: 24h").await;
         let door = stage.engine(0);
