@@ -183,6 +183,7 @@ impl Replica {
                 cors_origins: config.server.cors_origins.clone(),
                 wait: config.server.wait,
                 open: config.auth.is_none(),
+                sealer: config.sealer(),
             },
             shutdown: stop.clone(),
             tracker: handlers.clone(),

@@ -123,6 +123,13 @@ const BAD: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "secrets: { keys: [ { id: 'a:b', key: 'MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDEy' } ] }\n",
+        &[
+            "3:22: secrets.keys[0].id: `a:b` cannot be the name of a key: a name is 1 to 64 of `A-Z a-z 0-9 _ -`",
+            "3:34: secrets.keys[0].key: expected 32 bytes in base64 (`openssl rand -base64 32`)",
+        ],
+    ),
+    (
         "secrets: { keys: [ { id: a, key: 'c2hvcnQ=' }, { id: a, key: 'MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=' }, {} ] }\n",
         &[
             "3:29: secrets.keys[0].key: expected 32 bytes in base64 (`openssl rand -base64 32`)",
@@ -134,6 +141,7 @@ const BAD: &[(&str, &[&str])] = &[
     (
         "credentials: { 'a b': { fields: { x: { kind: y } } }, c: {} }\n",
         &[
+            "3:1: credentials: credentials need a key under `secrets.keys`, which seals what is given",
             "3:16: credentials.a b: `a b` cannot be the name of a credential: a name is 1 to 64 of `A-Z a-z 0-9 _ -`",
             "3:40: credentials.a b.fields.x.kind: unknown key `kind`; known are `format`, `description`",
             "3:55: credentials.c: `fields` is missing",
@@ -307,6 +315,7 @@ const BAD_PARTS: &[(&str, &[&str])] = &[
             "6:46: tools.t.http.headers.Authorization: no credential is called `jira`",
             "6:97: tools.t.http.headers.X: the credential `crm` has no field `key`",
             "6:126: tools.t.http.headers.Y: a `{{credential:` has no `}}`",
+            "7:1: credentials: credentials need a key under `secrets.keys`, which seals what is given",
         ],
     ),
 ];

@@ -38,6 +38,7 @@ use crate::failpoint;
 use crate::model::ModelClient;
 use crate::people::Caller;
 use crate::policy::Policy;
+use crate::secret::seal::Body;
 use crate::store::{CommitError, News, ReadError, Store};
 use crate::task::change::IdempotencyRow;
 use crate::task::decision::{Action, CallAnswer, Then};
@@ -103,14 +104,14 @@ pub enum AnswerBody {
 }
 
 /// The `Idempotency-Key` of a POST.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Key {
     /// Method and path, e.g. `POST /v1/tasks`.
     pub path: String,
     /// The header as it stands.
     pub key: String,
-    /// SHA-256 of the body, in hex.
-    pub body_digest: String,
+    /// The body, as it is kept and known again.
+    pub body: Body,
 }
 
 /// Something was stored (or, replayed, had been).
@@ -393,7 +394,7 @@ impl Key {
             user_id: caller.user_id.clone(),
             path: self.path.clone(),
             key: self.key.clone(),
-            body_digest: self.body_digest.clone(),
+            body_digest: self.body.kept().to_owned(),
             task_id: live.task_id(),
             request_id,
         }

@@ -52,6 +52,7 @@ pub fn settings() -> Settings {
         cors_origins: Vec::new(),
         wait: Duration::from_secs(10),
         open: false,
+        sealer: None,
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::origin::Origins;
+use crate::secret::seal::Sealer;
 use crate::world::Mistakes;
 
 /// The longest a POST waits.
@@ -21,6 +22,8 @@ pub struct Settings {
     pub wait: Duration,
     /// Whether there are no accounts.
     pub open: bool,
+    /// What hashes bodies, which may hold credentials.
+    pub sealer: Option<Sealer>,
 }
 
 impl Settings {

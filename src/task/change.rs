@@ -121,7 +121,7 @@ pub struct IdempotencyRow {
     pub path: String,
     /// The `Idempotency-Key` as it stands.
     pub key: String,
-    /// SHA-256 of the body, in hex.
+    /// What is kept of the body: `k1:…`, a keyed hash, or, where nobody can be asked for a credential, SHA-256 in hex.
     pub body_digest: String,
     /// The task the operation answers with.
     pub task_id: TaskId,
