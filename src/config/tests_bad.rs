@@ -126,7 +126,7 @@ const BAD: &[(&str, &[&str])] = &[
         "secrets: { keys: [ { id: 'a:b', key: 'MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDEy' } ] }\n",
         &[
             "3:22: secrets.keys[0].id: `a:b` cannot be the name of a key: a name is 1 to 64 of `A-Z a-z 0-9 _ -`",
-            "3:34: secrets.keys[0].key: expected 32 bytes in base64 (`openssl rand -base64 32`)",
+            "3:33: secrets.keys[0].key: expected 32 bytes in base64 (`openssl rand -base64 32`)",
         ],
     ),
     (
