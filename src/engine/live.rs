@@ -210,6 +210,7 @@ impl Live {
                 last_seq: self.row.last_seq,
                 agent_version: self.repinned.then(|| self.row.agent_version.clone()),
                 lease,
+                credentials: Vec::new(),
             }],
             resumed: self.resumed(),
             idempotency: self.idempotency.clone(),

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use super::credential::SealedCredential;
 use super::id::{ChangeId, RequestId, TaskId};
 use super::item::{Fact, Item, Usage};
 use super::status::TaskStatus;
@@ -42,6 +43,8 @@ pub struct TaskChange {
     pub counters: Counters,
     /// What happens to its lease.
     pub lease: LeaseChange,
+    /// What a person has filled in for it. A change with which it ends writes none, and removes those there are.
+    pub credentials: Vec<SealedCredential>,
 }
 
 /// At which version a task's row must be found.

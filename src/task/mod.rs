@@ -2,6 +2,7 @@
 //! The only room that everybody may import; it imports none.
 
 pub mod change;
+pub mod credential;
 pub mod decision;
 pub mod doubt;
 pub mod failure;
