@@ -19,6 +19,11 @@ impl<T> Secret<T> {
         Self(value)
     }
 
+    /// The value itself, for whoever wipes it after its last use.
+    pub fn into_inner(self) -> T {
+        self.0
+    }
+
     /// The value; the caller sends it where it belongs and nowhere else.
     pub fn reveal(&self) -> &T {
         &self.0
