@@ -229,9 +229,9 @@ mod tests {
 
     #[test]
     fn what_was_sealed_for_a_place_is_opened_there_and_nowhere_else() {
-        let sealer = sealer(&[("k1", 1)]);
-        let sealed = sealer.seal(&BOUND, PLAIN).unwrap();
-        assert_eq!(sealer.open(&BOUND, &sealed).unwrap().reveal(), PLAIN);
+        let with_key = sealer(&[("k1", 1)]);
+        let sealed = with_key.seal(&BOUND, PLAIN).unwrap();
+        assert_eq!(with_key.open(&BOUND, &sealed).unwrap().reveal(), PLAIN);
         let elsewhere: [&[&[u8]]; 7] = [
             &[b"acme", b"task", b"mail"],
             &[b"globex", b"task", b"jira"],
@@ -242,24 +242,24 @@ mod tests {
             &[],
         ];
         for bound in elsewhere {
-            assert_eq!(sealer.open(bound, &sealed).unwrap_err(), SealError::Broken, "{bound:?}");
+            assert_eq!(with_key.open(bound, &sealed).unwrap_err(), SealError::Broken, "{bound:?}");
         }
-        assert!(!format!("{sealer:?} {sealed:?}").contains(&sealed.text));
+        assert!(!format!("{with_key:?} {sealed:?}").contains(&sealed.text));
     }
 
     #[test]
     fn the_same_value_is_never_sealed_alike() {
-        let sealer = sealer(&[("k1", 1)]);
-        assert_ne!(sealer.seal(&BOUND, PLAIN), sealer.seal(&BOUND, PLAIN));
+        let with_key = sealer(&[("k1", 1)]);
+        assert_ne!(with_key.seal(&BOUND, PLAIN), with_key.seal(&BOUND, PLAIN));
     }
 
     #[test]
     fn a_sealed_text_with_any_bit_of_it_changed_or_any_of_it_missing_does_not_open() {
-        let sealer = sealer(&[("k1", 1)]);
-        let sealed = sealer.seal(&BOUND, PLAIN).unwrap();
+        let with_key = sealer(&[("k1", 1)]);
+        let sealed = with_key.seal(&BOUND, PLAIN).unwrap();
         let broken = |text: String| {
             let sealed = Sealed { text, ..sealed.clone() };
-            assert_eq!(sealer.open(&BOUND, &sealed).unwrap_err(), SealError::Broken, "{}", sealed.text);
+            assert_eq!(with_key.open(&BOUND, &sealed).unwrap_err(), SealError::Broken, "{}", sealed.text);
         };
         let bytes = BASE64_STANDARD.decode(&sealed.text).unwrap();
         assert_eq!(bytes.len(), NONCE + PLAIN.len() + 16);

@@ -130,8 +130,8 @@ pub fn sealed(
 
 /// What a row holds.
 fn opened(sealer: &Sealer, tenant: &str, row: &CredentialRow) -> Result<Fields, SealError> {
-    let sealed = Sealed { key_id: row.key_id.clone(), text: row.text.clone() };
-    let plain = sealer.open(&credential_bound(tenant, &row.task_id, &row.request_id, &row.name), &sealed)?;
+    let kept = Sealed { key_id: row.key_id.clone(), text: row.text.clone() };
+    let plain = sealer.open(&credential_bound(tenant, &row.task_id, &row.request_id, &row.name), &kept)?;
     let plain = Zeroizing::new(plain.into_inner());
     serde_json::from_slice(&plain).map_err(|_| SealError::Broken)
 }

@@ -10,6 +10,7 @@ use holdpoint::task::change::{Counters, Guard, LeaseChange, TaskChange};
 use holdpoint::task::credential::{CredentialRow, SealedCredential, credential_bound};
 use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::status::TaskStatus;
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, Row as _};
 
 use super::house::{House, both, change, child_task, fresh, new_task, said, status};
 
@@ -264,7 +265,6 @@ async fn raw(house: &House) -> Vec<u8> {
         let read = |ending: &str| std::fs::read(format!("{file}{ending}")).unwrap_or_default();
         return [read(""), read("-wal"), read("-shm")].concat();
     }
-    use sqlx::{AssertSqlSafe, Connection as _, Executor as _, Row as _};
     let mut connection = sqlx::PgConnection::connect(&house.settings.url).await.unwrap();
     let sql = "select coalesce(string_agg(query_to_xml('select * from ' || quote_ident(table_name), true, false, '')::text, ''), '')
         from information_schema.tables where table_schema = 'public' and table_type = 'BASE TABLE'";

@@ -234,10 +234,10 @@ async fn a_command_that_shows_a_credential_shows_its_name() {
         );
         Invocation { credentials: holding("hunter2-hunter2"), ..invocation(&command) }
     };
-    let shows =
+    let expected =
         "stdout:\nkey=[secret crm.token];\n[secret TOKEN]\n[secret crm.token]\nstderr:\nkey=[secret crm.token];";
-    assert_eq!(tool.call(&shown("true")).await, succeeded(&format!("exit code 0\n{shows}")));
-    assert_eq!(tool.call(&shown("exit 3")).await, failed(&format!("exit code 3\n{shows}")));
+    assert_eq!(tool.call(&shown("true")).await, succeeded(&format!("exit code 0\n{expected}")));
+    assert_eq!(tool.call(&shown("exit 3")).await, failed(&format!("exit code 3\n{expected}")));
     // One that the tool does not take, too.
     let plain = tool_that_takes_nothing(directory.path());
     let echo = Invocation { credentials: holding("hunter2-hunter2"), ..invocation("echo hunter2-hunter2") };
