@@ -8,7 +8,6 @@ use futures_util::StreamExt as _;
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use serde_json::{Map, Value};
-use sha2::{Digest as _, Sha256};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -21,7 +20,7 @@ use super::refusal::refused;
 use super::{Http, json};
 use crate::engine::{Accepted, Key};
 use crate::people::Caller;
-use crate::task::request::sha256;
+use crate::secret::seal::Body as Kept;
 
 /// How long a body may take to arrive.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -42,20 +41,17 @@ pub struct Posted {
 impl FromRequest<Arc<Http>> for Posted {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, _: &Arc<Http>) -> Result<Self, Problem> {
+    async fn from_request(request: Request, http: &Arc<Http>) -> Result<Self, Problem> {
         let limit = request.extensions().get::<&'static Op>().map_or(0, |op| op.body);
         let (parts, body) = request.into_parts();
         let Some(Who(caller)) = parts.extensions.get::<Who>().cloned() else { return Err(Problem::internal()) };
         let slow = |_| Problem::bad_request("The body took too long to arrive.");
         let bytes = timeout(PATIENCE, read(body, limit)).await.map_err(slow)??;
         let key = idempotency_key(&parts.headers).map(|key| {
-            key.map(|key| {
-                let digest = sha256(&Sha256::digest(&bytes));
-                Key {
-                    path: format!("{} {}", parts.method, parts.uri.path()),
-                    key,
-                    body_digest: digest.trim_start_matches("sha256:").to_owned(),
-                }
+            key.map(|key| Key {
+                path: format!("{} {}", parts.method, parts.uri.path()),
+                key,
+                body: Kept::new(bytes.clone(), http.settings.sealer.as_ref()),
             })
         });
         Ok(Self { caller, headers: parts.headers, bytes, key })

@@ -8,6 +8,7 @@ mod claim;
 mod commit;
 mod commit_postgres;
 mod commit_sqlite;
+mod credentials;
 mod db;
 mod feed;
 mod idempotency;
@@ -346,6 +347,7 @@ impl Store {
             .into_iter()
             .chain(lite)
             .chain(claim::STATEMENTS.iter().copied())
+            .chain(credentials::STATEMENTS.iter().copied())
             .chain(idempotency::STATEMENTS.iter().copied())
             .chain(identity::STATEMENTS.iter().copied())
             .chain(journal::STATEMENTS.iter().copied())

@@ -6,6 +6,7 @@ mod conversations;
 pub(crate) mod cycle;
 mod document;
 mod hostile;
+mod kept;
 mod logs;
 mod order;
 mod pages;

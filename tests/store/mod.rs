@@ -3,6 +3,7 @@
 mod claim;
 mod commit;
 mod contention;
+mod credentials;
 pub(crate) mod house;
 mod identity;
 mod keys;
