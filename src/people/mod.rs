@@ -3,6 +3,7 @@
 pub mod authenticator;
 pub mod directory;
 pub mod may;
+pub mod session;
 
 /// Somebody at the door.
 #[derive(Clone, Debug, PartialEq, Eq)]
