@@ -12,3 +12,4 @@ mod order;
 mod reads;
 mod requests;
 mod schema;
+mod sessions;

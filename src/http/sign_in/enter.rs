@@ -40,8 +40,9 @@ pub const OP: Op = Op {
 #[derive(ToSchema)]
 pub struct SignIn {
     /// The key.
-    key: Option<String>,
+    key: String,
     /// Where to go afterwards: a path of this service; anything else leads to a page that says who is signed in.
+    #[schema(value_type = String, required = false)]
     next: Option<String>,
 }
 
@@ -76,7 +77,7 @@ pub(crate) async fn sign_in(State(http): State<Arc<Http>>, request: Request) -> 
     let prefix = prefix(&http.settings.public_url);
     let next = sent.next.as_deref().and_then(|next| next::own(next, &prefix));
     let token = Token::of(random_bytes().map_err(|_| Problem::unavailable())?);
-    let key = sent.key.as_deref().unwrap_or_default().trim();
+    let key = sent.key.trim();
     let Some(binding) = http.authenticator.bind(&token, key) else {
         let again = page::ask(next, true, &prefix, language);
         let mut response = (StatusCode::UNAUTHORIZED, [(WWW_AUTHENTICATE, "Bearer")], again).into_response();
@@ -97,7 +98,10 @@ impl SignIn {
     fn read(fields: serde_json::Value) -> Result<Self, Problem> {
         let mut errors = Errors::default();
         let sent = Fields::of(fields, "", &mut errors).map(|mut fields| {
-            let sent = Self { key: fields.text("key", &mut errors), next: fields.text("next", &mut errors) };
+            let sent = Self {
+                key: fields.text("key", &mut errors).unwrap_or_default(),
+                next: fields.text("next", &mut errors),
+            };
             fields.finish(&mut errors);
             sent
         });
