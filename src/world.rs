@@ -111,3 +111,15 @@ impl Mistakes {
         self.found.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn random_bytes_are_never_the_same_twice() {
+        let (one, two) = (random_bytes::<32>().unwrap(), random_bytes::<32>().unwrap());
+        assert_ne!(one, two);
+        assert!(one != [0; 32] && two != [0; 32]);
+    }
+}

@@ -57,6 +57,17 @@ async fn beside(app: &TestApp, sql: &str) {
     }
 }
 
+/// The names under which sessions are kept.
+async fn sessions(app: &TestApp) -> Vec<String> {
+    let (url, sql) = (app.database.url(), "select token_sha256 from browser_session");
+    if url.starts_with("postgres") {
+        let rows = PgConnection::connect(url).await.unwrap().fetch_all(sql).await.unwrap();
+        return rows.iter().map(|row| row.get(0)).collect();
+    }
+    let rows = SqliteConnection::connect(url).await.unwrap().fetch_all(sql).await.unwrap();
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
 /// Everything that is stored: of Postgres every row of every table, of SQLite every byte of its files.
 async fn everything(app: &TestApp) -> Vec<u8> {
     let url = app.database.url();
@@ -252,6 +263,20 @@ on_both! {
         assert_eq!(program(&app, &cookie).get("/v1/me").await.status, 401);
         let page = browser(&app, &cookie).get("/sign-in").await;
         assert!(page.text.contains(r#"name="key""#), "he may sign in again: {}", page.text);
+        app.stop().await;
+    }
+
+    async fn sessions_that_are_over_are_swept_out(on: On) {
+        let mut app = TestApp::start(on).await;
+        let (over, alive) = (cookie(&app, ALICE).await, cookie(&app, BOB).await);
+        let digest = |cookie: &str| BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(BASE64_URL_SAFE_NO_PAD.decode(&cookie[18..]).unwrap()));
+        beside(&app, &format!("update browser_session set expires_at = 1 where token_sha256 = '{}'", digest(&over))).await;
+        app.restart().await;
+        while sessions(&app).await.contains(&digest(&over)) {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(sessions(&app).await, [digest(&alive)]);
+        assert_eq!(program(&app, &alive).get("/v1/me").await.status, 200);
         app.stop().await;
     }
 
