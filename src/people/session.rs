@@ -83,5 +83,6 @@ mod tests {
         assert_ne!(one.binding(&[3; 32]), one.binding(&[4; 32]));
         assert_ne!(one.binding(&[3; 32]), two.binding(&[3; 32]));
         assert_ne!(one.binding(&[3; 32]), one.digest());
+        assert_ne!(one.digest(), one.text());
     }
 }
