@@ -18,6 +18,7 @@ mod line;
 mod open;
 mod remains;
 mod requests;
+mod sessions;
 mod settings;
 mod tasks;
 
@@ -353,6 +354,7 @@ impl Store {
             .chain(journal::STATEMENTS.iter().copied())
             .chain(remains::STATEMENTS.iter().copied())
             .chain(requests::STATEMENTS.iter().copied())
+            .chain(sessions::STATEMENTS.iter().copied())
             .chain(tasks::STATEMENTS.iter().copied())
             .collect()
     }

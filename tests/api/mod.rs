@@ -13,4 +13,5 @@ mod pages;
 mod people;
 mod races;
 mod repeats;
+mod sign_in;
 mod tasks;

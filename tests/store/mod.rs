@@ -13,3 +13,4 @@ mod order;
 mod reads;
 mod requests;
 mod schema;
+mod sessions;
