@@ -159,7 +159,7 @@ impl Replica {
             policy: rooms.policy,
             catalog: Arc::clone(&rooms.catalog),
             models: rooms.models,
-            clock,
+            clock: Arc::clone(&clock),
             ids: Arc::clone(&ids),
             settings: engine_settings(&config),
         });
@@ -176,6 +176,7 @@ impl Replica {
             agents: cards(&rooms.agents, &rooms.catalog),
             authenticator: Arc::from(config.authenticator()),
             ids,
+            clock,
             origins: Origins::default(),
             settings: http::Settings {
                 public_url,

@@ -9,6 +9,7 @@ use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -92,15 +93,6 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, String> {
     }
 }
 
-/// A body as it was written: JSON, or a page's form.
-#[derive(Debug, PartialEq)]
-pub enum Written {
-    /// JSON; an empty body is an empty object.
-    Json(Value),
-    /// A form's fields; one sent twice was refused.
-    Form(Value),
-}
-
 impl Posted {
     /// What an earlier POST with the same key did.
     ///
@@ -137,23 +129,21 @@ impl Posted {
         clean(value)
     }
 
-    /// Its JSON, or the fields of a page's form.
+    /// The fields of a page's form, line ends as LF.
     ///
     /// # Errors
-    /// Another type, no JSON, a field sent twice, or a U+0000 somewhere.
-    pub fn json_or_form(&self) -> Result<Written, Problem> {
-        if !self.is_form() {
-            return self.json().map(Written::Json);
-        }
-        let mut fields = Map::new();
+    /// A field sent twice, or a U+0000 somewhere.
+    pub fn fields(&self) -> Result<BTreeMap<String, String>, Problem> {
+        let mut fields = BTreeMap::new();
         for (name, value) in url::form_urlencoded::parse(&self.bytes) {
-            // A browser sends what was left empty as an empty text: nothing was said.
-            let value = if value.is_empty() { Value::Null } else { Value::String(value.replace("\r\n", "\n")) };
-            if fields.insert(name.into_owned(), value).is_some() {
+            if name.contains('\0') || value.contains('\0') {
+                return Err(Problem::invalid_at("", "text without U+0000"));
+            }
+            if fields.insert(name.into_owned(), value.replace("\r\n", "\n")).is_some() {
                 return Err(Problem::new(Code::BadJson, "A field is repeated."));
             }
         }
-        clean(Value::Object(fields)).map(Written::Form)
+        Ok(fields)
     }
 
     /// Whether a page's form sent it.
@@ -210,14 +200,16 @@ mod tests {
     }
 
     #[test]
-    fn a_form_is_an_object_whose_empty_fields_are_unsaid() {
-        let form = |body| posted("application/x-www-form-urlencoded", body).json_or_form();
+    fn a_form_is_fields_that_stand_there_once() {
+        let form = |body| posted("application/x-www-form-urlencoded", body).fields();
+        let expected = [("action", "reject"), ("reason", "a\nb \u{202e}"), ("then", "")];
         assert_eq!(
-            form("action=reject&reason=a%0D%0Ab&then=").unwrap(),
-            Written::Form(json!({"action": "reject", "reason": "a\nb", "then": null}))
+            form("action=reject&reason=a%0D%0Ab+%E2%80%AE&then=").unwrap(),
+            expected.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
         );
         assert_eq!(form("a=1&a=2").unwrap_err().code, Code::BadJson);
         assert_eq!(form("a=%00").unwrap_err().code, Code::Invalid);
+        assert_eq!(form("a%00=1").unwrap_err().code, Code::Invalid);
     }
 
     #[test]

@@ -13,6 +13,7 @@ pub mod edge;
 pub mod fields;
 pub mod health;
 pub mod json;
+pub mod language;
 pub mod me;
 pub mod message;
 pub mod moved;
@@ -60,7 +61,7 @@ pub use self::settings::Settings;
 use crate::engine::Engine;
 use crate::people::authenticator::Authenticator;
 use crate::store::Store;
-use crate::world::Ids;
+use crate::world::{Clock, Ids};
 
 /// Writes the metrics out.
 pub type Metrics = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = String> + Send>> + Send + Sync>;
@@ -77,6 +78,8 @@ pub struct Http {
     pub authenticator: Arc<dyn Authenticator>,
     /// Fresh ids.
     pub ids: Arc<dyn Ids>,
+    /// What time it is, for a page that says how much is left. It decides nothing.
+    pub clock: Arc<dyn Clock>,
     /// The operator's.
     pub settings: Settings,
     /// Who may change something from a browser; [`router`] makes it from the settings.
