@@ -112,8 +112,8 @@ words! {
     by_at: "by {user}, {at}", "{user}，{at}";
     by_via_at: "by {user} through {via}, {at}", "{user}（经由 {via}），{at}";
     then: "Then", "随后";
-    then_rule: "as the rule says: {then}", "按规则：{then}";
-    then_unsaid: "unless said otherwise: {then}", "默认：{then}";
+    then_as_ruled: "as the rule says", "按规则";
+    then_rule: "The rule says: {then}.", "规则规定：{then}。";
     then_continue: "the agent is told, and goes on", "告知智能体并继续";
     then_cancel: "the task is canceled", "取消该任务";
     then_cancel_root: "the whole task tree is canceled", "取消整个任务树";

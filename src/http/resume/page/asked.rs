@@ -223,15 +223,11 @@ fn then_of(then: ThenAction, words: &Words) -> &'static str {
 }
 
 /// What a rejection does unless something else is chosen.
-pub fn unless_said(view: &View<'_>) -> String {
+pub fn by_rule(view: &View<'_>) -> &'static str {
     let words = view.words;
-    if view.request.kind == RequestKind::Approval {
-        let then = match view.row.asked.terms.on_reject {
-            Then::Continue => words.then_continue,
-            Then::Cancel => words.then_cancel,
-            Then::CancelRoot => words.then_cancel_root,
-        };
-        return fill(words.then_rule, &[("then", then)]);
+    match view.row.asked.terms.on_reject {
+        Then::Continue => words.then_continue,
+        Then::Cancel => words.then_cancel,
+        Then::CancelRoot => words.then_cancel_root,
     }
-    fill(words.then_unsaid, &[("then", words.then_continue)])
 }

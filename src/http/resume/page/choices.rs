@@ -26,7 +26,6 @@ pub fn each(view: &View<'_>) -> Option<Markup> {
     let body = html! {
         p { (words.each_call_about) }
         @if view.takes(Action::Edit) && !edits { p { (words.too_long_to_edit) } }
-        @if edits { p.hint { (after_edit(view)) } }
         @for call in &calls { (one(view, call, edits)) }
         @if view.takes(Action::Reject) { (then(view, Which::Calls)) }
         button type="submit" { (words.each_call_send) }
@@ -68,7 +67,7 @@ fn one(view: &View<'_>, call: &RequestedCall, edits: bool) -> Markup {
                     label for=(radio) { (label) }
                 }
             }
-            @if edits { div.more.more-edit { (arguments(view, Which::Calls, call)) } }
+            @if edits { div.more.more-edit { p { (after_edit(view)) } (arguments(view, Which::Calls, call)) } }
             @if view.takes(Action::Respond) {
                 div.more.more-respond {
                     (Place::new(view, Which::Calls, format!("call.{id}.result")).lines(words.result_label, 3, "", true))

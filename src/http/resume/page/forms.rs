@@ -4,7 +4,7 @@
 use maud::{Markup, html};
 use serde_json::Value;
 
-use super::asked::unless_said;
+use super::asked::by_rule;
 use super::inputs::Place;
 use super::typed::Which;
 use super::{View, choices};
@@ -55,23 +55,29 @@ pub fn reason(view: &View<'_>, form: Which, name: &str) -> Markup {
     Place::new(view, form, name).lines(view.words.reason_optional, 2, "", false)
 }
 
-/// What follows a rejection.
+/// What follows a rejection: of an approval as its rule says, of anything else the agent goes on, unless it is chosen.
 pub fn then(view: &View<'_>, form: Which) -> Markup {
     let words = view.words;
-    let options = [
-        ("", unless_said(view)),
-        ("continue", words.then_continue.to_owned()),
-        ("cancel", words.then_cancel.to_owned()),
-        ("cancel_root", words.then_cancel_root.to_owned()),
-    ];
-    Place::new(view, form, "then").select(words.then_label, &options, "")
+    let approval = view.request.kind == RequestKind::Approval;
+    let unless = if approval { words.then_as_ruled } else { words.then_continue };
+    let options: Vec<(&str, &str)> = [
+        ("", unless),
+        ("continue", words.then_continue),
+        ("cancel", words.then_cancel),
+        ("cancel_root", words.then_cancel_root),
+    ]
+    .into_iter()
+    .filter(|(value, _)| approval || *value != "continue")
+    .collect();
+    let hint = approval.then(|| fill(words.then_rule, &[("then", by_rule(view))]));
+    Place::new(view, form, "then").select(words.then_label, hint.as_deref(), &options, "")
 }
 
 /// Whether a result is text or JSON.
 pub fn result_type(view: &View<'_>, form: Which, name: &str, default: &str) -> Markup {
     let words = view.words;
-    let options = [("text", words.result_text.to_owned()), ("json", words.result_json.to_owned())];
-    Place::new(view, form, name).select(words.result_type, &options, default)
+    let options = [("text", words.result_text), ("json", words.result_json)];
+    Place::new(view, form, name).select(words.result_type, None, &options, default)
 }
 
 fn counted(view: &View<'_>, one: &'static str, all: &str) -> String {

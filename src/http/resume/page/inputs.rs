@@ -81,13 +81,15 @@ impl<'v> Place<'v> {
     }
 
     /// A list to choose one of.
-    pub fn select(&self, label: &str, options: &[(&str, String)], default: &str) -> Markup {
+    pub fn select(&self, label: &str, hint: Option<&str>, options: &[(&str, &str)], default: &str) -> Markup {
         let chosen = self.typed().unwrap_or(default);
         html! {
             div.field {
                 label for=(self.id()) { (label) }
+                @if let Some(hint) = hint { p.hint id=(format!("{}-hint", self.id())) { (hint) } }
                 (self.mistakes())
-                select id=(self.id()) name=(self.name) aria-invalid=[self.invalid()] aria-describedby=[self.described(false)] {
+                select id=(self.id()) name=(self.name) aria-invalid=[self.invalid()]
+                    aria-describedby=[self.described(hint.is_some())] {
                     @for (value, text) in options { option value=(value) selected[*value == chosen] { (text) } }
                 }
             }

@@ -174,3 +174,71 @@ fn nobody_can_leave_the_page_by_what_he_typed() {
     let page = again(&row, &sample::approver(), None, &fields, Vec::new());
     assert!(page.contains("&lt;/textarea&gt;&lt;script&gt;") && !page.contains("<script") && !page.contains("<x>"));
 }
+
+#[test]
+fn zz_look() {
+    let dir = std::path::Path::new("/tmp/look");
+    std::fs::create_dir_all(dir).unwrap();
+    for language in Language::ALL {
+        let lang = language.tag();
+        let put = |name: &str, page: String| std::fs::write(dir.join(format!("{name}.{lang}.html")), page).unwrap();
+        for kind in RequestKind::ALL {
+            put(kind.as_str(), super::tests::page_in(language, &sample::of_kind(kind), &decider(kind)));
+        }
+        let mut row = sample::several(3);
+        row.asked.pending_tool_calls[2].needs_decision = false;
+        row.asked.pending_tool_calls[2].verdict = crate::task::verdict::Verdict::Allow;
+        row.asked.pending_tool_calls[1].warnings = vec![crate::task::request::Warning {
+            code: "x".into(),
+            pointer: "/order".into(),
+            detail: "Letters of different scripts look alike.".into(),
+        }];
+        row.asked.pending_tool_calls[1].arguments_text = format!("{{\"order\": \"{}\u{202e}\"}}", "x".repeat(700));
+        let settings = sample::settings();
+        let bob = sample::approver();
+        let mut view = View::new(&row, &bob, &settings, language, sample::now());
+        view.request.allowed_actions =
+            [Action::Approve, Action::Reject, Action::Edit, Action::Respond].map(Into::into).to_vec();
+        put("several", whole(&view).into_string());
+        let id = row.asked.pending_tool_calls[1].tool_call_id.to_string();
+        let fields = [
+            (format!("call.{id}.action"), "edit".to_owned()),
+            (format!("call.{id}.arguments"), "{\"amount\":-1}\n".to_owned()),
+        ]
+        .into();
+        let wrong = FieldError { pointer: format!("/decisions/{id}/arguments/amount"), detail: "more than 0".into() };
+        let typed = Typed::new(&row, None, fields, &[wrong], false);
+        view.typed = Some(&typed);
+        put("several_wrong", whole(&view).into_string());
+        let row = sample::request();
+        let mut view = View::new(&row, &bob, &settings, language, sample::now());
+        view.request.allowed_actions =
+            [Action::Approve, Action::Reject, Action::Edit, Action::Respond].map(Into::into).to_vec();
+        put("one", whole(&view).into_string());
+        put("approve_page", super::one_button(&view, Action::Approve).into_string());
+        let mut row = sample::request();
+        let call = row.asked.pending_tool_calls[0].tool_call_id;
+        row.asked.terms.approvers.required = 2;
+        row.asked.terms.approvers.users = vec!["bob".into(), "dana".into()];
+        row.answers = sample::answer("bob", Action::Approve, &[call], false).into_iter().collect();
+        put("two", super::tests::page_in(language, &row, &bob));
+        row.answers.extend(sample::answer("dana", Action::Approve, &[call], true));
+        row.status = crate::task::status::RequestStatus::Resumed;
+        put("decided", super::tests::page_in(language, &row, &bob));
+        let mut row = sample::of_kind(RequestKind::Guidance);
+        row.asked.form = Some(
+            json!({"type": "object", "title": "Your password, please", "description": "It is safe.", "required": ["mail", "sure"], "properties": {
+        "mail": {"type": "string", "format": "email", "title": "Address", "description": "Where it <went>", "maxLength": 90},
+        "count": {"type": "integer", "minimum": 1, "maximum": 9},
+        "sure": {"type": "boolean"}, "colour": {"enum": ["red", "blue"]}, "note": {"type": "string", "minLength": 2}}}),
+        );
+        put("guidance_form", super::tests::page_in(language, &row, &sample::caller()));
+        let problem = crate::http::problem::Problem::new(
+            crate::http::problem::Code::AlreadyDecided,
+            "Somebody decided first: see `decision`.",
+        )
+        .with("request", json!({"request_id": "r"}))
+        .with("decision", json!({"action": "reject", "by": "bob", "at": "2026-11-03T09:31:00.000000Z"}));
+        put("problem", crate::http::page::problem(&problem, uuid::Uuid::nil(), "http://x", language).into_string());
+    }
+}
