@@ -24,6 +24,7 @@ use crate::model::ModelClient;
 use crate::model::openai::OpenAi;
 use crate::model::scripted::Scripted;
 use crate::net::Net;
+use crate::people::may::Roster;
 use crate::policy::Policy;
 use crate::store::{self, CommitError, OpenError, Store};
 pub use crate::telemetry::LogFormat;
@@ -153,12 +154,14 @@ impl Replica {
         let address = listener.local_addr()?;
         let rooms = Rooms::furnish(&config, &clock)?;
         keep(&store, &rooms.agents, &clock).await?;
+        let roster = Roster::new(config.directory());
         let engine = Engine::new(Parts {
             store: store.clone(),
             agents: Arc::clone(&rooms.agents),
             policy: rooms.policy,
             catalog: Arc::clone(&rooms.catalog),
             models: rooms.models,
+            roster: roster.clone(),
             clock: Arc::clone(&clock),
             ids: Arc::clone(&ids),
             settings: engine_settings(&config),
@@ -184,6 +187,7 @@ impl Replica {
                 cors_origins: config.server.cors_origins.clone(),
                 wait: config.server.wait,
                 open: config.auth.is_none(),
+                roster,
             },
             shutdown: stop.clone(),
             tracker: handlers.clone(),
@@ -307,7 +311,7 @@ impl Rooms {
                 models.insert(name.to_owned(), Arc::new(script));
             }
         }
-        let catalog = Catalog::build(config.tools(), &net, &redactor, &mut mistakes);
+        let catalog = config.with_humans(Catalog::build(config.tools(), &net, &redactor, &mut mistakes));
         let policy = policy(config, &catalog, &mut mistakes);
         anyhow::ensure!(mistakes.is_empty(), "the configuration has mistakes: run `holdpoint check`");
         let agents = Arc::new(config.agents());

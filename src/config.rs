@@ -33,6 +33,7 @@ pub mod required;
 pub mod rooms;
 pub mod rules;
 pub mod schema;
+pub mod services;
 pub mod settings;
 pub mod tree;
 pub mod unexpanded;

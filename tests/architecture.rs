@@ -167,6 +167,8 @@ fn vague_types(text: &str) -> Vec<String> {
         .filter(|(keyword, _)| ["struct", "enum", "trait", "type", "union"].contains(&keyword.text.as_str()))
         // A trait's own associated type is not ours to name.
         .filter(|(keyword, name)| keyword.text != "type" || !VAGUE_ENDINGS.contains(&name.text.as_str()))
+        // What a login is of is called a service: the word is the contract's.
+        .filter(|(_, name)| name.text != "Service")
         .filter(|(_, name)| VAGUE_ENDINGS.iter().any(|ending| name.text.ends_with(ending)))
         .map(|(_, name)| name.text.clone())
         .collect()

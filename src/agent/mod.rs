@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use self::version::{Fill, Unreadable};
 use crate::task::limits::Limits;
+use crate::task::request::RequestKind;
 
 /// One agent.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -86,6 +87,16 @@ impl HumanKind {
         }
     }
 
+    /// The kind of question it is.
+    #[must_use]
+    pub fn request(self) -> RequestKind {
+        match self {
+            Self::Guidance => RequestKind::Guidance,
+            Self::Credentials => RequestKind::Credentials,
+            Self::Confirmation => RequestKind::Confirmation,
+        }
+    }
+
     /// The tool it offers.
     #[must_use]
     pub fn tool(self) -> &'static str {
@@ -113,6 +124,12 @@ impl Agent {
     #[must_use]
     pub fn offer(&self, name: &str) -> Option<&Offer> {
         self.tools.iter().find(|offer| offer.name == name)
+    }
+
+    /// The question that the tool of that name asks a human, if the agent may ask it.
+    #[must_use]
+    pub fn asks(&self, tool: &str) -> Option<RequestKind> {
+        RequestKind::of_tool(tool).filter(|_| self.human.iter().any(|kind| kind.tool() == tool))
     }
 
     /// Whether that person may use it.

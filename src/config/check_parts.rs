@@ -216,7 +216,7 @@ pub fn agents(config: &Config, root: &Node, mistakes: &mut Mistakes) {
                 mistakes.add(&place, detail);
             }
         }
-        asks_for_credentials(config, agent_name, &agent.human, mistakes);
+        asks_for_credentials(config, root, agent_name, &agent.human, mistakes);
         let limits = &agent.limits;
         let counts = [
             ("max_model_calls", limits.max_model_calls),
@@ -234,7 +234,7 @@ pub fn agents(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     }
 }
 
-fn asks_for_credentials(config: &Config, agent: &str, human: &[HumanKind], mistakes: &mut Mistakes) {
+fn asks_for_credentials(config: &Config, root: &Node, agent: &str, human: &[HumanKind], mistakes: &mut Mistakes) {
     if !human.contains(&HumanKind::Credentials) {
         return;
     }
@@ -242,6 +242,15 @@ fn asks_for_credentials(config: &Config, agent: &str, human: &[HumanKind], mista
     if config.credentials.is_empty() {
         mistakes
             .add(&place, "`credentials` is offered, but nothing is named under `credentials` that it could ask for");
+    } else if config.takers(agent).is_empty() {
+        // A tool that could not be read may be the one that takes it.
+        let read = |tool: &str| root.at(&["tools", tool]).is_some_and(|node| !node.broken);
+        if config.tools_below(agent).into_iter().all(read) {
+            let detail = format!(
+                "`credentials` is offered, but no tool of `{agent}` or of its sub-agents takes one of those under `credentials`"
+            );
+            mistakes.add(&place, detail);
+        }
     }
     if config.secrets.keys.is_empty() {
         mistakes.add(&place, "`credentials` needs a key under `secrets.keys`, which seals what is given");

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use sha2::{Digest as _, Sha256};
 
 use super::Config;
-use super::rules::{ApproversSettings, Decide};
-use super::settings::{ApiKey, Use};
+use super::rules::Decide;
+use super::settings::ApiKey;
 use super::tree::Node;
 use crate::people::directory::is_user;
 use crate::world::Mistakes;
@@ -120,6 +120,7 @@ fn rules(config: &Config, keys: &[ApiKey], root: &Node, mistakes: &mut Mistakes)
     if broken || keys.is_empty() {
         return;
     }
+    let Some(directory) = config.directory() else { return };
     let tenants: BTreeSet<&str> = keys.iter().map(|key| key.tenant.as_str()).collect();
     for (index, rule) in config.policy.iter().enumerate() {
         let at = index.to_string();
@@ -129,8 +130,10 @@ fn rules(config: &Config, keys: &[ApiKey], root: &Node, mistakes: &mut Mistakes)
         if rule.decide != Decide::Hold || !sound {
             continue;
         }
-        let most = tenants.iter().map(|tenant| most(&rule.approvers, tenant, keys)).max().unwrap_or(0);
-        if rule.approvers.required > 0 && most < u64::from(rule.approvers.required) {
+        let approvers = rule.approvers.approvers();
+        let could = |tenant: &&str| directory.could_approve(tenant, &approvers, None, None);
+        let most = tenants.iter().map(could).max().unwrap_or(0);
+        if most < approvers.required as usize {
             let detail = format!(
                 "in no tenant could this rule be satisfied: it asks for {} different people, and {most} could answer",
                 rule.approvers.required
@@ -142,19 +145,4 @@ fn rules(config: &Config, keys: &[ApiKey], root: &Node, mistakes: &mut Mistakes)
 
 fn has_broken(node: &Node) -> bool {
     node.broken || node.elements().iter().any(has_broken) || node.entries().iter().any(|entry| has_broken(&entry.node))
-}
-
-/// How many different people of a tenant could approve, at most.
-fn most(approvers: &ApproversSettings, tenant: &str, keys: &[ApiKey]) -> u64 {
-    let of_tenant = || keys.iter().filter(|key| key.tenant == tenant && key.may.contains(&Use::Decide));
-    let owner = u64::from(approvers.owner());
-    let named: BTreeSet<&str> = approvers.users.iter().map(String::as_str).collect();
-    if of_tenant().any(|key| key.act_as) {
-        return if approvers.groups.is_empty() { named.len() as u64 + owner } else { u64::MAX };
-    }
-    let may = |key: &&ApiKey| {
-        named.contains(key.user.as_str()) || key.groups.iter().any(|group| approvers.groups.contains(group))
-    };
-    let people: BTreeSet<&str> = of_tenant().filter(may).map(|key| key.user.as_str()).collect();
-    people.len() as u64 + owner
 }

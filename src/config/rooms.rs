@@ -90,12 +90,16 @@ impl Config {
     #[must_use]
     pub fn other_tools(&self) -> Vec<ToolSpec> {
         let agents = self.agents.values().flat_map(|agent| agent.sub_agents.iter());
-        let mut specs: BTreeMap<String, ToolSpec> =
+        let subs: BTreeMap<String, ToolSpec> =
             agents.map(|sub| (sub.agent.clone(), bare(&sub.agent, ToolKind::Agent))).collect();
+        let mut specs: Vec<ToolSpec> = subs.into_values().chain(self.human_tools()).collect();
+        // One that cannot be offered is a mistake of its own, and no rule's that names it.
         for kind in self.agents.values().flat_map(|agent| &agent.human) {
-            specs.insert(kind.tool().to_owned(), bare(kind.tool(), ToolKind::Human));
+            if !specs.iter().any(|spec| spec.name == kind.tool()) {
+                specs.push(bare(kind.tool(), ToolKind::Human));
+            }
         }
-        specs.into_values().collect()
+        specs
     }
 
     /// The rules, in order.

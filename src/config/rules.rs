@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::units::duration_text;
 use crate::task::decision::{Action, Then};
-use crate::task::verdict::OnExpiry;
+use crate::task::verdict::{Approvers, OnExpiry};
 
 /// A rule. The first one that matches decides; what no rule matches is held.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
@@ -101,6 +101,17 @@ impl ApproversSettings {
     #[must_use]
     pub fn owner(&self) -> bool {
         self.owner.unwrap_or(self.users.is_empty() && self.groups.is_empty())
+    }
+
+    /// As a request shows them.
+    #[must_use]
+    pub fn approvers(&self) -> Approvers {
+        Approvers {
+            owner: self.owner(),
+            users: self.users.clone(),
+            groups: self.groups.clone(),
+            required: self.required,
+        }
     }
 }
 

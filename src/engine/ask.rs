@@ -6,14 +6,16 @@ use super::Engine;
 use super::live::Live;
 use crate::agent::Agent;
 use crate::task::doubt::FORGOTTEN;
+use crate::task::eyes;
 use crate::task::id::{CallId, RequestId};
 use crate::task::item::Fact;
-use crate::task::request::{Asked, AskedCall, RequestKind, Warning, request_digest};
+use crate::task::question::Question;
+use crate::task::request::{Asked, AskedCall, RequestKind, Warning};
 use crate::task::standing::Standing;
-use crate::task::step::Question;
 use crate::task::text::cut;
 use crate::task::tool_spec::Effect;
 use crate::task::verdict::{Terms, Verdict};
+use crate::tool::human;
 
 /// How much of a tool's name that does not exist is repeated.
 const NAME: usize = 64;
@@ -22,31 +24,53 @@ const NAME: usize = 64;
 const CRASHED: &str = "The process that sent the call ended before its result was stored.";
 
 impl Engine {
-    /// Opens the questions of a turn: each shows all of its calls, and decides its own.
-    pub(super) fn ask(&self, live: &mut Live, agent: &Agent, questions: Vec<Question>) {
+    /// Opens the questions of a turn. One about running calls shows all calls of their turn; any other shows the call
+    /// that asks, or that somebody else runs.
+    pub(super) async fn ask(&self, live: &mut Live, agent: &Agent, questions: Vec<Question>) {
         for question in questions {
-            let of_turn = |standing: &&Standing| {
-                live.progress
-                    .call(question.calls.first().copied().unwrap_or(standing.call.tool_call_id))
-                    .map(|c| c.turn)
-                    == Some(standing.turn)
+            if question.kind == RequestKind::ExternalResult && self.look_again(live, agent, &question.calls).await {
+                continue;
+            }
+            let Some(first) = question.calls.first().and_then(|id| live.progress.call(*id)).cloned() else { continue };
+            let own = |standing: &Standing| question.calls.contains(&standing.call.tool_call_id);
+            let shown = |standing: &&Standing| match question.kind {
+                RequestKind::Approval => standing.turn == first.turn,
+                RequestKind::Guidance
+                | RequestKind::Credentials
+                | RequestKind::Confirmation
+                | RequestKind::ExternalResult
+                | RequestKind::Reconcile => own(standing),
             };
-            let calls = live.progress.calls.iter().filter(of_turn);
-            let calls: Vec<_> = calls
-                .map(|standing| self.shown(live, agent, standing, question.calls.contains(&standing.call.tool_call_id)))
-                .collect();
-            let asked = self.asked(question.kind, calls, question.terms, None, None);
-            live.push(Fact::InterventionRequested(asked));
+            let calls = live.progress.calls.iter().filter(shown);
+            let calls = calls.map(|standing| self.shown(live, agent, standing, own(standing))).collect();
+            let mut asked = self.asked(question.kind, calls, question.terms);
+            self.say(&mut asked, agent, &first);
+            live.push(Fact::InterventionRequested(asked.sealed()));
         }
     }
 
-    /// Asks what became of calls that were started and that nobody runs any more, or that a lost history may have run. One request for each, under the
-    /// terms of the call's rule.
+    /// What the agent asks in its own words, and the form of the answer.
+    fn say(&self, asked: &mut Asked, agent: &Agent, standing: &Standing) {
+        let entry = self.offered(agent, &standing.call.name);
+        if asked.kind == RequestKind::ExternalResult {
+            asked.form = entry.and_then(|entry| entry.form.as_ref()).map(|form| form.schema.clone());
+        }
+        if asked.kind.tool() != Some(standing.call.name.as_str()) {
+            return;
+        }
+        let arguments = serde_json::from_str(standing.arguments_text()).unwrap_or(Value::Null);
+        if let Ok(question) = human::question(asked.kind, &arguments, self.catalog.services(&agent.name)) {
+            asked.question = question.question;
+            asked.details = question.details;
+            asked.form = question.form;
+        }
+    }
+
+    /// Asks what became of calls that were started and that nobody runs any more, or that a lost history may have run. One
+    /// request for each, under the terms of the call's rule.
     pub(super) fn reconcile(&self, live: &mut Live, agent: &Agent, calls: &[CallId]) {
         for id in calls {
             let Some(standing) = live.progress.call(*id).cloned() else { continue };
-            let of_rule = standing.judgement.as_ref().and_then(|judgement| judgement.terms.clone());
-            let terms = standing.approval.as_ref().map(|approval| approval.terms.clone()).or(of_rule);
             let problem = live.unknown.get(id).cloned();
             let start = standing.start.clone();
             let details = json!({
@@ -56,30 +80,24 @@ impl Engine {
                 "problem": problem.unwrap_or_else(|| if standing.ready_in_doubt() { FORGOTTEN } else { CRASHED }.to_owned()),
             });
             let calls = vec![self.shown(live, agent, &standing, true)];
-            let asked =
-                self.asked(RequestKind::Reconcile, calls, terms.unwrap_or_else(Terms::default), None, Some(details));
-            live.push(Fact::InterventionRequested(asked));
+            let asked = self.asked(RequestKind::Reconcile, calls, standing.terms());
+            let asked = Asked { details: Some(details), ..asked };
+            live.push(Fact::InterventionRequested(asked.sealed()));
         }
     }
 
-    fn asked(
-        &self,
-        kind: RequestKind,
-        calls: Vec<AskedCall>,
-        terms: Terms,
-        question: Option<String>,
-        details: Option<Value>,
-    ) -> Asked {
-        let own = calls.iter().filter(|call| call.needs_decision).map(|call| call.digest.as_str());
+    /// A question about these calls, without its words and not sealed yet.
+    fn asked(&self, kind: RequestKind, calls: Vec<AskedCall>, terms: Terms) -> Asked {
         Asked {
             request_id: RequestId(self.ids.fresh()),
             kind,
-            digest: request_digest(own),
             pending_tool_calls: calls,
             terms,
-            question,
-            details,
+            digest: String::new(),
+            question: None,
+            details: None,
             form: None,
+            seal: None,
         }
     }
 
@@ -89,28 +107,31 @@ impl Engine {
         let judgement = standing.judgement.as_ref();
         let rule = judgement.and_then(|judgement| judgement.rule.clone());
         let entry = self.offered(agent, &call.name);
-        let arguments = serde_json::from_str(&call.arguments_text).unwrap_or(Value::Null);
+        let text = standing.arguments_text();
+        let arguments = serde_json::from_str(text).unwrap_or(Value::Null);
         AskedCall {
             tool_call_id: call.tool_call_id,
             name: call.name.clone(),
-            arguments_text: call.arguments_text.clone(),
+            arguments_text: text.to_owned(),
             effect: entry.map_or(Effect::Once, |entry| entry.spec.effect),
             target: entry.map(|entry| entry.spec.target.clone()).unwrap_or_default(),
             summary: entry.map_or_else(|| cut(&call.name, NAME).to_owned(), |entry| entry.spec.summarize(&arguments)),
-            warnings: if needs_decision && standing.may_have_run() {
-                vec![Warning::may_already_have_run()]
-            } else {
-                Vec::new()
-            },
+            warnings: if needs_decision { warnings(standing) } else { Vec::new() },
             needs_decision,
             verdict: judgement.map_or(Verdict::Hold, |judgement| judgement.verdict),
             reason: judgement.and_then(|judgement| judgement.reason.clone()),
             parameters: entry.map_or_else(|| json!({}), |entry| entry.spec.parameters.clone()),
-            digest: entry.map_or_else(String::new, |entry| {
-                live.digest(&entry.spec, call.tool_call_id, &call.arguments_text, rule.as_deref())
-            }),
+            digest: entry
+                .map_or_else(String::new, |entry| live.digest(&entry.spec, call.tool_call_id, text, rule.as_deref())),
             definition: entry.map(|entry| entry.spec.definition.clone()),
+            editor: standing.edited.as_ref().map(|edited| edited.by.clone()),
             rule,
         }
     }
+}
+
+/// What an approver of a call should look at.
+fn warnings(standing: &Standing) -> Vec<Warning> {
+    let may_have_run = standing.may_have_run().then(Warning::may_already_have_run);
+    may_have_run.into_iter().chain(eyes::warnings(&standing.call.arguments_text)).collect()
 }

@@ -4,20 +4,24 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::answer::{Given, Judged, fitting, invalid};
 use super::integrity::damage;
 use super::live::Live;
-use super::{Accepted, Answer, AnswerBody, Engine, FieldError, Key, Refusal};
+use super::{Accepted, Answer, Engine, Key, Refusal};
 use crate::agent::Agent;
-use crate::people::{Caller, may::may_decide};
+use crate::people::Caller;
+use crate::people::may::{may_decide, required_of};
 use crate::store::{CommitError, RequestRow};
 use crate::task::change::LeaseChange;
-use crate::task::decision::{Action, CallAnswer, Decision, Then};
+use crate::task::decision::{Edit, Then};
 use crate::task::failure::{Failure, FailureCode};
-use crate::task::id::{CallId, ChangeId, RequestId};
+use crate::task::id::{CallId, RequestId};
 use crate::task::item::{CloseReason, Fact};
 use crate::task::request::RequestKind;
+use crate::task::standing::{Edited, Standing};
 use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::turn::Open;
+use crate::task::verdict::{Judgement, Verdict};
 
 impl Engine {
     /// Stores a human's answer and goes on.
@@ -65,7 +69,7 @@ impl Engine {
                 Some(row) => row,
                 None => self.store.request(request).await?.ok_or(Refusal::NotFound)?,
             };
-            judge_answer(caller, &row, &answer)?;
+            let given = self.judge_answer(caller, &row, &answer)?;
             let journal = self.store.journal(row.task_id).await?.ok_or(Refusal::NotFound)?;
             let mut live = Live::read(journal);
             let Some(open) = live.progress.open(request).cloned() else {
@@ -73,7 +77,7 @@ impl Engine {
                 continue;
             };
             let agent = self.agent_of(&live.row).await?;
-            let damaged = damage(&live, &open.asked);
+            let damaged = damage(&live, request);
             let damaged = damaged.or_else(|| agent.clone().err().filter(|why| why.code == FailureCode::Integrity));
             if let Some(failure) = damaged {
                 if self.damaged(live, failure).await? {
@@ -81,14 +85,14 @@ impl Engine {
                 }
                 continue;
             }
-            if self.changed(agent.ok().as_deref(), &live, &open) {
+            let targets = given.targets(caller, &open)?;
+            if self.changed(agent.as_deref().ok(), &live, &open, &targets) {
                 if self.tool_changed(live, request).await? {
                     return Err(Refusal::Withdrawn(request));
                 }
                 continue;
             }
-            let decision = decision(caller, &open, &answer)?;
-            apply(&mut live, request, decision);
+            self.apply(caller, &mut live, agent.as_deref().ok(), &open, &given, &targets).await?;
             live.idempotency = key.map(|key| key.row(caller, &live, Some(request)));
             if let Some(accepted) = self.enter(live).await? {
                 return Ok(Accepted { task_id: accepted.root, ..accepted });
@@ -101,12 +105,109 @@ impl Engine {
         Err(Refusal::Unavailable)
     }
 
-    /// Whether the definition of a tool that the question is about is another one by now.
-    fn changed(&self, agent: Option<&Agent>, live: &Live, open: &Open) -> bool {
-        if open.asked.kind != RequestKind::Approval {
-            return false;
+    /// Everything that can be said of an answer before the journal is read, in the contract's order.
+    fn judge_answer(&self, caller: &Caller, row: &RequestRow, answer: &Answer) -> Result<Given, Refusal> {
+        if row.tenant != caller.tenant {
+            return Err(Refusal::NotFound);
         }
-        open.asked.own_calls().any(|call| {
+        if !may_decide(caller, &row.tenant, &row.owner, &row.asked.terms.approvers) {
+            return Err(Refusal::Forbidden("You are not among those who may decide this request.".to_owned()));
+        }
+        let given = fitting(&self.roster, caller, row, answer)?;
+        let request = row.asked.request_id;
+        if answer.digest.as_ref().is_some_and(|digest| *digest != row.asked.digest) {
+            return Err(Refusal::DigestMismatch(request));
+        }
+        match row.status {
+            RequestStatus::Expired => Err(Refusal::Expired(request)),
+            RequestStatus::Pending if row.expired => Err(Refusal::Expired(request)),
+            RequestStatus::Withdrawn => Err(Refusal::Withdrawn(request)),
+            RequestStatus::Responded | RequestStatus::Resumed => Err(Refusal::AlreadyDecided { request, call: None }),
+            RequestStatus::Pending => Ok(given),
+        }
+    }
+
+    /// Appends a decision and what belongs to the same commit.
+    async fn apply(
+        &self,
+        caller: &Caller,
+        live: &mut Live,
+        agent: Option<&Agent>,
+        open: &Open,
+        given: &Given,
+        targets: &[CallId],
+    ) -> Result<(), Refusal> {
+        let (mut edits, mut anew) = (BTreeMap::new(), Vec::new());
+        for (call, text) in given.edits() {
+            let Some(agent) = agent else { return Err(Refusal::Internal) };
+            let (judged, judgement) = self.edited(caller, live, agent, open, call, text).await?;
+            edits.insert(call, judged);
+            anew.extend(judgement.map(|judgement| (call, judgement)));
+        }
+        let shown = given.response.as_ref().map(|response| response.reveal().clone());
+        let decision = given.decision(caller, open, targets, &edits, shown);
+        let cancels = decision.closes && decision.then.is_some_and(|then| then != Then::Continue);
+        live.push(Fact::Decision { request_id: open.asked.request_id, decision });
+        if cancels {
+            live.withdraw_open(CloseReason::Canceled);
+            return Ok(());
+        }
+        live.goes_on();
+        for (tool_call_id, judgement) in anew {
+            let Some(standing) = live.progress.call(tool_call_id) else { continue };
+            let (effect, performer) = (standing.effect, standing.performer);
+            live.push(Fact::Judged { tool_call_id, judgement, effect, performer });
+        }
+        Ok(())
+    }
+
+    /// What the policy says of a human's replacement: whether it may run with it, or how it is held anew.
+    ///
+    /// # Errors
+    /// `Invalid` when a rule refuses it.
+    async fn edited(
+        &self,
+        caller: &Caller,
+        live: &Live,
+        agent: &Agent,
+        open: &Open,
+        call: CallId,
+        text: &str,
+    ) -> Result<(Judged, Option<Judgement>), Refusal> {
+        let known = live.progress.call(call).cloned();
+        let (Some(known), Some(request)) = (known, open.asked.own_calls().find(|own| own.tool_call_id == call)) else {
+            return Err(Refusal::Internal);
+        };
+        let edited = Some(Edited { arguments_text: text.to_owned(), by: caller.user_id.clone() });
+        let standing = Standing { edited, ..known };
+        let now = self.verdict(live, agent, &standing).await;
+        let refused = |detail: String| Err(invalid(&format!("/decisions/{call}/arguments"), detail));
+        let why = now.reason.clone().unwrap_or_else(|| "no reason is given".to_owned());
+        let (leave, anew) = match now.verdict {
+            Verdict::Deny => return refused(format!("arguments that no rule refuses: {why}")),
+            Verdict::Invalid | Verdict::Human => return refused(format!("arguments that fit: {why}")),
+            Verdict::Allow => (true, None),
+            Verdict::Hold if now.terms.as_ref() == Some(&open.asked.terms) => (true, Some(now.clone())),
+            Verdict::Hold => (false, Some(now.clone())),
+        };
+        // Where several have to agree, whoever writes new bytes is not one of them.
+        let leave = leave && required_of(caller, &open.asked) < 2;
+        let anew = anew.filter(|anew| !leave && standing.judgement.as_ref() != Some(anew));
+        let rule = if now.verdict == Verdict::Hold { now.rule } else { request.rule.clone() };
+        let spec = self.offered(agent, &standing.call.name).map(|entry| &entry.spec);
+        let Some(spec) = spec else { return refused("this call cannot be edited: its tool is gone".to_owned()) };
+        let digest = live.digest(spec, call, text, rule.as_deref());
+        Ok((Judged { edit: Edit { arguments_text: text.to_owned(), digest, rule }, leave }, anew))
+    }
+
+    /// Whether the definition of a tool that an answer is about is another one by now.
+    fn changed(&self, agent: Option<&Agent>, live: &Live, open: &Open, calls: &[CallId]) -> bool {
+        match open.asked.kind {
+            RequestKind::Approval | RequestKind::ExternalResult | RequestKind::Credentials => {}
+            // These ask for no run of a tool: what they ask does not depend on one.
+            RequestKind::Guidance | RequestKind::Confirmation | RequestKind::Reconcile => return false,
+        }
+        open.asked.own_calls().filter(|call| calls.contains(&call.tool_call_id)).any(|call| {
             let entry = agent.and_then(|agent| self.offered(agent, &call.name));
             let digest = entry
                 .map(|entry| live.digest(&entry.spec, call.tool_call_id, &call.arguments_text, call.rule.as_deref()));
@@ -122,9 +223,7 @@ impl Engine {
             status: RequestStatus::Withdrawn,
             reason: CloseReason::ToolChanged,
         });
-        if live.progress.status == Some(TaskStatus::Paused) {
-            live.push(Fact::TaskStatus { status: TaskStatus::Running, error: None, output: None });
-        }
+        live.goes_on();
         Ok(self.enter(live).await?.is_some())
     }
 
@@ -133,8 +232,7 @@ impl Engine {
     async fn damaged(&self, mut live: Live, failure: Failure) -> Result<bool, Refusal> {
         live.withdraw_open(CloseReason::Canceled);
         live.push(Fact::TaskStatus { status: TaskStatus::Failed, error: Some(failure), output: None });
-        let change = live.change(ChangeId(self.ids.fresh()), LeaseChange::Park { wake_in: None });
-        match self.store.commit(change).await {
+        match self.commit(&live, LeaseChange::Park { wake_in: None }).await {
             Ok(done) => {
                 live.saved(done);
                 Ok(true)
@@ -142,95 +240,5 @@ impl Engine {
             Err(CommitError::Unavailable) => Err(Refusal::Unavailable),
             Err(CommitError::Stale | CommitError::Refused | CommitError::Unknown) => Ok(false),
         }
-    }
-}
-
-/// Everything that can be said of an answer before the journal is read, in the contract's order.
-fn judge_answer(caller: &Caller, row: &RequestRow, answer: &Answer) -> Result<(), Refusal> {
-    if row.tenant != caller.tenant {
-        return Err(Refusal::NotFound);
-    }
-    if !may_decide(caller, &row.tenant, &row.owner, &row.asked.terms.approvers) {
-        return Err(Refusal::Forbidden("You are not among those who may decide this request.".to_owned()));
-    }
-    fits(row, answer)?;
-    let request_id = row.asked.request_id;
-    if answer.digest.as_ref().is_some_and(|digest| *digest != row.asked.digest) {
-        return Err(Refusal::DigestMismatch(request_id));
-    }
-    match row.status {
-        RequestStatus::Expired => Err(Refusal::Expired(request_id)),
-        RequestStatus::Pending if row.expired => Err(Refusal::Expired(request_id)),
-        RequestStatus::Withdrawn => Err(Refusal::Withdrawn(request_id)),
-        RequestStatus::Responded | RequestStatus::Resumed => Err(Refusal::AlreadyDecided(request_id)),
-        RequestStatus::Pending => {
-            let answered = row.answers.iter().any(|(_, known)| known.by == caller.user_id);
-            if answered { Err(Refusal::AlreadyDecided(request_id)) } else { Ok(()) }
-        }
-    }
-}
-
-/// Whether the body is an answer that this request takes.
-fn fits(row: &RequestRow, answer: &Answer) -> Result<(), Refusal> {
-    let invalid =
-        |pointer: &str, detail: String| Err(Refusal::Invalid(vec![FieldError { pointer: pointer.to_owned(), detail }]));
-    let AnswerBody::Whole { action, then, response, result, .. } = &answer.body else {
-        return invalid("/decisions", "Decisions for single calls are not taken; answer the whole request.".to_owned());
-    };
-    let allowed = row.asked.actions();
-    if !allowed.contains(action) {
-        let words: Vec<_> = allowed.iter().map(|action| action.as_str()).collect();
-        return invalid("/action", format!("one of: {}", words.join(", ")));
-    }
-    if then.is_some() && *action != Action::Reject {
-        return invalid("/then", "only beside a reject".to_owned());
-    }
-    if response.is_some() {
-        return invalid("/response", "this kind of request takes none".to_owned());
-    }
-    if result.is_some() != (*action == Action::Respond) {
-        return invalid("/result", "exactly beside a respond".to_owned());
-    }
-    Ok(())
-}
-
-/// The decision as it is journaled.
-fn decision(caller: &Caller, open: &Open, answer: &Answer) -> Result<Decision, Refusal> {
-    let AnswerBody::Whole { action, reason, then, response, result } = &answer.body else {
-        return Err(Refusal::Internal);
-    };
-    let terms = &open.asked.terms;
-    // Only a yes is counted; any other answer is one person's.
-    let counted = matches!(action, Action::Approve | Action::Retry) && !caller.unaccounted;
-    let needed = if counted { open.asked.required() } else { 1 };
-    let enough = |call: CallId| {
-        let so_far = open.approvals.get(&call).map_or(0, Vec::len);
-        u32::try_from(so_far).unwrap_or(u32::MAX).saturating_add(1) >= needed
-    };
-    let given = CallAnswer { action: *action, reason: reason.clone(), arguments: None, result: result.clone() };
-    let decisions: BTreeMap<_, _> = open.asked.own_calls().map(|call| (call.tool_call_id, given.clone())).collect();
-    let rejected = *action == Action::Reject;
-    let unsaid = if open.asked.kind == RequestKind::Approval { terms.on_reject } else { Then::Continue };
-    Ok(Decision {
-        action: *action,
-        by: caller.user_id.clone(),
-        via: caller.via.clone(),
-        reason: reason.clone(),
-        then: rejected.then(|| then.unwrap_or(unsaid)),
-        response: response.clone(),
-        result: result.clone(),
-        closes: rejected || decisions.keys().all(|call| enough(*call)),
-        decisions,
-    })
-}
-
-/// Appends a decision and what belongs to the same commit.
-fn apply(live: &mut Live, request_id: RequestId, decision: Decision) {
-    let cancels = decision.closes && decision.then.is_some_and(|then| then != Then::Continue);
-    live.push(Fact::Decision { request_id, decision });
-    if cancels {
-        live.withdraw_open(CloseReason::Canceled);
-    } else if live.progress.open.is_empty() && live.progress.status == Some(TaskStatus::Paused) {
-        live.push(Fact::TaskStatus { status: TaskStatus::Running, error: None, output: None });
     }
 }

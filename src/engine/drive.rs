@@ -50,7 +50,7 @@ impl Engine {
         match next_step(&live.progress, &self.budget(live, agent)) {
             Step::Judge(calls) => self.judge(live, agent, &calls).await,
             Step::Refuse(refusals) => Self::refuse(live, refusals),
-            Step::Ask(questions) => self.ask(live, agent, questions),
+            Step::Ask(questions) => self.ask(live, agent, questions).await,
             Step::Reconcile(calls) => self.reconcile(live, agent, &calls),
             Step::Wait(on) => return self.wait(live, agent, &on).await,
             Step::Finish(ending) => return self.finish(live, ending).await,
@@ -120,7 +120,7 @@ impl Engine {
             let failure = Failure::new(FailureCode::Configuration, format!("There is no model {}.", agent.model));
             return self.finish(live, Ending::Failed(failure)).await.map(|_| ());
         };
-        let prompt = Self::prompt(live, agent);
+        let prompt = self.prompt(live, agent);
         if live.idempotency.is_some() {
             self.save(live, self.take()).await?;
         }

@@ -8,7 +8,7 @@ use super::live::Live;
 use super::{Engine, Refusal};
 use crate::task::id::{RequestId, TaskId};
 use crate::task::item::{CloseReason, Fact};
-use crate::task::status::{RequestStatus, TaskStatus};
+use crate::task::status::RequestStatus;
 
 /// How many are closed together.
 pub(super) const AT_ONCE: usize = 100;
@@ -42,8 +42,8 @@ impl Engine {
         live.push(Fact::RequestClosed { request_id, status: RequestStatus::Expired, reason: CloseReason::Expired });
         if live.progress.ending.is_some() {
             live.withdraw_open(CloseReason::Canceled);
-        } else if live.progress.open.is_empty() && live.progress.status == Some(TaskStatus::Paused) {
-            live.push(Fact::TaskStatus { status: TaskStatus::Running, error: None, output: None });
+        } else {
+            live.goes_on();
         }
         // A decision that came first has won; what is still open is found again in the next round.
         self.enter(live).await.map(|closed| closed.is_some())

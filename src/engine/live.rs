@@ -166,9 +166,7 @@ impl Live {
                     status: RequestStatus::Withdrawn,
                     reason: CloseReason::AnsweredLate,
                 });
-                if self.progress.status == Some(TaskStatus::Paused) {
-                    self.push(Fact::TaskStatus { status: TaskStatus::Running, error: None, output: None });
-                }
+                self.goes_on();
                 self.push(Fact::ToolResult(result));
             }
             // Between a human's `retry` and the new attempt, too, the first attempt's answer is the call's result.
@@ -186,6 +184,13 @@ impl Live {
                 | Phase::Done(_),
             )
             | None => self.push(Fact::LateResult(result)),
+        }
+    }
+
+    /// What happened to a question lets a paused task go on, where something follows that waits for nobody.
+    pub(super) fn goes_on(&mut self) {
+        if self.progress.status == Some(TaskStatus::Paused) && self.progress.goes_on() {
+            self.push(Fact::TaskStatus { status: TaskStatus::Running, error: None, output: None });
         }
     }
 
@@ -231,7 +236,7 @@ impl Live {
 
     /// Requests whose decisions take effect with the next commit: nothing of the turn is asked any more.
     fn resumed(&self) -> Vec<RequestId> {
-        if self.progress.open.is_empty() { self.progress.responded.clone() } else { Vec::new() }
+        if self.progress.is_blocked() { Vec::new() } else { self.progress.responded.clone() }
     }
 
     /// The facts that the next commit will write.

@@ -1,6 +1,7 @@
 //! Makes tasks move. What the outside asks for (`create`, `message`, `cancel`, `retry`, `decide`) only appends facts;
 //! the loop in `drive.rs` does the rest, and a crash anywhere is continued by asking `next_step` again.
 
+mod answer;
 mod ask;
 mod decide;
 mod drive;
@@ -28,8 +29,6 @@ use tokio::sync::{Notify, Semaphore, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use serde_json::Value;
-
 use self::flight::Flights;
 use self::lease::Leases;
 use self::live::Live;
@@ -37,11 +36,13 @@ use crate::agent::{Agent, Agents};
 use crate::failpoint;
 use crate::model::ModelClient;
 use crate::people::Caller;
+use crate::people::may::Roster;
 use crate::policy::Policy;
+use crate::secret::Secret;
 use crate::store::{CommitError, News, ReadError, Store};
 use crate::task::change::IdempotencyRow;
-use crate::task::decision::{Action, CallAnswer, Then};
-use crate::task::id::{RequestId, TaskId};
+use crate::task::decision::{Action, Then};
+use crate::task::id::{CallId, RequestId, TaskId};
 use crate::task::item::Part;
 use crate::task::status::TaskStatus;
 use crate::tool::catalog::Catalog;
@@ -93,13 +94,28 @@ pub enum AnswerBody {
         reason: Option<String>,
         /// What follows a rejection.
         then: Option<Then>,
-        /// What was filled in.
-        response: Option<Value>,
-        /// The result.
-        result: Option<Value>,
+        /// What was filled in, as JSON text. It may be a credential.
+        response: Option<Secret<String>>,
+        /// The result, as JSON text.
+        result: Option<String>,
     },
-    /// `decisions`: by `tool_call_id` as it was sent, with `then` beside each reject.
-    PerCall(BTreeMap<String, (CallAnswer, Option<Then>)>),
+    /// `decisions`: by `tool_call_id` as it was sent.
+    PerCall(BTreeMap<String, CallReply>),
+}
+
+/// The answer to one call, as sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallReply {
+    /// The action.
+    pub action: Action,
+    /// The reason.
+    pub reason: Option<String>,
+    /// What follows a rejection.
+    pub then: Option<Then>,
+    /// The replacement of the arguments, as it was written.
+    pub arguments: Option<String>,
+    /// The result, as JSON text.
+    pub result: Option<String>,
 }
 
 /// The `Idempotency-Key` of a POST.
@@ -168,7 +184,12 @@ pub enum Refusal {
     Withdrawn(RequestId),
     /// `already_decided`.
     #[error("it is decided already")]
-    AlreadyDecided(RequestId),
+    AlreadyDecided {
+        /// The request.
+        request: RequestId,
+        /// The call that was answered before, where it is about one.
+        call: Option<CallId>,
+    },
     /// `task_running`, `task_paused`, `task_final` or `task_not_failed`: by what was asked and the status.
     #[error("the task is {status:?}")]
     Conflict {
@@ -256,6 +277,8 @@ pub struct Parts {
     pub catalog: Arc<Catalog>,
     /// The models, by name.
     pub models: BTreeMap<String, Arc<dyn ModelClient>>,
+    /// Who is known.
+    pub roster: Roster,
     /// The machine's clock.
     pub clock: Arc<dyn Clock>,
     /// Fresh ids.
@@ -273,6 +296,7 @@ pub struct Engine {
     policy: Arc<Policy>,
     catalog: Arc<Catalog>,
     models: BTreeMap<String, Arc<dyn ModelClient>>,
+    roster: Roster,
     clock: Arc<dyn Clock>,
     ids: Arc<dyn Ids>,
     settings: Settings,
@@ -314,6 +338,7 @@ impl Engine {
             policy: parts.policy,
             catalog: parts.catalog,
             models: parts.models,
+            roster: parts.roster,
             clock: parts.clock,
             ids: parts.ids,
             slots: Arc::new(Semaphore::new(parts.settings.max_running)),

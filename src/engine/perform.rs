@@ -17,21 +17,25 @@ use crate::task::change::LeaseChange;
 use crate::task::doubt::HISTORY_LOST;
 use crate::task::id::CallId;
 use crate::task::item::{Fact, FinishReason, Outcome, ToolCall, ToolResult, Turn};
+use crate::task::request::RequestKind;
 use crate::task::standing::{Phase, Standing};
 use crate::task::step::{Budget, Ending};
 use crate::task::text::{cleaned, cut};
-use crate::task::tool_spec::Effect;
+use crate::task::tool_spec::{Effect, ToolKind};
 use crate::task::transcript::conversation;
 use crate::task::turn::Last;
 use crate::task::verdict::{Judgement, Terms, Verdict};
-use crate::tool::arguments;
 use crate::tool::catalog::Entry;
+use crate::tool::{arguments, human};
 
 impl Engine {
     /// The tool of a name, if this agent is offered it (byte by byte): what is offered is pinned, the tool that performs
     /// it is today's.
     pub(super) fn offered<'a>(&'a self, agent: &Agent, name: &str) -> Option<&'a Entry> {
-        agent.offer(name).and_then(|offer| self.catalog.get(&offer.name))
+        match agent.asks(name) {
+            Some(_) => self.catalog.human(&agent.name, name),
+            None => agent.offer(name).and_then(|offer| self.catalog.get(&offer.name)),
+        }
     }
 
     pub(super) fn take(&self) -> LeaseChange {
@@ -55,21 +59,36 @@ impl Engine {
     }
 
     /// What the model is shown.
-    pub(super) fn prompt(live: &Live, agent: &Agent) -> Prompt {
+    pub(super) fn prompt(&self, live: &Live, agent: &Agent) -> Prompt {
+        let tools = agent.tools.iter().map(|offer| OfferedTool {
+            name: offer.name.clone(),
+            description: offer.description.clone(),
+            parameters: offer.parameters.clone(),
+        });
+        let asking = self.asking(agent).map(|entry| OfferedTool {
+            name: entry.spec.name.clone(),
+            description: entry.spec.description.clone(),
+            parameters: entry.spec.parameters.clone(),
+        });
         Prompt {
-            system: (!agent.instructions.is_empty()).then(|| agent.instructions.clone()),
+            system: self.system(agent),
             messages: conversation(&live.items),
-            tools: agent
-                .tools
-                .iter()
-                .map(|offer| OfferedTool {
-                    name: offer.name.clone(),
-                    description: offer.description.clone(),
-                    parameters: offer.parameters.clone(),
-                })
-                .collect(),
+            tools: tools.chain(asking).collect(),
             turn: live.progress.turns + 1,
         }
+    }
+
+    /// The tools with which an agent asks a human.
+    fn asking<'a>(&'a self, agent: &'a Agent) -> impl Iterator<Item = &'a Entry> {
+        agent.human.iter().filter_map(|kind| self.catalog.human(&agent.name, kind.tool()))
+    }
+
+    /// The instructions, and when to ask a human.
+    fn system(&self, agent: &Agent) -> Option<String> {
+        let kinds: Vec<_> = self.asking(agent).filter_map(|entry| RequestKind::of_tool(&entry.spec.name)).collect();
+        let own = Some(agent.instructions.clone()).filter(|text| !text.is_empty());
+        let parts: Vec<_> = own.into_iter().chain(human::paragraph(&kinds)).collect();
+        (!parts.is_empty()).then(|| parts.join("\n\n"))
     }
 
     /// Journals the model's turn. Call ids are ours; the provider's are kept to be sent back, and replaced only where
@@ -102,8 +121,10 @@ impl Engine {
         for id in calls {
             let Some(standing) = live.progress.call(*id).cloned() else { continue };
             let judgement = self.judgement(live, agent, &standing).await;
-            let effect = self.offered(agent, &standing.call.name).map_or(Effect::Once, |entry| entry.spec.effect);
-            live.push(Fact::Judged { tool_call_id: *id, judgement, effect });
+            let spec = self.offered(agent, &standing.call.name).map(|entry| &entry.spec);
+            let effect = spec.map_or(Effect::Once, |spec| spec.effect);
+            let performer = spec.map_or(ToolKind::default(), |spec| spec.kind);
+            live.push(Fact::Judged { tool_call_id: *id, judgement, effect, performer });
         }
     }
 
@@ -112,8 +133,24 @@ impl Engine {
         if let Some(reason) = self.unfit(live, agent, standing) {
             return Judgement::invalid(reason);
         }
+        if let Some(no) = Self::refused_before(live, standing) {
+            return no;
+        }
         let judgement = self.verdict(live, agent, standing).await;
         Self::mistrusted(live, standing, self.unless_forgotten(live, agent, standing, judgement))
+    }
+
+    /// A no stays a no: the same call is not asked about again, and no rule lets it run. What a human let run is another
+    /// matter.
+    fn refused_before(live: &Live, standing: &Standing) -> Option<Judgement> {
+        if standing.approval.is_some() || standing.performer == ToolKind::Human {
+            return None;
+        }
+        let arguments = arguments::parse(standing.arguments_text()).ok()?;
+        let no = live.progress.noes.find(&standing.call.name, &arguments)?;
+        let said = "A human has said no to this same call.".to_owned();
+        let reason = Some(no.reason.as_ref().map_or(said.clone(), |reason| format!("{said} Reason: {reason}")));
+        Some(Judgement { reason, repeats: Some(no.call), ..Judgement::of(Verdict::Deny) })
     }
 
     /// No rule lets a tool run whose last word is in doubt; what a human has let run, runs.
@@ -122,9 +159,7 @@ impl Engine {
             return judgement;
         }
         match live.progress.suspects.reason(&standing.call.name) {
-            Some(reason) => {
-                Judgement { verdict: Verdict::Hold, rule: None, reason: Some(reason), terms: Some(Terms::default()) }
-            }
+            Some(reason) => Judgement { reason: Some(reason), ..Self::owner_is_asked() },
             None => judgement,
         }
     }
@@ -137,8 +172,11 @@ impl Engine {
         if repeatable || !later || judgement.verdict != Verdict::Allow {
             return judgement;
         }
-        let (reason, terms) = (Some(HISTORY_LOST.to_owned()), Some(Terms::default()));
-        Judgement { verdict: Verdict::Hold, rule: judgement.rule, reason, terms }
+        Judgement { rule: judgement.rule, reason: Some(HISTORY_LOST.to_owned()), ..Self::owner_is_asked() }
+    }
+
+    fn owner_is_asked() -> Judgement {
+        Judgement { terms: Some(Terms::default()), ..Judgement::of(Verdict::Hold) }
     }
 
     /// Why a call cannot run whatever the policy says, if it cannot.
@@ -157,26 +195,32 @@ impl Engine {
             }
         }
         let name = &standing.call.name;
-        match (agent.offer(name), self.offered(agent, name)) {
-            (Some(_), Some(_)) => None,
-            (Some(_), None) => Some(format!("the tool {name:?} is gone from the configuration")),
-            (None, _) => Some(format!("there is no tool {:?}", cut(name, 64))),
+        let told = agent.offer(name).is_some() || agent.asks(name).is_some();
+        match (told, self.offered(agent, name)) {
+            (true, Some(_)) => None,
+            (true, None) => Some(format!("the tool {name:?} is gone from the configuration")),
+            (false, _) => Some(format!("there is no tool {:?}", cut(name, 64))),
         }
     }
 
     /// The policy's word on a call whose tool is offered.
-    async fn verdict(&self, live: &Live, agent: &Agent, standing: &Standing) -> Judgement {
+    pub(super) async fn verdict(&self, live: &Live, agent: &Agent, standing: &Standing) -> Judgement {
         let Some(entry) = self.offered(agent, &standing.call.name) else {
             return Judgement::invalid("the tool is not offered any more");
         };
-        let args = match arguments::read(&standing.call.arguments_text, &entry.schema) {
+        let args = match arguments::read(standing.arguments_text(), &entry.schema) {
             Ok(args) => args,
             Err(misfits) => return Judgement::invalid(misfits.to_string()),
         };
+        if let Some(kind) = agent.asks(&standing.call.name)
+            && let Err(why) = human::question(kind, &args, self.catalog.services(&agent.name))
+        {
+            return Judgement::invalid(why);
+        }
         let metadata: Value = serde_json::from_str(&live.row.metadata).unwrap_or_default();
         let (row, groups) = (live.row.clone(), live.progress.groups.clone());
         let (policy, spec) = (Arc::clone(&self.policy), entry.spec.clone());
-        let heavy = policy.is_heavy(standing.call.arguments_text.len());
+        let heavy = policy.is_heavy(standing.arguments_text().len());
         let judge = move || {
             policy.judge(&Case {
                 tool: &spec,
@@ -194,10 +238,8 @@ impl Engine {
             return judge();
         }
         tokio::task::spawn_blocking(judge).await.unwrap_or_else(|_| Judgement {
-            verdict: Verdict::Hold,
-            rule: None,
             reason: Some("The policy could not be evaluated.".to_owned()),
-            terms: Some(Terms::default()),
+            ..Self::owner_is_asked()
         })
     }
 
@@ -226,21 +268,22 @@ impl Engine {
             let Some(standing) = live.progress.call(*id).cloned() else { continue };
             let Some(entry) = self.offered(agent, &standing.call.name) else { continue };
             let (Some(tool), Ok(arguments)) =
-                (entry.tool.clone(), arguments::read(&standing.call.arguments_text, &entry.schema))
+                (entry.tool.clone(), arguments::read(standing.arguments_text(), &entry.schema))
             else {
                 continue;
             };
-            let rule = standing.judgement.as_ref().and_then(|judgement| judgement.rule.as_deref());
-            let text = &standing.call.arguments_text;
             live.push(Fact::ToolStarted {
                 tool_call_id: *id,
                 name: entry.spec.name.clone(),
-                digest: live.digest(&entry.spec, *id, text, rule),
+                digest: live.digest(&entry.spec, *id, standing.arguments_text(), standing.rule()),
                 attempt: standing.attempts + 1,
                 timeout_ms: u64::try_from(entry.spec.timeout.as_millis()).unwrap_or(u64::MAX),
                 replica: self.replica.clone(),
             });
-            let decided_by = standing.approval.as_ref().map(|approval| approval.by.join(","));
+            let decided_by = standing.approval.as_ref().map(|approval| {
+                let names: Vec<_> = approval.by.iter().map(|vote| vote.by.as_str()).collect();
+                names.join(",")
+            });
             attempts.push((tool, self.invocation(live, &standing, arguments, decided_by)));
         }
         if attempts.is_empty() {
@@ -265,7 +308,7 @@ impl Engine {
     /// Right before calls start, the policy in force is asked again: it can refuse or ask, never release. Whether
     /// anything became stricter, or repeating a call does something else by now; then nothing runs and `next_step` is
     /// asked again.
-    async fn look_again(&self, live: &mut Live, agent: &Agent, calls: &[CallId]) -> bool {
+    pub(super) async fn look_again(&self, live: &mut Live, agent: &Agent, calls: &[CallId]) -> bool {
         let mut differs = false;
         for id in calls {
             let Some(standing) = live.progress.call(*id).cloned() else { continue };
@@ -275,7 +318,7 @@ impl Engine {
             let same = effect == standing.effect || standing.approval.is_some();
             let unchanged = (!same).then(|| now.clone());
             let Some(judgement) = self.tightened(live, agent, &standing, now).or(unchanged) else { continue };
-            live.push(Fact::Judged { tool_call_id: *id, judgement, effect });
+            live.push(Fact::Judged { tool_call_id: *id, judgement, effect, performer: standing.performer });
             differs = true;
         }
         differs
@@ -294,8 +337,7 @@ impl Engine {
             let Fact::ToolStarted { tool_call_id, digest, .. } = &item.fact else { return None };
             (*tool_call_id == id).then_some(digest)
         });
-        let rule = standing.judgement.as_ref().and_then(|judgement| judgement.rule.as_deref());
-        let now = live.digest(&entry.spec, id, &standing.call.arguments_text, rule);
+        let now = live.digest(&entry.spec, id, standing.arguments_text(), standing.rule());
         if started == Some(&now) { entry.spec.effect } else { Effect::Once }
     }
 
@@ -307,17 +349,24 @@ impl Engine {
         if matches!(now.verdict, Verdict::Deny | Verdict::Invalid) {
             return Some(now);
         }
-        let text = &standing.call.arguments_text;
         let entry = self.offered(agent, &standing.call.name);
-        let rule = approval.rule.as_deref();
-        let digest = entry.map(|entry| live.digest(&entry.spec, standing.call.tool_call_id, text, rule));
+        let digest = entry.map(|entry| {
+            live.digest(&entry.spec, standing.call.tool_call_id, standing.arguments_text(), approval.rule.as_deref())
+        });
         let same = digest.as_deref() == Some(approval.digest.as_str());
-        let suffices = now.terms.as_ref().is_none_or(|terms| terms.approvers == approval.terms.approvers);
-        if same && suffices {
+        let (tenant, owner) = (&live.row.tenant, &live.row.user_id);
+        let suffice = |approvers| self.roster.suffice(tenant, owner, approvers, &approval.by);
+        let stands = suffice(&approval.terms.approvers);
+        let suffices = now.terms.as_ref().is_none_or(|terms| suffice(&terms.approvers));
+        if same && stands && suffices {
             return None;
         }
-        let reason = if same { now.reason } else { Some("The tool has changed since it was approved.".to_owned()) };
+        let reason = match (same, stands) {
+            (false, _) => Some("The tool has changed since it was approved.".to_owned()),
+            (true, false) => Some("Somebody who approved this call may not do so any more.".to_owned()),
+            (true, true) => now.reason,
+        };
         let terms = Some(now.terms.unwrap_or_else(|| approval.terms.clone()));
-        Some(Judgement { verdict: Verdict::Hold, rule: now.rule, reason, terms })
+        Some(Judgement { rule: now.rule, reason, terms, ..Judgement::of(Verdict::Hold) })
     }
 }

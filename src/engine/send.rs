@@ -89,7 +89,7 @@ impl Engine {
             owner: live.row.user_id.clone(),
             task_id: live.row.task_id,
             call_id: standing.call.tool_call_id,
-            arguments_text: standing.call.arguments_text.clone(),
+            arguments_text: standing.arguments_text().to_owned(),
             arguments,
             decided_by,
             traceparent: format!("00-{trace}-{span:016x}-01"),

@@ -146,6 +146,12 @@ impl Posted {
         Ok(fields)
     }
 
+    /// The text of its JSON; an empty body is an empty object.
+    #[must_use]
+    pub fn text(&self) -> &[u8] {
+        if self.bytes.is_empty() { b"{}" } else { &self.bytes }
+    }
+
     /// Whether a page's form sent it.
     #[must_use]
     pub fn is_form(&self) -> bool {

@@ -6,7 +6,6 @@ use std::sync::LazyLock;
 use base64::Engine as _;
 use http::HeaderValue;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
-use regex::Regex;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
@@ -14,6 +13,7 @@ use uuid::Uuid;
 use super::language::Language;
 use super::problem::{Code, Problem, prefix};
 use super::resume::words::{Words, fill};
+pub use crate::task::eyes::visible;
 
 const STYLE: &str = include_str!("page.css");
 
@@ -130,45 +130,10 @@ fn member<'a>(error: &'a Value, name: &str) -> &'a str {
     error.get(name).and_then(Value::as_str).unwrap_or("")
 }
 
-/// Characters that a reader would not see, or that would move others about: control and format characters, separators
-/// and spaces that are not a space, private and unassigned ones, and those that are drawn as nothing.
-static HIDDEN: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    Regex::new(
-        r"[\p{Cc}\p{Cf}\p{Co}\p{Cn}\p{Zl}\p{Zp}[\p{Zs}--\x20]\u{34F}\u{115F}\u{1160}\u{17B4}\u{17B5}\u{180B}-\u{180F}\u{2800}\u{3164}\u{FE00}-\u{FE0F}\u{FFA0}\u{E0000}-\u{E0FFF}]",
-    )
-    .ok()
-});
-
-/// Text as it is, but with every character that cannot be seen shown as `\u{…}`. A line break is shown and made.
-#[must_use]
-pub fn visible(text: &str) -> String {
-    let shown = |c: char| {
-        let code = format!("\\u{{{:x}}}", u32::from(c));
-        if c == '\n' { format!("{code}\n") } else { code }
-    };
-    match HIDDEN.as_ref() {
-        Some(hidden) => hidden
-            .replace_all(text, |found: &regex::Captures| {
-                found.get(0).map(|found| found.as_str().chars().map(shown).collect::<String>()).unwrap_or_default()
-            })
-            .into_owned(),
-        None => text.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c.to_string() } else { shown(c) }).collect(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
-
-    #[test]
-    fn what_cannot_be_seen_is_shown_as_its_code() {
-        assert_eq!(visible("a b é 漢 <&>"), "a b é 漢 <&>");
-        assert_eq!(visible("a\u{202e}b\u{200b}c\0\t"), "a\\u{202e}b\\u{200b}c\\u{0}\\u{9}");
-        assert_eq!(visible("a\nb\u{a0}c\u{2028}"), "a\\u{a}\nb\\u{a0}c\\u{2028}");
-        assert_eq!(visible("\u{e0041}\u{3164}\u{fe0f}\u{e000}"), "\\u{e0041}\\u{3164}\\u{fe0f}\\u{e000}");
-        assert!(HIDDEN.is_some());
-    }
 
     #[test]
     fn the_policy_names_the_style_by_its_hash() {

@@ -38,10 +38,10 @@ async fn with_members(http: &Http, caller: &Caller, refusal: Refusal) -> Result<
             let problem = about(Code::RequestWithdrawn, "The request no longer stands.", &row, http, caller);
             problem.with("pending", pending(http, caller, root, root).await?)
         }
-        Refusal::AlreadyDecided(id) => {
+        Refusal::AlreadyDecided { request: id, call } => {
             let (row, _) = request(http, caller, id).await?;
             let problem = about(Code::AlreadyDecided, "Somebody decided first: see `decision`.", &row, http, caller);
-            problem.with("decision", decision::first(&row, &caller.user_id))
+            problem.with("decision", decision::first(&row, &caller.user_id, call))
         }
         Refusal::Conflict { code, task_id, status } => {
             let (word, detail) = conflict(code);

@@ -5,6 +5,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::Settings;
+use crate::people::may::Roster;
 use crate::people::{Caller, May};
 use crate::store::RequestRow;
 use crate::task::change::TaskRow;
@@ -53,6 +54,7 @@ pub fn settings() -> Settings {
         cors_origins: Vec::new(),
         wait: Duration::from_secs(10),
         open: false,
+        roster: Roster::default(),
     }
 }
 
@@ -109,6 +111,7 @@ pub fn request() -> RequestRow {
         }),
         digest: DIGEST.into(),
         definition: Some(DIGEST.into()),
+        editor: None,
     };
     let approvers = Approvers { owner: false, users: Vec::new(), groups: vec!["finance".into()], required: 1 };
     RequestRow {
@@ -121,6 +124,7 @@ pub fn request() -> RequestRow {
             question: None,
             details: None,
             form: None,
+            seal: None,
         },
         task_id: TaskId(id(1)),
         root_task_id: TaskId(id(1)),

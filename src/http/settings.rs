@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::origin::Origins;
+use crate::people::may::Roster;
 use crate::world::Mistakes;
 
 /// The longest a POST waits.
@@ -21,6 +22,8 @@ pub struct Settings {
     pub wait: Duration,
     /// Whether there are no accounts.
     pub open: bool,
+    /// Who is known: what of a request somebody is offered depends on it.
+    pub roster: Roster,
 }
 
 impl Settings {

@@ -148,7 +148,7 @@ impl Authenticator for Open {
             return Err(AuthError::Forbidden(detail.to_owned()));
         }
         Ok(Caller {
-            user_id: "local".to_owned(),
+            user_id: super::LOCAL.to_owned(),
             tenant: "default".to_owned(),
             groups: Vec::new(),
             via: None,

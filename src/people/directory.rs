@@ -2,12 +2,14 @@
 //! looked for in constant time.
 //! What must stay true: neither a key nor its hash is ever shown.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConstantTimeEq as _};
 
 use super::May;
+use crate::task::verdict::Approvers;
 
 /// One key and whose it is.
 #[derive(Clone, PartialEq, Eq)]
@@ -61,19 +63,50 @@ impl Directory {
         found
     }
 
-    /// A user's groups today; `None` when no key is the user's any more.
-    #[must_use]
-    pub fn groups(&self, tenant: &str, user: &str) -> Option<&[String]> {
-        self.accounts
-            .iter()
-            .find(|account| account.tenant == tenant && account.user == user)
-            .map(|account| account.groups.as_slice())
+    /// The accounts of a tenant that may decide.
+    fn deciders<'d, 't>(&'d self, tenant: &'t str) -> impl Iterator<Item = &'d Account> + use<'d, 't> {
+        self.accounts.iter().filter(move |account| account.tenant == tenant && account.may.decide)
     }
 
-    /// Whether a key of that user may speak for people today: the one that vouched for somebody.
+    /// The groups today of a user who may decide; `None` when no such key is his any more.
+    #[must_use]
+    pub fn groups(&self, tenant: &str, user: &str) -> Option<&[String]> {
+        self.deciders(tenant).find(|account| account.user == user).map(|account| account.groups.as_slice())
+    }
+
+    /// Whether a key of that user may speak for people who decide today: the one that vouched for somebody.
     #[must_use]
     pub fn vouches(&self, tenant: &str, user: &str) -> bool {
-        self.accounts.iter().any(|account| account.tenant == tenant && account.user == user && account.act_as)
+        self.deciders(tenant).any(|account| account.user == user && account.act_as)
+    }
+
+    /// How many different people of a tenant could approve under these approvers, `except` not counted. Where a key
+    /// speaks for people, whoever is named counts, and a group has no end. Without an `owner` he is one more where he
+    /// counts at all.
+    #[must_use]
+    pub fn could_approve(
+        &self,
+        tenant: &str,
+        approvers: &Approvers,
+        owner: Option<&str>,
+        except: Option<&str>,
+    ) -> usize {
+        let anybody = self.deciders(tenant).any(|account| account.act_as);
+        if anybody && !approvers.groups.is_empty() {
+            return usize::MAX;
+        }
+        let member = |account: &&Account| account.groups.iter().any(|group| approvers.groups.contains(group));
+        let mut people: BTreeSet<&str> = self.deciders(tenant).filter(member).map(|account| &*account.user).collect();
+        let known = |user: &str| anybody || self.deciders(tenant).any(|account| account.user == user);
+        people.extend(approvers.users.iter().map(String::as_str).filter(|user| known(user)));
+        if let Some(owner) = owner {
+            people.remove(owner);
+            people.extend(Some(owner).filter(|owner| approvers.owner && known(owner)));
+        }
+        if let Some(except) = except {
+            people.remove(except);
+        }
+        people.len() + usize::from(owner.is_none() && approvers.owner)
     }
 }
 

@@ -1,10 +1,15 @@
 //! The only functions that say what somebody may. Every door asks them: the API, the page and the link.
 
-use super::Caller;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::directory::Directory;
+use super::{Caller, LOCAL};
+use crate::task::decision::{Action, Vote};
+use crate::task::request::{Asked, AskedCall, RequestKind};
 use crate::task::verdict::Approvers;
 
 /// Whether `caller` is one of those a request is for. `owner` is the root task's owner.
-/// The owner counts only where `owner: true`, also when he is in a group that is named.
 #[must_use]
 pub fn may_decide(caller: &Caller, tenant: &str, owner: &str, approvers: &Approvers) -> bool {
     if caller.tenant != tenant || !caller.may.decide {
@@ -13,10 +18,95 @@ pub fn may_decide(caller: &Caller, tenant: &str, owner: &str, approvers: &Approv
     if caller.unaccounted {
         return true;
     }
-    if caller.user_id == owner {
+    is_approver(&caller.user_id, &caller.groups, owner, approvers)
+}
+
+/// What `caller` may answer to a question, whatever became of it meanwhile; nothing where he may not decide it.
+#[must_use]
+pub fn answers(roster: &Roster, caller: &Caller, tenant: &str, owner: &str, asked: &Asked) -> Vec<Action> {
+    if !may_decide(caller, tenant, owner, &asked.terms.approvers) {
+        return Vec::new();
+    }
+    let required = required_of(caller, asked);
+    let mut actions = asked.actions(required);
+    if required > 1 && asked.kind == RequestKind::Approval {
+        let left = roster.could_approve(tenant, owner, &asked.terms.approvers, &caller.user_id);
+        actions.retain(|action| match action {
+            // Whoever writes new bytes does not approve them: enough others must be there who could.
+            Action::Edit => left >= required as usize,
+            Action::Approve => !asked.own_calls().all(|call| wrote(caller, asked, call)),
+            Action::Reject | Action::Respond | Action::Retry | Action::Mixed => true,
+        });
+    }
+    actions
+}
+
+/// How many have to agree where `caller` is one of them: without accounts one is enough.
+#[must_use]
+pub fn required_of(caller: &Caller, asked: &Asked) -> u32 {
+    if caller.unaccounted { 1 } else { asked.required() }
+}
+
+/// Whether `caller` wrote the arguments of that call himself, so that others have to approve it.
+#[must_use]
+pub fn wrote(caller: &Caller, asked: &Asked, call: &AskedCall) -> bool {
+    required_of(caller, asked) > 1 && call.editor.as_ref() == Some(&caller.user_id)
+}
+
+/// Who is known here: what has to be asked again long after somebody stood at the door.
+#[derive(Clone, Debug, Default)]
+pub struct Roster(Option<Arc<Directory>>);
+
+impl Roster {
+    /// These accounts; `None` is without any.
+    #[must_use]
+    pub fn new(accounts: Option<Directory>) -> Self {
+        Self(accounts.map(Arc::new))
+    }
+
+    /// How many different people but `except` could approve.
+    fn could_approve(&self, tenant: &str, owner: &str, approvers: &Approvers, except: &str) -> usize {
+        match &self.0 {
+            Some(directory) => directory.could_approve(tenant, approvers, Some(owner), Some(except)),
+            None => 0,
+        }
+    }
+
+    /// Whether an approval that somebody gave earlier would be taken today. Where a key spoke for him, that key still
+    /// has to, and his groups are those it named.
+    #[must_use]
+    pub fn still_counts(&self, tenant: &str, owner: &str, approvers: &Approvers, vote: &Vote) -> bool {
+        let Some(directory) = &self.0 else { return vote.via.is_none() && vote.by == LOCAL };
+        let groups = match &vote.via {
+            Some(key) if directory.vouches(tenant, key) => &vote.groups,
+            Some(_) => return false,
+            None => match directory.groups(tenant, &vote.by) {
+                Some(groups) => groups,
+                None => return false,
+            },
+        };
+        is_approver(&vote.by, groups, owner, approvers)
+    }
+
+    /// Whether those approvals are enough under these approvers today.
+    #[must_use]
+    pub fn suffice(&self, tenant: &str, owner: &str, approvers: &Approvers, votes: &[Vote]) -> bool {
+        let people: BTreeSet<&str> = votes
+            .iter()
+            .filter(|vote| self.still_counts(tenant, owner, approvers, vote))
+            .map(|vote| vote.by.as_str())
+            .collect();
+        let required = if self.0.is_some() { approvers.required.max(1) } else { 1 };
+        people.len() >= required as usize
+    }
+}
+
+/// The owner counts only where `owner: true`, also when he is in a group that is named.
+fn is_approver(user: &str, groups: &[String], owner: &str, approvers: &Approvers) -> bool {
+    if user == owner {
         return approvers.owner;
     }
-    approvers.users.contains(&caller.user_id) || caller.groups.iter().any(|group| approvers.groups.contains(group))
+    approvers.users.iter().any(|name| name == user) || groups.iter().any(|group| approvers.groups.contains(group))
 }
 
 /// Whether `caller` reads a tree: its owner, an admin of the tenant, or somebody who may decide or has decided one of its

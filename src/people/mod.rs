@@ -4,6 +4,9 @@ pub mod authenticator;
 pub mod directory;
 pub mod may;
 
+/// The user that everybody is without accounts.
+pub const LOCAL: &str = "local";
+
 /// Somebody at the door.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {

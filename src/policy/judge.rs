@@ -88,17 +88,17 @@ impl Compiled {
     fn judgement(&self, verdict: Verdict, notices: &[&str]) -> Judgement {
         let reason: Vec<&str> = self.reason.as_deref().into_iter().chain(notices.iter().copied()).collect();
         Judgement {
-            verdict,
             rule: Some(self.name.clone()),
             reason: (!reason.is_empty()).then(|| reason.join(" ")),
             terms: (verdict == Verdict::Hold).then(|| self.terms.clone()),
+            ..Judgement::of(verdict)
         }
     }
 }
 
 fn unruled(verdict: Verdict, reason: Option<String>) -> Judgement {
     let terms = matches!(verdict, Verdict::Hold | Verdict::Human).then(Terms::default);
-    Judgement { verdict, rule: None, reason, terms }
+    Judgement { reason, terms, ..Judgement::of(verdict) }
 }
 
 /// One word from those for each agent, the root's first. The last is the agent that asks: only there does it count that no

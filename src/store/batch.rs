@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use uuid::Uuid;
 
 use crate::task::change::{Change, Guard, IdempotencyRow, LeaseChange, TaskChange};
-use crate::task::decision::{Action, Decision};
+use crate::task::decision::{Action, CallAnswer, Decision};
 use crate::task::id::{RequestId, TaskId};
 use crate::task::item::Fact;
 use crate::task::request::Asked;
@@ -335,22 +335,22 @@ impl Rows {
     }
 
     fn decide(&mut self, decision: &Decision, request_id: Uuid, task: TaskId, seq: i64) {
-        let mut add = |call_id, action: Action| {
+        let mut add = |call_id, action: Action, settles: bool| {
             self.decisions.push(DecisionLine {
                 request_id,
                 call_id,
                 user_id: decision.by.clone(),
                 action: action.as_str(),
-                settles: decision.closes || !matches!(action, Action::Approve | Action::Retry),
+                settles: settles || decision.closes,
                 task_id: task.0,
                 seq,
             });
         };
         if decision.decisions.is_empty() {
-            add(None, decision.action);
+            add(None, decision.action, CallAnswer::plain(decision.action).settles());
         }
         for (call, answer) in &decision.decisions {
-            add(Some(call.0), answer.action);
+            add(Some(call.0), answer.action, answer.settles());
         }
     }
 

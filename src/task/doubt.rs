@@ -2,7 +2,7 @@
 //! calls that look as if they had not been started may have run. What must stay true: such a call never runs again
 //! unless its effect may be repeated, or a human says so who was asked after the database came back.
 
-use super::decision::Decision;
+use super::decision::{Action, CallAnswer, Decision};
 use super::item::{Item, Outcome};
 use super::request::Warning;
 use super::standing::{Phase, Standing, UNKNOWN};
@@ -39,7 +39,10 @@ impl Progress {
     /// A human's leave, where this decision completed one, stands after everything that is in doubt.
     pub(super) fn vouched(&mut self, decision: &Decision, known: bool) {
         for standing in &mut self.calls {
-            if known && decision.decisions.contains_key(&standing.call.tool_call_id) {
+            let answer = decision.decisions.get(&standing.call.tool_call_id);
+            let of_leave =
+                |answer: &CallAnswer| matches!(answer.action, Action::Approve | Action::Edit | Action::Retry);
+            if known && answer.is_some_and(of_leave) {
                 standing.vouched = matches!(standing.phase, Phase::Approved(_));
             }
         }

@@ -1,7 +1,7 @@
 //! One line of a task's append-only journal. The journal is the state, the event stream and the audit trail.
 //!
 //! An item is stored as the JSON of its [`Fact`]. Members that the contract does not list (`raw`, `provider_id`,
-//! `terms`, `groups`, `timeout_ms`, an asked call's `definition`) are for us and never on the wire.
+//! `terms`, `groups`, `timeout_ms`, `performer`, an asked call's `definition`) are for us and never on the wire.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::id::{CallId, RequestId, TaskId};
 use super::request::Asked;
 use super::status::{RequestStatus, TaskStatus};
 use super::time::Time;
-use super::tool_spec::Effect;
+use super::tool_spec::{Effect, ToolKind};
 use super::verdict::Judgement;
 
 /// One line of the journal.
@@ -68,6 +68,9 @@ pub enum Fact {
         /// What repeating the call does; `once` where the tool is not known. Not on the wire.
         #[serde(default)]
         effect: Effect,
+        /// Who performs the call. Not on the wire.
+        #[serde(default)]
+        performer: ToolKind,
     },
     /// A human is asked.
     InterventionRequested(Asked),

@@ -1,13 +1,17 @@
 //! The nouns of the contract, and what happens next. Pure: no clock, no I/O, no memory.
 //! The only room that everybody may import; it imports none.
 
+pub mod answered;
 pub mod change;
 pub mod decision;
 pub mod doubt;
+pub mod eyes;
 pub mod failure;
 pub mod id;
 pub mod item;
 pub mod limits;
+pub mod noes;
+pub mod question;
 pub mod request;
 pub mod standing;
 pub mod status;

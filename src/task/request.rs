@@ -50,6 +50,29 @@ impl RequestKind {
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == word)
     }
+
+    /// The tool with which a model asks a question of this kind, if it can.
+    #[must_use]
+    pub fn tool(self) -> Option<&'static str> {
+        match self {
+            Self::Guidance => Some("request_human_guidance"),
+            Self::Credentials => Some("request_credentials"),
+            Self::Confirmation => Some("request_confirmation"),
+            Self::Approval | Self::ExternalResult | Self::Reconcile => None,
+        }
+    }
+
+    /// The kind of question that a model asks with the tool of that name, byte by byte.
+    #[must_use]
+    pub fn of_tool(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.tool() == Some(name))
+    }
+
+    /// Whether nothing of the turn runs while such a request is open.
+    #[must_use]
+    pub fn blocks(self) -> bool {
+        self != Self::ExternalResult
+    }
 }
 
 /// Something an approver should look at.
@@ -97,6 +120,9 @@ pub struct AskedCall {
     /// where there is no such tool. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub definition: Option<String>,
+    /// Who wrote these arguments in place of the model's: he may not approve them where several have to. Not on the wire.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub editor: Option<String>,
 }
 
 impl AskedCall {
@@ -131,6 +157,9 @@ pub struct Asked {
     /// JSON Schema of the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub form: Option<Value>,
+    /// Over what the digests are not: kind, terms, question, and which call it decides. Not on the wire.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seal: Option<String>,
 }
 
 impl Asked {
@@ -139,11 +168,28 @@ impl Asked {
         self.pending_tool_calls.iter().filter(|call| call.needs_decision)
     }
 
+    /// The same with its digest and its seal, which are over everything else.
+    #[must_use]
+    pub fn sealed(mut self) -> Self {
+        self.digest = request_digest(self.own_calls().map(|call| call.digest.as_str()));
+        self.seal = Some(self.seal_now());
+        self
+    }
+
+    fn seal_now(&self) -> String {
+        let calls: Vec<_> =
+            self.pending_tool_calls.iter().map(|call| (call.tool_call_id, call.needs_decision, &call.editor)).collect();
+        let members = (self.request_id, self.kind, &self.terms, &self.question, calls);
+        sha256(&Sha256::digest(serde_json::to_vec(&members).unwrap_or_default()))
+    }
+
     /// Whether every digest of the question is that of what stands in it.
     #[must_use]
     pub fn is_sound(&self, tenant: &str, task: TaskId) -> bool {
         let own = request_digest(self.own_calls().map(|call| call.digest.as_str()));
-        own == self.digest && self.pending_tool_calls.iter().all(|call| call.is_sound(tenant, task))
+        own == self.digest
+            && self.seal.as_ref().is_none_or(|seal| *seal == self.seal_now())
+            && self.pending_tool_calls.iter().all(|call| call.is_sound(tenant, task))
     }
 
     /// How many have to agree: only an approval and a reconcile's retry count, any other answer is one person's.
@@ -158,13 +204,14 @@ impl Asked {
         }
     }
 
-    /// The answers this question takes, whoever gives them. A rule's `allow` narrows those of an approval only.
+    /// The answers this question takes, whoever gives them, where `required` have to agree. A rule's `allow` narrows
+    /// those of an approval only.
     #[must_use]
-    pub fn actions(&self) -> Vec<Action> {
+    pub fn actions(&self, required: u32) -> Vec<Action> {
         match self.kind {
-            RequestKind::Approval => [Action::Approve, Action::Reject]
+            RequestKind::Approval => [Action::Approve, Action::Reject, Action::Edit, Action::Respond]
                 .into_iter()
-                .filter(|action| self.terms.allow.contains(action))
+                .filter(|action| self.terms.allow.contains(action) && (*action != Action::Respond || required < 2))
                 .collect(),
             RequestKind::Confirmation => vec![Action::Approve, Action::Reject, Action::Respond],
             RequestKind::Reconcile => vec![Action::Retry, Action::Respond, Action::Reject],
@@ -265,6 +312,7 @@ mod tests {
             reason: None,
             parameters: Value::Null,
             digest: String::new(),
+            editor: None,
             definition: Some("sha256:ab".to_owned()),
         };
         let tool = Digested { name: "refund", definition: "sha256:ab", target: &call.target, effect: Effect::Once };
@@ -283,7 +331,9 @@ mod tests {
             question: None,
             details: None,
             form: None,
+            seal: None,
         }
+        .sealed()
     }
 
     /// A member of a question, to be changed.

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use super::decision::Vote;
 use super::id::{CallId, RequestId};
 use super::item::{Outcome, ToolCall};
 use super::time::Time;
-use super::tool_spec::Effect;
+use super::tool_spec::{Effect, ToolKind};
 use super::verdict::{Judgement, Terms};
 
 /// Where one call stands.
@@ -39,7 +40,7 @@ pub struct Approval {
     /// Which request gave it.
     pub request_id: RequestId,
     /// Who approved.
-    pub by: Vec<String>,
+    pub by: Vec<Vote>,
     /// Under which terms.
     pub terms: Terms,
     /// What was shown.
@@ -66,6 +67,8 @@ pub struct Start {
 pub struct Standing {
     /// As the model asked for it.
     pub call: ToolCall,
+    /// What a human wrote in place of its arguments, and who.
+    pub edited: Option<Edited>,
     /// Of which turn.
     pub turn: u32,
     /// Where it stands.
@@ -74,6 +77,8 @@ pub struct Standing {
     pub judgement: Option<Judgement>,
     /// What repeating it does.
     pub effect: Effect,
+    /// Who performs it.
+    pub performer: ToolKind,
     /// The human's leave, also once it was started.
     pub approval: Option<Approval>,
     /// Attempts so far.
@@ -86,7 +91,38 @@ pub struct Standing {
     pub vouched: bool,
 }
 
+/// A human's replacement of a call's arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Edited {
+    /// The exact text, which is what runs.
+    pub arguments_text: String,
+    /// Who wrote it.
+    pub by: String,
+}
+
 impl Standing {
+    /// The text that is judged, shown and run: a human's where there is one, else the model's.
+    #[must_use]
+    pub fn arguments_text(&self) -> &str {
+        self.edited.as_ref().map_or(&self.call.arguments_text, |edited| &edited.arguments_text)
+    }
+
+    /// The rule it runs under: the one it was approved under, or else the one that judged it last.
+    #[must_use]
+    pub fn rule(&self) -> Option<&str> {
+        match &self.approval {
+            Some(approval) => approval.rule.as_deref(),
+            None => self.judgement.as_ref().and_then(|judgement| judgement.rule.as_deref()),
+        }
+    }
+
+    /// The terms it was asked under, or its rule's; of an allowed call the owner's.
+    #[must_use]
+    pub fn terms(&self) -> Terms {
+        let of_rule = self.judgement.as_ref().and_then(|judgement| judgement.terms.clone());
+        self.approval.as_ref().map(|approval| approval.terms.clone()).or(of_rule).unwrap_or_default()
+    }
+
     /// What it gets when the task is canceled before it has a result.
     #[must_use]
     pub fn canceled(&self) -> (CallId, Outcome, String) {

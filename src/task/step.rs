@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use super::failure::Failure;
 use super::id::{CallId, RequestId};
 use super::item::Outcome;
-use super::request::RequestKind;
+use super::question::{Question, outside, questions};
 use super::standing::{Phase, Standing};
 use super::status::TaskStatus;
+use super::tool_spec::ToolKind;
 use super::turn::{Last, Progress};
-use super::verdict::Terms;
 
 /// The one thing to do now. Deliberately exhaustive: a new step must break every driver.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,17 +30,6 @@ pub enum Step {
     Refuse(Vec<(CallId, Outcome, String)>),
     /// The task is over.
     Finish(Ending),
-}
-
-/// A question to write.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Question {
-    /// What kind.
-    pub kind: RequestKind,
-    /// The calls it decides.
-    pub calls: Vec<CallId>,
-    /// Under which terms.
-    pub terms: Terms,
 }
 
 /// What is waited for.
@@ -104,14 +93,21 @@ pub fn next_step(progress: &Progress, budget: &Budget) -> Step {
     if !lost.is_empty() {
         return Step::Reconcile(lost);
     }
-    let mut waits: Vec<_> = progress.open.iter().map(|open| On::Request(open.asked.request_id)).collect();
-    waits.extend(ids(progress, |standing| at_work(standing, budget)).into_iter().map(On::Attempt));
-    if !waits.is_empty() {
-        return Step::Wait(waits);
+    let requests = || progress.open.iter().map(|open| On::Request(open.asked.request_id));
+    let attempts = ids(progress, |standing| at_work(standing, budget));
+    if progress.is_blocked() || !attempts.is_empty() {
+        return Step::Wait(requests().chain(attempts.into_iter().map(On::Attempt)).collect());
+    }
+    let outside = outside(progress);
+    if !outside.is_empty() {
+        return Step::Ask(outside);
     }
     let ready = next_together(progress);
     if !ready.is_empty() {
         return Step::Run(ready);
+    }
+    if !progress.open.is_empty() {
+        return Step::Wait(requests().collect());
     }
     match &progress.last {
         Last::Model(turn) if turn.tool_calls.is_empty() => {
@@ -138,27 +134,10 @@ fn at_work(standing: &Standing, budget: &Budget) -> bool {
     matches!(standing.phase, Phase::Started(_)) && !standing.effect.repeatable() && !lost(standing, budget)
 }
 
-/// One question for all held calls of equal terms, and one for each call that asks by itself.
-fn questions(progress: &Progress) -> Vec<Question> {
-    let mut questions: Vec<Question> = Vec::new();
-    for standing in progress.unfinished() {
-        let (Phase::Held(terms) | Phase::Human(terms)) = &standing.phase else { continue };
-        match questions.iter_mut().find(|question| question.terms == *terms) {
-            Some(question) => question.calls.push(standing.call.tool_call_id),
-            None => questions.push(Question {
-                kind: RequestKind::Approval,
-                calls: vec![standing.call.tool_call_id],
-                terms: terms.clone(),
-            }),
-        }
-    }
-    questions
-}
-
 /// The next calls, in the model's order: neighbours that may be repeated together, any other alone.
 fn next_together(progress: &Progress) -> Vec<CallId> {
     let mut together = Vec::new();
-    for standing in progress.unfinished() {
+    for standing in progress.unfinished().filter(|standing| standing.performer != ToolKind::External) {
         let repeatable = standing.effect.repeatable();
         match standing.phase {
             Phase::Allowed | Phase::Approved(_) | Phase::Started(_) if together.is_empty() || repeatable => {

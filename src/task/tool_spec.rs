@@ -36,10 +36,11 @@ impl Effect {
 }
 
 /// Who performs a call of the tool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolKind {
     /// An HTTP request.
+    #[default]
     Http,
     /// A command on this host.
     Shell,

@@ -47,21 +47,24 @@ const SHOWN: usize = 64 * 1024;
 /// The conversation of a journal. A call that has no result yet (which `next_step` never lets a model see) says so.
 #[must_use]
 pub fn conversation(items: &[Item]) -> Vec<Message> {
-    let results = results(items);
+    let (results, edits) = (results(items), edits(items));
     let mut messages = Vec::new();
     for item in items {
         if let Fact::UserMessage { items, user_context, .. } = &item.fact {
             messages.push(Message::User { context: user_context.clone(), parts: items.clone() });
         }
         if let Fact::AssistantMessage(turn) = &item.fact {
-            let ids = provider_ids(turn);
+            let (ids, edits) = (provider_ids(turn), &edits);
             messages.push(assistant(turn, &ids));
             messages.extend(turn.tool_calls.iter().zip(ids).map(|(call, provider_id)| {
                 let result = results.get(&call.tool_call_id);
                 Message::Result {
                     provider_id,
                     name: call.name.clone(),
-                    content: result.map_or_else(|| "There is no result.".to_owned(), |result| shown(&result.content)),
+                    content: result.map_or_else(
+                        || "There is no result.".to_owned(),
+                        |result| told(result, edits.get(&call.tool_call_id).copied()),
+                    ),
                     succeeded: result
                         .is_some_and(|result| matches!(result.outcome, Outcome::Succeeded | Outcome::Responded)),
                 }
@@ -99,6 +102,34 @@ fn results(items: &[Item]) -> BTreeMap<CallId, &ToolResult> {
         }
     }
     results
+}
+
+/// The bytes that calls ran with, where a human had changed them and they were started after that.
+fn edits(items: &[Item]) -> BTreeMap<CallId, &str> {
+    let (mut changed, mut ran) = (BTreeMap::new(), BTreeMap::new());
+    for item in items {
+        if let Fact::Decision { decision, .. } = &item.fact {
+            let edits = decision.decisions.iter().filter_map(|(call, answer)| Some((*call, answer.edit.as_ref()?)));
+            changed.extend(edits.map(|(call, edit)| (call, edit.arguments_text.as_str())));
+        }
+        if let Fact::ToolStarted { tool_call_id, .. } = &item.fact
+            && let Some(text) = changed.get(tool_call_id)
+        {
+            ran.insert(*tool_call_id, *text);
+        }
+    }
+    ran
+}
+
+/// A result as the model is told of it: also with which arguments the call ran, where they are not its own.
+fn told(result: &ToolResult, ran_with: Option<&str>) -> String {
+    let content = shown(&result.content);
+    match ran_with {
+        Some(text) => {
+            format!("[A human changed the arguments of this call. It ran with: {text}]\n{content}")
+        }
+        None => content,
+    }
 }
 
 /// The ids the provider knows a turn's calls by. Ours are unique and stand in where one is empty or repeated, also in a

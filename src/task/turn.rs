@@ -4,18 +4,17 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde_json::Value;
-
-use super::decision::{Action, Decision, Then};
+use super::decision::{Action, Then, Vote};
 use super::id::{CallId, RequestId};
-use super::item::{CloseReason, Fact, Item, Outcome, Turn};
-use super::request::{Asked, RequestKind};
-use super::standing::{Approval, Phase, Standing, Start, UNKNOWN};
-use super::status::{RequestStatus, TaskStatus};
+use super::item::{Fact, Item, Outcome, Turn};
+use super::noes::{No, Noes};
+use super::request::Asked;
+use super::standing::{Phase, Standing, Start, UNKNOWN};
+use super::status::TaskStatus;
 use super::suspects::Suspects;
 use super::time::Time;
-use super::tool_spec::Effect;
-use super::verdict::{Judgement, OnExpiry, Verdict};
+use super::tool_spec::{Effect, ToolKind};
+use super::verdict::{Judgement, Verdict};
 
 /// An open question.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,7 +22,11 @@ pub struct Open {
     /// As it was asked.
     pub asked: Asked,
     /// Who approved which call so far.
-    pub approvals: BTreeMap<CallId, Vec<String>>,
+    pub approvals: BTreeMap<CallId, Vec<Vote>>,
+    /// How each call was decided that is.
+    pub decided: BTreeMap<CallId, Action>,
+    /// What was said to follow a rejection of one of its calls.
+    pub then: Option<Then>,
 }
 
 /// What the last message of the conversation is.
@@ -64,6 +67,10 @@ pub struct Progress {
     pub groups: Vec<String>,
     /// Tools that no rule lets run for now.
     pub suspects: Suspects,
+    /// Calls that a human said no to since the last user message.
+    pub noes: Noes,
+    /// Calls since then that were refused for being the same as one of those.
+    pub repeats: u32,
     /// Items up to here are in doubt; 0 is none.
     pub doubted_seq: i64,
     /// The last user message is.
@@ -87,6 +94,8 @@ impl Progress {
             running_since: None,
             groups: Vec::new(),
             suspects: Suspects::default(),
+            noes: Noes::default(),
+            repeats: 0,
             doubted_seq: 0,
             message_doubted: false,
         }
@@ -127,6 +136,8 @@ impl Progress {
             Fact::UserMessage { groups, .. } => {
                 self.last = Last::User;
                 self.turns_since_message = 0;
+                self.noes.forget();
+                self.repeats = 0;
                 self.ran = Duration::ZERO;
                 self.running_since = self.running_since.map(|_| item.at);
                 self.groups.clone_from(groups);
@@ -134,7 +145,9 @@ impl Progress {
                 self.message_doubted = item.seq <= self.doubted_seq;
             }
             Fact::AssistantMessage(turn) => self.answered(turn, item.seq <= self.doubted_seq),
-            Fact::Judged { tool_call_id, judgement, effect } => self.judged(*tool_call_id, judgement, *effect),
+            Fact::Judged { tool_call_id, judgement, effect, performer } => {
+                self.judged(*tool_call_id, judgement, *effect, *performer);
+            }
             Fact::InterventionRequested(asked) => self.asked(asked),
             Fact::Decision { request_id, decision } => {
                 self.decided(*request_id, decision);
@@ -181,7 +194,7 @@ impl Progress {
         }
     }
 
-    fn call_mut(&mut self, id: CallId) -> Option<&mut Standing> {
+    pub(super) fn call_mut(&mut self, id: CallId) -> Option<&mut Standing> {
         self.calls.iter_mut().find(|standing| standing.call.tool_call_id == id)
     }
 
@@ -203,10 +216,12 @@ impl Progress {
         self.responded.clear();
         self.calls.extend(turn.tool_calls.iter().map(|call| Standing {
             call: call.clone(),
+            edited: None,
             turn: turn.turn,
             phase: Phase::New,
             judgement: None,
             effect: Effect::Once,
+            performer: ToolKind::default(),
             approval: None,
             attempts: 0,
             start: None,
@@ -218,7 +233,9 @@ impl Progress {
         self.last = Last::Model(turn.clone());
     }
 
-    fn judged(&mut self, id: CallId, judgement: &Judgement, effect: Effect) {
+    fn judged(&mut self, id: CallId, judgement: &Judgement, effect: Effect, performer: ToolKind) {
+        let repeated = judgement.repeats.map(|call| no_again(self.noes.of(call)));
+        self.repeats += u32::from(repeated.is_some());
         let Some(standing) = self.call_mut(id) else { return };
         let reason = || judgement.reason.clone().unwrap_or_else(|| "No reason is given.".to_owned());
         let started = matches!(standing.phase, Phase::Started(_));
@@ -232,144 +249,22 @@ impl Progress {
             Verdict::Allow => Phase::Allowed,
             Verdict::Hold => Phase::Held(judgement.terms.clone().unwrap_or_default()),
             Verdict::Human => Phase::Human(judgement.terms.clone().unwrap_or_default()),
+            Verdict::Deny if let Some(text) = repeated => Phase::Refused(Outcome::Rejected, text),
             Verdict::Deny => Phase::Refused(Outcome::Denied, format!("A rule refused this call: {}", reason())),
             Verdict::Invalid => Phase::Refused(Outcome::Invalid, format!("This call was not run: {}", reason())),
         };
         standing.effect = effect;
+        standing.performer = performer;
         standing.approval = None;
         standing.vouched = false;
         standing.judgement = Some(judgement.clone());
     }
+}
 
-    fn asked(&mut self, asked: &Asked) {
-        for call in asked.own_calls() {
-            if let Some(standing) = self.call_mut(call.tool_call_id) {
-                standing.phase = match asked.kind {
-                    RequestKind::Reconcile => Phase::Doubtful(asked.request_id),
-                    RequestKind::Approval
-                    | RequestKind::Guidance
-                    | RequestKind::Credentials
-                    | RequestKind::Confirmation
-                    | RequestKind::ExternalResult => Phase::Asked(asked.request_id),
-                };
-            }
-        }
-        self.open.push(Open { asked: asked.clone(), approvals: BTreeMap::new() });
-    }
-
-    fn decided(&mut self, id: RequestId, decision: &Decision) {
-        let Some(place) = self.open.iter().position(|open| open.asked.request_id == id) else { return };
-        for (call, answer) in &decision.decisions {
-            self.call_decided(place, *call, decision, answer.action, answer.reason.as_ref(), answer.result.as_ref());
-        }
-        if decision.closes {
-            self.open.remove(place);
-            self.responded.push(id);
-            if let Some(then) = decision.then.filter(|then| *then != Then::Continue) {
-                self.ending = Some(then);
-            }
-        }
-    }
-
-    /// One person's answer to one call of an open question.
-    fn call_decided(
-        &mut self,
-        place: usize,
-        id: CallId,
-        decision: &Decision,
-        action: Action,
-        reason: Option<&String>,
-        result: Option<&Value>,
-    ) {
-        let Some(open) = self.open.get_mut(place) else { return };
-        let (request, kind) = (open.asked.request_id, open.asked.kind);
-        let reason = reason.or(decision.reason.as_ref()).map_or(String::new(), |reason| format!(" Reason: {reason}"));
-        let phase = match action {
-            Action::Approve | Action::Retry => {
-                let by = open.approvals.entry(id).or_default();
-                by.push(decision.by.clone());
-                let required = open.asked.required();
-                let enough = decision.closes || u32::try_from(by.len()).unwrap_or(u32::MAX) >= required;
-                let shown = open.asked.own_calls().find(|call| call.tool_call_id == id);
-                enough.then(|| {
-                    Phase::Approved(Approval {
-                        request_id: open.asked.request_id,
-                        by: by.clone(),
-                        terms: open.asked.terms.clone(),
-                        digest: shown.map(|call| call.digest.clone()).unwrap_or_default(),
-                        rule: shown.and_then(|call| call.rule.clone()),
-                    })
-                })
-            }
-            Action::Reject if kind == RequestKind::Reconcile => Some(Phase::Refused(
-                Outcome::Failed,
-                format!(
-                    "Nobody knows whether this call took effect. A human was asked and said not to count on it.{reason}"
-                ),
-            )),
-            Action::Reject => {
-                let doubted = self.calls.iter().find(|standing| standing.call.tool_call_id == id);
-                let said = "A human rejected this call";
-                let text = doubted.map_or(said.to_owned(), |standing| standing.not_run(said, "; it was not run."));
-                Some(Phase::Refused(Outcome::Rejected, format!("{text}{reason}")))
-            }
-            Action::Respond => {
-                let text = match result.or(decision.result.as_ref()).or(decision.response.as_ref()) {
-                    Some(Value::String(text)) => text.clone(),
-                    Some(other) => other.to_string(),
-                    None => String::new(),
-                };
-                Some(Phase::Refused(Outcome::Responded, text))
-            }
-            Action::Edit | Action::Mixed => None,
-        };
-        let (Some(phase), Some(standing)) = (phase, self.call_mut(id)) else { return };
-        if !standing.is_asked_by(request) {
-            // What the user has gone on from is over, whatever is answered.
-            return;
-        }
-        let name = standing.call.name.clone();
-        if let Phase::Approved(approval) = &phase {
-            standing.approval = Some(approval.clone());
-        }
-        standing.phase = phase;
-        self.suspects.cleared(&name);
-    }
-
-    fn closed(&mut self, id: RequestId, status: RequestStatus, reason: CloseReason) {
-        let Some(place) = self.open.iter().position(|open| open.asked.request_id == id) else { return };
-        let open = self.open.remove(place);
-        if status == RequestStatus::Expired && open.asked.terms.on_expiry == OnExpiry::Cancel {
-            self.ending = Some(Then::Cancel);
-        }
-        for call in open.asked.own_calls() {
-            let Some(standing) = self.call_mut(call.tool_call_id) else { continue };
-            if !standing.is_asked_by(id) {
-                continue;
-            }
-            standing.phase = match (reason, open.asked.kind) {
-                (CloseReason::ToolChanged, _) => Phase::New,
-                (CloseReason::Expired, RequestKind::Reconcile) => Phase::Refused(
-                    Outcome::Unknown,
-                    "The outcome of this call is unknown; a human was asked and nobody answered in time.".to_owned(),
-                ),
-                (CloseReason::Expired, _) => Phase::Refused(
-                    Outcome::Expired,
-                    standing
-                        .not_run("Nobody decided in time", ", so this call was not run. No human has said no to it."),
-                ),
-                // Nothing is known yet: a failed task that goes on asks again. (What ends for good gives it a result.)
-                (CloseReason::Canceled, RequestKind::Reconcile) => match standing.start.clone() {
-                    Some(start) => Phase::Started(start),
-                    None => Phase::New,
-                },
-                (_, RequestKind::Reconcile) => Phase::Refused(Outcome::Unknown, standing.unknown()),
-                (CloseReason::Superseded | CloseReason::Canceled | CloseReason::AnsweredLate, _) => {
-                    Phase::Refused(Outcome::Withdrawn, "This call was withdrawn before anybody decided.".to_owned())
-                }
-            };
-        }
-    }
+/// What the model is told of a call that a human has said no to before.
+fn no_again(no: Option<&No>) -> String {
+    let reason = no.and_then(|no| no.reason.as_ref()).map_or(String::new(), |reason| format!(" Reason: {reason}"));
+    format!("A human has rejected this same call; it was not run, and asking again does not help.{reason}")
 }
 
 impl Default for Progress {

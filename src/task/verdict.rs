@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 use super::decision::{Action, Then};
+use super::id::CallId;
 
 /// The policy's word on one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,12 +97,21 @@ pub struct Judgement {
     /// Under which terms a human is asked. Present when `verdict` is `hold` or `human`. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terms: Option<Terms>,
+    /// The call that a human has said no to, where this one is the same: it is refused as he said. Not on the wire.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeats: Option<CallId>,
 }
 
 impl Judgement {
-    /// A judgement without a rule.
+    /// A word without a rule, a reason or terms.
+    #[must_use]
+    pub fn of(verdict: Verdict) -> Self {
+        Self { verdict, rule: None, reason: None, terms: None, repeats: None }
+    }
+
+    /// What does not fit is not put to the policy.
     #[must_use]
     pub fn invalid(reason: impl Into<String>) -> Self {
-        Self { verdict: Verdict::Invalid, rule: None, reason: Some(reason.into()), terms: None }
+        Self { reason: Some(reason.into()), ..Self::of(Verdict::Invalid) }
     }
 }

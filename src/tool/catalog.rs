@@ -12,11 +12,13 @@ use sha2::{Digest as _, Sha256};
 
 use super::external::Form;
 use super::http::{Checked, Goal, HttpTool};
+use super::human::{self, Service};
 use super::schema::{CompiledSchema, declared, parameters_flaws, scalar};
 use super::shell::{Guard, ShellTool};
 use super::{Tool, external, http, names, shell};
 use crate::net::Net;
 use crate::secret::Redactor;
+use crate::task::request::RequestKind;
 use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
 use crate::world::Mistakes;
 
@@ -61,10 +63,18 @@ pub struct Entry {
     pub tool: Option<Arc<dyn Tool>>,
 }
 
-/// All tools, by name.
+/// All tools, by name, and with which tools each agent asks a human.
 #[derive(Clone, Default)]
 pub struct Catalog {
     entries: BTreeMap<String, Entry>,
+    human: BTreeMap<String, Human>,
+}
+
+/// How an agent asks a human.
+#[derive(Clone, Default)]
+struct Human {
+    entries: Vec<Entry>,
+    services: Vec<Service>,
 }
 
 /// What is left of settings when they were checked.
@@ -178,12 +188,17 @@ impl Settings {
             "kind": kind, "target": goes, "effect": self.effect.as_str(), "headers": headers, "env": env,
             "parameters": parameters,
         });
-        let mut text = String::from("sha256:");
-        for byte in Sha256::digest(canonical(&definition).to_string()) {
-            let _ = write!(text, "{byte:02x}");
-        }
-        text
+        definition_of(&definition)
     }
+}
+
+/// `sha256:…` over a definition, whatever the order of its members.
+pub(super) fn definition_of(definition: &Value) -> String {
+    let mut text = String::from("sha256:");
+    for byte in Sha256::digest(canonical(definition).to_string()) {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
 }
 
 impl Catalog {
@@ -213,7 +228,27 @@ impl Catalog {
             };
             entries.insert(name, Entry { spec, schema, form, tool });
         }
-        Self { entries }
+        Self { entries, human: BTreeMap::new() }
+    }
+
+    /// With what an agent may ask a human: these kinds of question, and these services' credentials.
+    #[must_use]
+    pub fn with_human(mut self, agent: &str, kinds: &[RequestKind], services: Vec<Service>) -> Self {
+        let entries = kinds.iter().filter_map(|kind| human::entry(*kind, &services)).collect();
+        self.human.insert(agent.to_owned(), Human { entries, services });
+        self
+    }
+
+    /// The tool of that name with which an agent asks a human, byte by byte, if it is offered one.
+    #[must_use]
+    pub fn human(&self, agent: &str, tool_name: &str) -> Option<&Entry> {
+        self.human.get(agent)?.entries.iter().find(|entry| entry.spec.name == tool_name)
+    }
+
+    /// The services whose credentials an agent may ask for.
+    #[must_use]
+    pub fn services(&self, agent: &str) -> &[Service] {
+        self.human.get(agent).map_or(&[], |human| &human.services)
     }
 
     /// The tool of that name, byte by byte.

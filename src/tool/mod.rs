@@ -9,6 +9,7 @@ pub mod credential;
 pub mod external;
 pub mod guard;
 pub mod http;
+pub mod human;
 pub mod names;
 mod output;
 pub mod schema;

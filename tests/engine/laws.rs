@@ -35,7 +35,7 @@ pub fn check(journal: &[Item]) {
     let mut required: BTreeMap<RequestId, u32> = BTreeMap::new();
     for item in journal {
         match &item.fact {
-            Fact::Judged { tool_call_id, judgement, effect } => {
+            Fact::Judged { tool_call_id, judgement, effect, .. } => {
                 effects.insert(*tool_call_id, *effect);
                 leave.remove(tool_call_id);
                 if judgement.verdict == Verdict::Allow {
@@ -47,6 +47,9 @@ pub fn check(journal: &[Item]) {
             }
             Fact::Decision { request_id, decision } => {
                 for (id, answer) in &decision.decisions {
+                    if answer.leave {
+                        leave.insert(*id);
+                    }
                     if matches!(answer.action, Action::Approve | Action::Retry) {
                         let count = approvals.entry((*request_id, *id)).or_default();
                         *count += 1;

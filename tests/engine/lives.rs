@@ -14,7 +14,7 @@ use holdpoint::task::standing::ATTEMPTS;
 use holdpoint::task::status::{RequestStatus, TaskStatus};
 use holdpoint::task::step::{Budget, Ending, On, Step, next_step};
 use holdpoint::task::time::Time;
-use holdpoint::task::tool_spec::Effect;
+use holdpoint::task::tool_spec::{Effect, ToolKind};
 use holdpoint::task::turn::Progress;
 use holdpoint::task::verdict::{Approvers, Judgement, OnExpiry, Terms, Verdict};
 use serde_json::Value;
@@ -189,9 +189,9 @@ impl World {
             Verdict::Invalid,
         ]);
         let terms = (verdict == Verdict::Hold).then(|| self.terms());
-        let judgement = Judgement { verdict, rule: None, reason: None, terms };
+        let judgement = Judgement { terms, ..Judgement::of(verdict) };
         let effect = self.effects[&id];
-        self.push(Fact::Judged { tool_call_id: id, judgement, effect });
+        self.push(Fact::Judged { tool_call_id: id, judgement, effect, performer: ToolKind::Http });
     }
 
     fn ask(&mut self, kind: RequestKind, calls: &[CallId], terms: Terms) {
@@ -212,6 +212,7 @@ impl World {
                 parameters: Value::Null,
                 digest: id.to_string(),
                 definition: None,
+                editor: None,
             })
             .collect();
         let request_id = RequestId(self.id());
@@ -224,6 +225,7 @@ impl World {
             question: None,
             details: None,
             form: None,
+            seal: None,
         }));
     }
 
@@ -303,8 +305,13 @@ impl World {
             for id in calls {
                 let verdict = self.dice.pick(&[Verdict::Hold, Verdict::Deny]);
                 let terms = (verdict == Verdict::Hold).then(|| self.terms());
-                let judgement = Judgement { verdict, rule: None, reason: None, terms };
-                self.push(Fact::Judged { tool_call_id: *id, judgement, effect: self.effects[id] });
+                let judgement = Judgement { terms, ..Judgement::of(verdict) };
+                self.push(Fact::Judged {
+                    tool_call_id: *id,
+                    judgement,
+                    effect: self.effects[id],
+                    performer: ToolKind::Http,
+                });
             }
             return Ok(());
         }
@@ -407,17 +414,18 @@ impl World {
         });
         let rejected = action == Action::Reject;
         let then = rejected.then_some(if reconcile { Then::Continue } else { asked.terms.on_reject });
-        let answer = CallAnswer { action, reason: None, arguments: None, result: None };
+        let answer = CallAnswer::plain(action);
         self.push(Fact::Decision {
             request_id: asked.request_id,
             decision: Decision {
                 action,
                 by,
                 via: None,
+                groups: Vec::new(),
                 reason: None,
                 then,
                 response: None,
-                result: (action == Action::Respond).then(|| Value::from("it did happen")),
+                result_text: (action == Action::Respond).then(|| "\"it did happen\"".to_owned()),
                 decisions: asked.own_calls().map(|call| (call.tool_call_id, answer.clone())).collect(),
                 closes: rejected || enough,
             },

@@ -14,7 +14,7 @@ use holdpoint::task::item::{Fact, FinishReason, Item, Outcome, ToolCall, ToolRes
 use holdpoint::task::request::{Asked, RequestKind, call_digest, request_digest};
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::time::Time;
-use holdpoint::task::tool_spec::Effect;
+use holdpoint::task::tool_spec::{Effect, ToolKind};
 use holdpoint::task::transcript::Message;
 use holdpoint::task::turn::Progress;
 use holdpoint::task::verdict::{Judgement, Terms, Verdict};
@@ -74,8 +74,8 @@ impl Past {
 
     fn judged(&self, verdict: Verdict) -> Fact {
         let terms = (verdict == Verdict::Hold).then(Terms::default);
-        let judgement = Judgement { verdict, rule: None, reason: None, terms };
-        Fact::Judged { tool_call_id: self.id, judgement, effect: self.effect() }
+        let judgement = Judgement { terms, ..Judgement::of(verdict) };
+        Fact::Judged { tool_call_id: self.id, judgement, effect: self.effect(), performer: ToolKind::Http }
     }
 
     fn started(&self, attempt: u32) -> Fact {

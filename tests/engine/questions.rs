@@ -10,7 +10,7 @@ use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::{RequestStatus, TaskStatus};
 use serde_json::Value;
 
-use super::stage::{Stage, alice, go, outcomes, person, rejects, whole};
+use super::stage::{Stage, alice, go, outcomes, person, rejects, too_late, whole};
 use crate::store::house::{House, both};
 
 /// Two calls that are held under different terms.
@@ -60,6 +60,22 @@ async fn doubtful(house: House, approvers: &str) -> (Stage, TaskId, RequestId) {
 }
 
 both! {
+    async fn an_approver_is_warned_of_what_he_decides_and_of_nothing_else(house) {
+        const STRANGE: &[(&str, &str)] =
+            &[("refund", "{\"order\":1,\"amount\":120         }"), ("forbidden", "         {}")];
+        let mut stage = Stage::set(house, STRANGE).await;
+        stage.configure(|yaml| yaml.replace("decide: deny", "decide: hold, approvers: { users: [bob] }"));
+        let task = stage.held().await;
+        for (request, _) in stage.open(task).await {
+            let asked = stage.house.store.request(request).await.unwrap().unwrap().asked;
+            for call in asked.pending_tool_calls {
+                let codes: Vec<_> = call.warnings.iter().map(|warning| warning.code.as_str()).collect();
+                let expected: &[&str] = if call.needs_decision { &["long_blanks"] } else { &[] };
+                assert_eq!(codes, expected, "{}", call.name);
+            }
+        }
+    }
+
     async fn one_approved_and_one_rejected_with_continue(house) {
         let (stage, task, first, second) = two_questions(house, "expires_in: 24h").await;
         let door = stage.engine(0);
@@ -135,7 +151,7 @@ both! {
         door.decide(&alice(), request, whole(Action::Approve, None), None).await.unwrap();
         for again in [Action::Approve, Action::Reject] {
             let twice = door.decide(&alice(), request, whole(again, None), None).await;
-            assert_eq!(twice.err(), Some(Refusal::AlreadyDecided(request)));
+            assert!(too_late(&twice, request));
         }
         assert!(stage.engine(1).claim().await.unwrap().is_empty(), "one is not enough");
         door.decide(&person("bob"), request, whole(Action::Approve, None), None).await.unwrap();
@@ -150,7 +166,7 @@ both! {
         door.decide(&alice(), doubt, whole(Action::Retry, None), None).await.unwrap();
         assert!(stage.engine(1).claim().await.unwrap().is_empty(), "one is not enough");
         let twice = door.decide(&alice(), doubt, whole(Action::Retry, None), None).await;
-        assert_eq!(twice.err(), Some(Refusal::AlreadyDecided(doubt)));
+        assert!(too_late(&twice, doubt));
         door.decide(&person("bob"), doubt, whole(Action::Retry, None), None).await.unwrap();
         stage.run().await;
         assert_eq!((stage.status(task).await, stage.executions(task, "/refund")), (TaskStatus::Completed, 2));

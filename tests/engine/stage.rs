@@ -10,9 +10,11 @@ use holdpoint::app;
 use holdpoint::config::environment::Environment;
 use holdpoint::config::layers::Flags;
 use holdpoint::config::{self, Source};
-use holdpoint::engine::{Answer, AnswerBody, Engine, NewTask, Parts, Settings};
+use holdpoint::engine::{Answer, AnswerBody, Engine, NewTask, Parts, Refusal, Settings};
 use holdpoint::model::{self, AnswerCall, ModelClient, ModelError, Prompt};
 use holdpoint::net::Net;
+use holdpoint::people::directory::{Account, Directory};
+use holdpoint::people::may::Roster;
 use holdpoint::people::{Caller, May};
 use holdpoint::policy::Policy;
 use holdpoint::task::change::Journal;
@@ -133,6 +135,7 @@ impl Stage {
             policy: Arc::new(policy),
             catalog: Arc::new(catalog),
             models: config.models.keys().map(|name| (name.clone(), model(name))).collect::<BTreeMap<_, _>>(),
+            roster: roster(),
             clock: self.house.clock.clone(),
             ids: Arc::new(RandomIds),
             settings: Settings { max_running, ..Settings::default() },
@@ -216,6 +219,20 @@ impl Stage {
     }
 }
 
+/// One key that speaks for everybody.
+fn roster() -> Roster {
+    let web = Account {
+        user: "web".to_owned(),
+        tenant: "acme".to_owned(),
+        groups: Vec::new(),
+        act_as: true,
+        admin: false,
+        may: May::ALL,
+        key_sha256: [0; 32],
+    };
+    Roster::new(Some(Directory::new(vec![web])))
+}
+
 pub fn alice() -> Caller {
     person("alice")
 }
@@ -225,7 +242,7 @@ pub fn person(user: &str) -> Caller {
         user_id: user.to_owned(),
         tenant: "acme".to_owned(),
         groups: Vec::new(),
-        via: None,
+        via: Some("web".to_owned()),
         admin: false,
         may: May::ALL,
         unaccounted: false,
@@ -266,7 +283,13 @@ pub fn go() -> NewTask {
     }
 }
 
+/// Whether an answer came too late to that request.
+pub fn too_late<T>(said: &Result<T, Refusal>, to: RequestId) -> bool {
+    matches!(said, Err(Refusal::AlreadyDecided { request, .. }) if *request == to)
+}
+
 pub fn whole(action: Action, result: Option<Value>) -> Answer {
-    let body = AnswerBody::Whole { action, reason: None, then: None, response: None, result };
+    let body =
+        AnswerBody::Whole { action, reason: None, then: None, response: None, result: result.map(|it| it.to_string()) };
     Answer { digest: None, body }
 }

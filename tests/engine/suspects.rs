@@ -136,7 +136,8 @@ both! {
         // A no is a decision, too.
         let (request, _) = asked(&stage, task).await;
         door.decide(&alice(), request, rejects(holdpoint::task::decision::Then::Continue), None).await.unwrap();
-        stage.script(|asked| Ok(turn(if asked <= 4 { &[SMALL] } else { &[] })));
+        // (Of this very call it also stays a no.)
+        stage.script(|asked| Ok(turn(if asked <= 4 { &[("refund", r#"{"order":1,"amount":6}"#)] } else { &[] })));
         stage.run().await;
         assert_eq!((stage.status(task).await, stage.executions(task, "/refund")), (TaskStatus::Completed, 2));
     }

@@ -245,6 +245,7 @@ pub fn asked(kind: RequestKind, terms: Terms, calls: usize) -> Asked {
         parameters: serde_json::json!({"type": "object"}),
         digest: "sha256:1".to_owned(),
         definition: None,
+        editor: None,
     };
     Asked {
         request_id: RequestId(fresh()),
@@ -255,21 +256,23 @@ pub fn asked(kind: RequestKind, terms: Terms, calls: usize) -> Asked {
         question: None,
         details: None,
         form: None,
+        seal: None,
     }
 }
 
 pub fn decided(asked: &Asked, by: &str, action: Action, closes: bool) -> Fact {
-    let answer = CallAnswer { action, reason: None, arguments: None, result: None };
+    let answer = CallAnswer::plain(action);
     let decisions: BTreeMap<CallId, CallAnswer> =
         asked.own_calls().map(|call| (call.tool_call_id, answer.clone())).collect();
     let decision = Decision {
         action,
         by: by.to_owned(),
         via: None,
+        groups: Vec::new(),
         reason: None,
         then: None,
         response: None,
-        result: None,
+        result_text: None,
         decisions,
         closes,
     };

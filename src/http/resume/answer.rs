@@ -1,29 +1,32 @@
 //! Reads an answer out of a body. What a request's kind and rule do not take is the engine's to refuse; here a body is
-//! only read, and read whole: what cannot be understood never becomes an answer.
+//! only read, and read whole: what cannot be understood never becomes an answer. What a human writes in place of
+//! arguments, results and forms is kept as its text, so that no number becomes another one on the way.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::engine::{Answer, AnswerBody};
+use crate::engine::{Answer, AnswerBody, CallReply};
 use crate::http::fields::{Errors, Fields, pointer};
+use crate::http::json::member;
 use crate::http::problem::Problem;
-use crate::task::decision::{Action, CallAnswer, Then};
+use crate::secret::Secret;
+use crate::task::decision::{Action, Then};
 
 /// How large a reason may be.
 const REASON: usize = 4 * 1024;
 
-/// The answer in a body; `in_path` is the action that the path names.
+/// The answer in a body, of which `text` is what was sent; `in_path` is the action that the path names.
 ///
 /// # Errors
 /// Every place that does not fit.
-pub fn read(body: Value, in_path: Option<Action>) -> Result<Answer, Problem> {
+pub fn read(body: Value, text: &[u8], in_path: Option<Action>) -> Result<Answer, Problem> {
     let mut errors = Errors::default();
     let answer = Fields::of(body, "", &mut errors).and_then(|mut fields| {
         let digest = fields.text("digest", &mut errors);
         let body = match in_path {
-            Some(action) => Some(whole(action, &mut fields, &mut errors)),
-            None => said(&mut fields, &mut errors),
+            Some(action) => Some(whole(action, &mut fields, text, &mut errors)),
+            None => said(&mut fields, text, &mut errors),
         };
         fields.finish(&mut errors);
         Some(Answer { digest, body: body? })
@@ -34,7 +37,7 @@ pub fn read(body: Value, in_path: Option<Action>) -> Result<Answer, Problem> {
     }
 }
 
-fn said(fields: &mut Fields, errors: &mut Errors) -> Option<AnswerBody> {
+fn said(fields: &mut Fields, text: &[u8], errors: &mut Errors) -> Option<AnswerBody> {
     let (action, decisions) = (fields.take("action"), fields.take("decisions"));
     match (action, decisions) {
         (Some(word), None) => {
@@ -43,9 +46,12 @@ fn said(fields: &mut Fields, errors: &mut Errors) -> Option<AnswerBody> {
             if found.is_none() {
                 errors.add(&fields.pointer("action"), "`approve`, `reject`, `respond` or `retry`");
             }
-            found.map(|action| whole(action, fields, errors))
+            found.map(|action| whole(action, fields, text, errors))
         }
-        (None, Some(decisions)) => per_call(decisions, &fields.pointer("decisions"), errors),
+        (None, Some(decisions)) => {
+            let text = member(text, "decisions").unwrap_or_default();
+            per_call(decisions, text.as_bytes(), &fields.pointer("decisions"), errors)
+        }
         (None, None) => {
             errors.add("", "`action` or `decisions`");
             None
@@ -57,14 +63,14 @@ fn said(fields: &mut Fields, errors: &mut Errors) -> Option<AnswerBody> {
     }
 }
 
-fn whole(action: Action, fields: &mut Fields, errors: &mut Errors) -> AnswerBody {
+fn whole(action: Action, fields: &mut Fields, text: &[u8], errors: &mut Errors) -> AnswerBody {
     let reason = fields.text_within("reason", REASON, errors);
     let then = then(action, fields, errors);
     let (mut response, mut result) = (None, None);
     if action == Action::Respond {
         // `null` is a result like any other; a form that is filled in with nothing is not an answer.
-        response = fields.take("response");
-        result = fields.raw("result");
+        response = fields.take("response").and_then(|_| member(text, "response")).map(Secret::new);
+        result = fields.raw("result").and_then(|_| member(text, "result"));
         if response.is_some() == result.is_some() {
             errors.add(&fields.pointer("response"), "exactly one of `response` and `result`");
         }
@@ -88,7 +94,7 @@ fn then(action: Action, fields: &mut Fields, errors: &mut Errors) -> Option<Then
     found
 }
 
-fn per_call(decisions: Value, at: &str, errors: &mut Errors) -> Option<AnswerBody> {
+fn per_call(decisions: Value, text: &[u8], at: &str, errors: &mut Errors) -> Option<AnswerBody> {
     let Value::Object(decisions) = decisions else {
         errors.add(at, "an object: one answer by `tool_call_id`");
         return None;
@@ -99,8 +105,9 @@ fn per_call(decisions: Value, at: &str, errors: &mut Errors) -> Option<AnswerBod
     let mut answers = BTreeMap::new();
     for (call, answer) in decisions {
         let place = pointer(at, &call);
+        let text = member(text, &call).unwrap_or_default();
         let Some(mut fields) = Fields::of(answer, &place, errors) else { continue };
-        let answer = one_call(&mut fields, errors);
+        let answer = one_call(&mut fields, text.as_bytes(), errors);
         fields.finish(errors);
         if let Some(answer) = answer {
             answers.insert(call, answer);
@@ -109,7 +116,7 @@ fn per_call(decisions: Value, at: &str, errors: &mut Errors) -> Option<AnswerBod
     Some(AnswerBody::PerCall(answers))
 }
 
-fn one_call(fields: &mut Fields, errors: &mut Errors) -> Option<(CallAnswer, Option<Then>)> {
+fn one_call(fields: &mut Fields, text: &[u8], errors: &mut Errors) -> Option<CallReply> {
     let word = fields.take("action");
     let known = [Action::Approve, Action::Reject, Action::Edit, Action::Respond];
     let Some(action) = known.into_iter().find(|action| word.as_ref().and_then(Value::as_str) == Some(action.as_str()))
@@ -121,24 +128,30 @@ fn one_call(fields: &mut Fields, errors: &mut Errors) -> Option<(CallAnswer, Opt
     let then = then(action, fields, errors);
     let (mut arguments, mut result) = (None, None);
     if action == Action::Edit {
-        arguments = fields.take("arguments").filter(Value::is_object);
+        let replacement = fields.take("arguments").filter(Value::is_object);
+        arguments = replacement.and_then(|_| member(text, "arguments"));
         if arguments.is_none() {
             errors.add(&fields.pointer("arguments"), "an object: the full replacement");
         }
     }
     if action == Action::Respond {
-        result = fields.raw("result");
+        result = fields.raw("result").and_then(|_| member(text, "result"));
         if result.is_none() {
             errors.add(&fields.pointer("result"), "the result");
         }
     }
-    Some((CallAnswer { action, reason, arguments, result }, then))
+    Some(CallReply { action, reason, then, arguments, result })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
+
+    fn read(body: Value, in_path: Option<Action>) -> Result<Answer, Problem> {
+        let text = body.to_string();
+        super::read(body, text.as_bytes(), in_path)
+    }
 
     fn places(body: Value) -> Vec<String> {
         let problem = read(body, None).unwrap_err();
@@ -158,7 +171,7 @@ mod tests {
         assert_eq!(body(json!({"action": "retry", "reason": null})), whole(Action::Retry, None));
         assert_eq!(read(json!({}), Some(Action::Approve)).unwrap().body, whole(Action::Approve, None));
         let AnswerBody::Whole { result, .. } = body(json!({"action": "respond", "result": null})) else { panic!() };
-        assert_eq!(result, Some(Value::Null));
+        assert_eq!(result.as_deref(), Some("null"));
         assert_eq!(read(json!({"action": "approve", "digest": "d"}), None).unwrap().digest.as_deref(), Some("d"));
         let AnswerBody::PerCall(answers) = body(json!({"decisions": {
             "a": {"action": "approve"}, "b": {"action": "reject", "reason": "no", "then": "continue"},
@@ -167,8 +180,22 @@ mod tests {
             panic!()
         };
         assert_eq!(answers.len(), 4);
-        assert_eq!(answers["b"].1, Some(Then::Continue));
-        assert_eq!(answers["c"].0.arguments, Some(json!({"x": 1})));
+        assert_eq!(answers["b"].then, Some(Then::Continue));
+        assert_eq!(answers["c"].arguments.as_deref(), Some(r#"{"x":1}"#));
+    }
+
+    #[test]
+    fn what_a_human_writes_keeps_every_digit() {
+        let text = r#"{"decisions": {"c": {"action": "edit", "arguments": {"x": 1.10, "y": 12345678901234567890123}},
+            "d\u0061": {"action": "respond", "result": [1E2, "a b"]}}}"#;
+        let body = crate::http::json::parse(text.as_bytes()).unwrap();
+        let AnswerBody::PerCall(answers) = super::read(body, text.as_bytes(), None).unwrap().body else { panic!() };
+        assert_eq!(answers["c"].arguments.as_deref(), Some(r#"{"x":1.10,"y":12345678901234567890123}"#));
+        assert_eq!(answers["da"].result.as_deref(), Some(r#"[1E2,"a b"]"#));
+        let text = r#"{"action": "respond", "result": 12345678901234567890123}"#;
+        let body = crate::http::json::parse(text.as_bytes()).unwrap();
+        let AnswerBody::Whole { result, .. } = super::read(body, text.as_bytes(), None).unwrap().body else { panic!() };
+        assert_eq!(result.as_deref(), Some("12345678901234567890123"));
     }
 
     #[test]

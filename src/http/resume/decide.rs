@@ -97,13 +97,13 @@ async fn stored(
         return Err(Problem::forbidden("This request is for others to decide: see its `approvers`."));
     }
     let key = posted.key()?;
-    let body = if posted.is_form() {
+    let answer = if posted.is_form() {
         let text = form::to_json(&row, &posted.fields()?).map_err(|errors| Problem::invalid(&errors))?;
-        json::parse(text.as_bytes()).map_err(|detail| Problem::new(Code::BadJson, detail))?
+        let body = json::parse(text.as_bytes()).map_err(|detail| Problem::new(Code::BadJson, detail))?;
+        answer::read(body, text.as_bytes(), in_path)?
     } else {
-        posted.json()?
+        answer::read(posted.json()?, posted.text(), in_path)?
     };
-    let answer = answer::read(body, in_path)?;
     let (engine, by) = (http.engine.clone(), caller.clone());
     perform(http, caller, async move { Box::pin(engine.decide_read(&by, row, answer, key)).await }).await
 }

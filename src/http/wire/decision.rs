@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use super::exact::Exact;
 use super::wire_enum;
 use crate::store::RequestRow;
 use crate::task::decision::{self, Action};
@@ -42,7 +43,8 @@ pub struct Decision {
     /// What was filled in (of credentials: the field names with null).
     pub response: Option<Value>,
     /// The result that was supplied.
-    pub result: Option<Value>,
+    #[schema(value_type = Option<Value>)]
+    pub result: Option<Exact>,
     /// The answer to each call, by `tool_call_id`.
     pub decisions: BTreeMap<String, CallDecision>,
 }
@@ -62,9 +64,11 @@ pub struct CallDecision {
     /// The reason given.
     pub reason: Option<String>,
     /// The replacement, of an edit.
-    pub arguments: Option<Value>,
+    #[schema(value_type = Option<Value>)]
+    pub arguments: Option<Exact>,
     /// The human's result, of a respond.
-    pub result: Option<Value>,
+    #[schema(value_type = Option<Value>)]
+    pub result: Option<Exact>,
 }
 
 /// Somebody approved.
@@ -88,7 +92,7 @@ pub fn one(at: Time, answer: &decision::Decision) -> Decision {
         reason: answer.reason.clone(),
         then: answer.then.map(Into::into),
         response: answer.response.clone(),
-        result: answer.result.clone(),
+        result: answer.result_text.as_deref().map(Exact::value),
         decisions: answer
             .decisions
             .keys()
@@ -104,24 +108,19 @@ fn of_call(at: Time, answer: &decision::Decision, call: CallId) -> Option<CallDe
         via: answer.via.clone(),
         at: at.to_string(),
         reason: said.reason.clone(),
-        arguments: said.arguments.clone(),
-        result: said.result.clone(),
+        arguments: said.edit.as_ref().map(|edit| Exact::value(&edit.arguments_text)),
+        result: said.result_text.as_deref().map(Exact::value),
     })
 }
 
 /// The answer that decided a call, if it is decided: the last one of the people its terms ask for, or whatever is not
 /// an approval. Where the request is over, fewer were enough (without accounts one is): then the last one that was given.
 fn deciding(row: &RequestRow, call: CallId) -> Option<&(Time, decision::Decision)> {
-    let mut missing = row.asked.terms.approvers.required.max(1);
+    let mut missing = row.asked.required().max(1);
     let found = row.answers.iter().find(|(_, answer)| {
         let Some(said) = answer.decisions.get(&call) else { return false };
-        match said.action {
-            Action::Approve | Action::Retry => {
-                missing = missing.saturating_sub(1);
-                missing == 0
-            }
-            Action::Reject | Action::Edit | Action::Respond | Action::Mixed => true,
-        }
+        missing = missing.saturating_sub(u32::from(!said.settles()));
+        said.settles() || missing == 0
     });
     let over = row.answers.iter().any(|(_, answer)| answer.closes);
     let last = || row.answers.iter().rfind(|(_, answer)| over && answer.decisions.contains_key(&call));
@@ -143,7 +142,7 @@ pub fn of_one_call(row: &RequestRow, call: CallId) -> Option<Decision> {
 /// The approvals of one call so far, where several are required.
 #[must_use]
 pub fn approvals(row: &RequestRow, call: CallId) -> Vec<Approval> {
-    if row.asked.terms.approvers.required < 2 {
+    if row.asked.required() < 2 {
         return Vec::new();
     }
     let approved = |answer: &decision::Decision| {
@@ -162,7 +161,7 @@ pub fn merged(row: &RequestRow) -> Option<Decision> {
     }
     let (at, last) = row.answers.last()?;
     let mut whole = one(*at, last);
-    whole.then = row.answers.iter().rev().find_map(|(_, answer)| answer.then).map(Into::into);
+    whole.then = last.then.map(Into::into);
     whole.decisions = row
         .asked
         .own_calls()
@@ -171,6 +170,8 @@ pub fn merged(row: &RequestRow) -> Option<Decision> {
             Some((call.tool_call_id.to_string(), of_call(*at, answer, call.tool_call_id)?))
         })
         .collect();
+    let rejected = whole.decisions.values().any(|decision| decision.action == DecisionAction::Reject);
+    whole.then = whole.then.or(rejected.then_some(ThenAction::Continue));
     let mut actions = whole.decisions.values().map(|decision| decision.action);
     if let Some(first) = actions.next() {
         whole.action = if actions.all(|action| action == first) { first } else { DecisionAction::Mixed };
@@ -178,13 +179,19 @@ pub fn merged(row: &RequestRow) -> Option<Decision> {
     Some(whole)
 }
 
-/// What somebody who comes too late is told: what his request amounts to, or else what he or the last one said.
+/// What somebody who comes too late is told, about that call where it is about one: what he said himself, or else what
+/// decided it, or what the request amounts to.
 #[must_use]
-pub fn first(row: &RequestRow, user: &str) -> Option<Decision> {
-    merged(row).or_else(|| {
-        let own = row.answers.iter().find(|(_, answer)| answer.by == user);
-        own.or(row.answers.last()).map(|(at, answer)| one(*at, answer))
-    })
+pub fn first(row: &RequestRow, user: &str, call: Option<CallId>) -> Option<Decision> {
+    let own = row
+        .answers
+        .iter()
+        .find(|(_, answer)| answer.by == user && call.is_none_or(|call| answer.decisions.contains_key(&call)));
+    let said = || own.or(row.answers.last()).map(|(at, answer)| one(*at, answer));
+    match call {
+        Some(call) => own.map(|(at, answer)| one(*at, answer)).or_else(|| of_one_call(row, call)).or_else(said),
+        None => merged(row).or_else(said),
+    }
 }
 
 /// Whether `user` has something left to answer: a call that is not decided and that he has not answered.
@@ -205,15 +212,16 @@ mod tests {
     use serde_json::json;
 
     fn answer(by: &str, calls: &[(CallId, Action)]) -> decision::Decision {
-        let said = |action| CallAnswer { action, reason: None, arguments: None, result: None };
+        let said = CallAnswer::plain;
         decision::Decision {
             action: calls[0].1,
             by: by.into(),
             via: None,
+            groups: Vec::new(),
             reason: None,
             then: None,
             response: None,
-            result: None,
+            result_text: None,
             decisions: calls.iter().map(|(call, action)| (*call, said(*action))).collect(),
             closes: false,
         }
@@ -276,7 +284,7 @@ mod tests {
         assert_eq!(of_one_call(&row, call), None);
         assert_eq!(approvals(&row, call).len(), 1);
         assert!(!open_for(&row, "bob") && open_for(&row, "eve"));
-        assert_eq!(first(&row, "eve").unwrap().by, "bob");
+        assert_eq!(first(&row, "eve", None).unwrap().by, "bob");
         row.answers.push((Time(1), answer("eve", &[(call, Action::Approve)])));
         assert_eq!(of_one_call(&row, call).unwrap().by, "eve");
     }

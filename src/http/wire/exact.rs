@@ -3,11 +3,18 @@
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
-/// An object as its text.
+/// A JSON value as its text.
 #[derive(Clone, Debug)]
 pub struct Exact(Box<RawValue>);
 
 impl Exact {
+    /// A value's text; what is no JSON is null.
+    #[must_use]
+    pub fn value(text: &str) -> Self {
+        let unread = || RawValue::NULL.to_owned();
+        Self(RawValue::from_string(text.to_owned()).unwrap_or_else(|_| unread()))
+    }
+
     /// An object's text; what is none is empty.
     #[must_use]
     pub fn object(text: &str) -> Self {

@@ -312,7 +312,7 @@ impl AgentTaskItem {
                     total_tokens: turn.usage.total_tokens,
                 },
             }),
-            Fact::Judged { tool_call_id, judgement, effect: _ } => build!(Judged, JudgedItem, head, {
+            Fact::Judged { tool_call_id, judgement, .. } => build!(Judged, JudgedItem, head, {
                 tool_call_id: tool_call_id.to_string(),
                 verdict: judgement.verdict.into(),
                 rule: judgement.rule.clone(),

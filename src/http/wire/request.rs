@@ -8,7 +8,7 @@ use super::decision::{self, Approval, Decision, DecisionAction};
 use super::wire_enum;
 use crate::http::{Settings, json};
 use crate::people::Caller;
-use crate::people::may::may_decide;
+use crate::people::may::{answers, may_decide};
 use crate::store::RequestRow;
 use crate::task::decision::Action;
 use crate::task::doubt::MAY_ALREADY_HAVE_RUN;
@@ -211,7 +211,7 @@ impl InterventionRequest {
         let asked = &row.asked;
         let can_decide = can_decide(row, caller);
         let page = format!("{}/resume/{}", settings.public_url, asked.request_id);
-        let actions = asked.actions();
+        let actions = answers(&settings.roster, caller, &row.tenant, &row.owner, asked);
         let has = |action| has_action(asked.kind, action);
         Self {
             request_id: asked.request_id.to_string(),
@@ -308,7 +308,7 @@ mod tests {
                     "parameters": call.parameters, "approvals": [], "digest": call.digest, "decision": null
                 }],
                 "approvers": {"owner": false, "users": [], "groups": ["finance"], "required": 1},
-                "allowed_actions": ["approve", "reject"], "can_decide": true,
+                "allowed_actions": ["approve", "reject", "edit", "respond"], "can_decide": true,
                 "question": null, "details": null, "form": null,
                 "url": format!("http://127.0.0.1:8080/resume/{id}"),
                 "approval_url": format!("http://127.0.0.1:8080/resume/{id}/approve"),

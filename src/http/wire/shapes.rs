@@ -13,6 +13,7 @@ use crate::task::item::{
 };
 use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::time::Time;
+use crate::task::tool_spec::{Effect, ToolKind};
 use crate::task::verdict::{Judgement, Terms, Verdict};
 
 fn ids() -> (TaskId, RequestId, CallId) {
@@ -47,7 +48,7 @@ fn turn() -> Turn {
 }
 
 fn decision() -> Decision {
-    let answer = CallAnswer { action: Action::Reject, reason: Some("no".into()), arguments: None, result: None };
+    let answer = CallAnswer { reason: Some("no".into()), ..CallAnswer::plain(Action::Reject) };
     Decision {
         action: Action::Reject,
         by: "bob".into(),
@@ -55,7 +56,8 @@ fn decision() -> Decision {
         reason: Some("no".into()),
         then: Some(Then::Continue),
         response: None,
-        result: None,
+        result_text: None,
+        groups: vec!["private".into()],
         decisions: [(ids().2, answer)].into(),
         closes: true,
     }
@@ -64,8 +66,12 @@ fn decision() -> Decision {
 fn facts() -> Vec<(Fact, &'static str, Value)> {
     let (task, request, call) = ids();
     let at = "1970-01-01T00:00:00.000000Z";
-    let judgement =
-        Judgement { verdict: Verdict::Hold, rule: Some("large".into()), reason: None, terms: Some(Terms::default()) };
+    let judgement = Judgement {
+        rule: Some("large".into()),
+        terms: Some(Terms::default()),
+        repeats: Some(call),
+        ..Judgement::of(Verdict::Hold)
+    };
     let asked = sample::request().asked;
     let shown_call = serde_json::to_value(super::request::asked_call(&asked.pending_tool_calls[0])).unwrap();
     let result_members =
@@ -99,7 +105,7 @@ fn facts() -> Vec<(Fact, &'static str, Value)> {
                 "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}}),
         ),
         (
-            Fact::Judged { tool_call_id: call, judgement, effect: crate::task::tool_spec::Effect::Once },
+            Fact::Judged { tool_call_id: call, judgement, effect: Effect::Once, performer: ToolKind::External },
             "system",
             json!({"tool_call_id": call, "verdict": "hold", "rule": "large", "reason": null}),
         ),

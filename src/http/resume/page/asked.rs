@@ -8,6 +8,7 @@ use super::left::when;
 use crate::http::page::{moment, visible};
 use crate::http::resume::words::{Words, fill};
 use crate::http::wire::decision::{Decision, DecisionAction, ThenAction};
+use crate::http::wire::exact::Exact;
 use crate::http::wire::request::{Approvers, RequestKind, RequestStatus};
 use crate::task::decision::Then;
 
@@ -103,6 +104,12 @@ pub fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
+/// A value that is kept as its text: a text as it stands, anything else as the JSON that was written.
+pub fn exact(value: &Exact) -> String {
+    let text = serde_json::to_string(value).unwrap_or_default();
+    serde_json::from_str::<String>(&text).unwrap_or(text)
+}
+
 /// An object's members, or whatever else it is.
 pub fn members(value: &Value) -> Markup {
     let Value::Object(members) = value else { return html! { pre dir="auto" { (prose(&plain(value))) } } };
@@ -188,7 +195,7 @@ pub fn decision_of(view: &View<'_>, decision: &Decision, whole: bool) -> Markup 
                 dt { (words.given_response) } dd { (filled_in(response, secret, words)) }
             }
             @if let Some(result) = decision.result.as_ref().filter(|_| whole) {
-                dt { (words.given_result) } dd { pre dir="auto" { (prose(&plain(result))) } }
+                dt { (words.given_result) } dd { pre dir="auto" { (prose(&exact(result))) } }
             }
         }
     }

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::View;
-use super::asked::{decision_of, names, plain, prose};
+use super::asked::{decision_of, exact, names, prose};
 use crate::http::page::{moment, said, visible};
 use crate::http::resume::words::fill;
 use crate::http::wire::decision::Decision;
@@ -109,11 +109,11 @@ fn decided(view: &View<'_>, call: &RequestedCall, decision: &Decision) -> Markup
         (decision_of(view, decision, false))
         @if let Some(arguments) = own.and_then(|own| own.arguments.as_ref()) {
             p { (words.runs_instead) }
-            pre dir="ltr" { (visible(&plain(arguments))) }
+            pre dir="ltr" { (visible(&exact(arguments))) }
         }
         @if let Some(result) = own.and_then(|own| own.result.as_ref()) {
             p { (words.given_result) }
-            pre dir="auto" { (prose(&plain(result))) }
+            pre dir="auto" { (prose(&exact(result))) }
         }
     }
 }

@@ -1,0 +1,223 @@
+//! Which credentials an agent may ask for, and who receives them. What must stay true: a credential is asked for only
+//! where a tool of the agent's tree takes it, and whoever fills it in is told of every such tool.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Config;
+use super::parts::ToolSettings;
+use crate::agent::HumanKind;
+use crate::task::request::RequestKind;
+use crate::task::tool_spec::{ToolKind, ToolSpec};
+use crate::tool::catalog::Catalog;
+use crate::tool::credential::references;
+use crate::tool::human::{self, Field, Service};
+
+impl Config {
+    /// The tools with what each agent may ask a human.
+    #[must_use]
+    pub fn with_humans(&self, catalog: Catalog) -> Catalog {
+        self.agents.iter().fold(catalog, |catalog, (name, agent)| {
+            let services = self.services(name, |tool| catalog.get(tool).map(|entry| receiver(&entry.spec)));
+            catalog.with_human(name, &kinds(&agent.human), services)
+        })
+    }
+
+    /// The `request_…` tools of all agents, as rules see them; each form of one once.
+    pub(super) fn human_tools(&self) -> Vec<ToolSpec> {
+        let mut specs: Vec<ToolSpec> = Vec::new();
+        for (name, agent) in &self.agents {
+            let services = self.services(name, |_| None);
+            for spec in kinds(&agent.human).into_iter().filter_map(|kind| Some(human::entry(kind, &services)?.spec)) {
+                if !specs.iter().any(|known| known.name == spec.name && known.parameters == spec.parameters) {
+                    specs.push(spec);
+                }
+            }
+        }
+        specs
+    }
+
+    /// The tools of an agent and of all agents below it, each once.
+    pub(super) fn tools_below<'c>(&'c self, agent: &'c str) -> BTreeSet<&'c str> {
+        let (mut seen, mut waiting) = (BTreeSet::new(), vec![agent]);
+        let mut tools = BTreeSet::new();
+        while let Some(name) = waiting.pop() {
+            let Some(agent) = self.agents.get(name).filter(|_| seen.insert(name)) else { continue };
+            tools.extend(agent.tools.iter().map(String::as_str));
+            waiting.extend(agent.sub_agents.iter().map(|sub| sub.agent.as_str()));
+        }
+        tools
+    }
+
+    /// The credentials that tools of an agent's tree take, each with these tools.
+    pub(super) fn takers<'c>(&'c self, agent: &'c str) -> BTreeMap<&'c str, BTreeSet<&'c str>> {
+        let mut takers: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for tool in self.tools_below(agent) {
+            for text in self.tools.get(tool).map(texts).unwrap_or_default() {
+                for (credential, field) in references(text).unwrap_or_default() {
+                    if self.credentials.get(credential).is_some_and(|known| known.fields.contains_key(field)) {
+                        takers.entry(credential).or_default().insert(tool);
+                    }
+                }
+            }
+        }
+        takers
+    }
+
+    /// What an agent may ask for.
+    fn services(&self, agent: &str, receiver: impl Fn(&str) -> Option<String>) -> Vec<Service> {
+        let takers = self.takers(agent);
+        let services = self.credentials.iter().filter_map(|(name, settings)| {
+            let tools = takers.get(name.as_str())?;
+            let fields = settings.fields.iter().map(|(name, field)| Field {
+                name: name.clone(),
+                format: field.format.clone(),
+                description: field.description.clone().unwrap_or_default(),
+            });
+            Some(Service {
+                name: name.clone(),
+                description: settings.description.clone(),
+                fields: fields.collect(),
+                expires_in: settings.expires_in,
+                receivers: tools.iter().filter_map(|tool| Some(format!("{tool}: {}", receiver(tool)?))).collect(),
+            })
+        });
+        services.collect()
+    }
+}
+
+/// Where a tool's call goes, for whoever gives it a credential.
+fn receiver(spec: &ToolSpec) -> String {
+    match spec.kind {
+        ToolKind::Http => spec.target.clone(),
+        ToolKind::Shell => "a command on this host".to_owned(),
+        ToolKind::External | ToolKind::Agent | ToolKind::Human => "nobody".to_owned(),
+    }
+}
+
+/// The texts of a tool that a credential may stand in.
+fn texts(tool: &ToolSettings) -> Vec<&str> {
+    let http = tool.http.iter().flat_map(|http| {
+        std::iter::once(http.url.as_str()).chain(http.headers.values().map(|text| text.reveal().as_str()))
+    });
+    let values = tool.shell.iter().flat_map(|shell| shell.env.0.values().flatten());
+    http.chain(values.map(|text| text.reveal().as_str())).collect()
+}
+
+fn kinds(human: &[HumanKind]) -> Vec<RequestKind> {
+    human.iter().map(|kind| kind.request()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::config::environment::Environment;
+    use crate::config::layers::Flags;
+    use crate::config::{Source, load};
+    use crate::net::Net;
+    use crate::world::Mistakes;
+
+    /// `boss` may call `clerk`, `clerk` may call `boss`; `loner` has nobody.
+    const TREE: &str = r#"
+secrets: { keys: [ { id: k1, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=" } ] }
+credentials:
+  crm:   { fields: { key: {} } }
+  jira:  { description: The caller's Jira., fields: { email: { format: email, description: As you sign in. }, token: {} }, expires_in: 8h }
+  ssh:   { fields: { agent: {} } }
+  spare: { fields: { x: {} } }
+models: { m: { provider: openai, model: x } }
+tools:
+  comment: { http: { url: "https://jira.acme.com/rest/secret-path", headers: { Authorization: "Bearer {{credential:jira.token}}" } } }
+  search:  { http: { method: GET, url: "http://jira.internal:8443/find?key={{credential:jira.email}}&as={{credential:crm.key}}" } }
+  deploy:  { shell: { working_dir: /srv/ops, env: { SSH: "{{credential:ssh.agent}}" } } }
+  plain:   { http: { url: "http://h/" } }
+default_agent: boss
+agents:
+  boss:  { model: m, human: [credentials, guidance], tools: [comment], sub_agents: [clerk] }
+  clerk: { model: m, human: [credentials, confirmation], tools: [search, plain], sub_agents: [{ agent: boss, session: true }, hand] }
+  hand:  { model: m, human: [credentials], tools: [deploy] }
+  loner: { model: m, human: [guidance], tools: [plain] }
+"#;
+
+    fn read(text: &str) -> Result<Config, String> {
+        let source = Source::File("/etc/holdpoint/holdpoint.yaml".into(), text.to_owned());
+        load(source, &Environment::default(), &Flags::default(), |_, _| {})
+            .map(|(config, _)| config)
+            .map_err(|report| report.to_string())
+    }
+
+    fn catalog(config: &Config) -> Catalog {
+        let mut mistakes = Mistakes::default();
+        let catalog = Catalog::build(config.tools(), &Net::new().unwrap(), &Arc::default(), &mut mistakes);
+        assert_eq!(mistakes.found, []);
+        config.with_humans(catalog)
+    }
+
+    #[test]
+    fn an_agent_asks_for_what_its_tree_takes_and_says_who_takes_it() {
+        let catalog = catalog(&read(TREE).unwrap());
+        let names = |agent: &str| catalog.services(agent).iter().map(|one| one.name.as_str()).collect::<Vec<_>>();
+        assert_eq!(names("boss"), ["crm", "jira", "ssh"]);
+        assert_eq!(names("clerk"), ["crm", "jira", "ssh"], "who can call an agent above it has that one's tools too");
+        assert_eq!((names("hand"), names("loner")), (vec!["ssh"], vec![]));
+        let [crm, jira, ssh] = catalog.services("boss") else { panic!("three") };
+        assert_eq!(crm.receivers, ["search: GET http://jira.internal:8443"]);
+        assert_eq!(jira.receivers, ["comment: POST https://jira.acme.com", "search: GET http://jira.internal:8443"]);
+        assert_eq!(ssh.receivers, ["deploy: a command on this host"]);
+        assert_eq!(jira.description, "The caller's Jira.");
+        assert_eq!(jira.expires_in, Some(std::time::Duration::from_hours(8)));
+        let fields: Vec<_> = jira
+            .fields
+            .iter()
+            .map(|field| (field.name.as_str(), field.format.as_deref(), field.description.as_str()))
+            .collect();
+        assert_eq!(fields, [("email", Some("email"), "As you sign in."), ("token", None, "")]);
+    }
+
+    #[test]
+    fn each_agent_is_offered_what_its_list_says() {
+        let config = read(TREE).unwrap();
+        let catalog = catalog(&config);
+        for (agent, settings) in &config.agents {
+            for kind in HumanKind::ALL {
+                let offered = catalog.human(agent, kind.tool());
+                assert_eq!(offered.is_some(), settings.human.contains(&kind), "{agent}: {}", kind.tool());
+                assert_eq!(human::tool_name(kind.request()), Some(kind.tool()));
+                assert_eq!(kind.request().as_str(), kind.as_str());
+            }
+        }
+        let parameters = &catalog.human("hand", "request_credentials").unwrap().spec.parameters;
+        assert_eq!(parameters["properties"]["service"]["enum"], json!(["ssh"]));
+    }
+
+    #[test]
+    fn rules_see_each_of_these_tools_as_it_is_offered() {
+        let config = read(TREE).unwrap();
+        let catalog = catalog(&config);
+        let seen = config.other_tools();
+        for (agent, settings) in &config.agents {
+            for kind in &settings.human {
+                let spec = &catalog.human(agent, kind.tool()).unwrap().spec;
+                let known = seen.iter().filter(|known| known.name == spec.name && known.parameters == spec.parameters);
+                assert!(known.clone().count() == 1 && known.clone().all(|known| known.kind == ToolKind::Human));
+            }
+        }
+    }
+
+    #[test]
+    fn credentials_that_no_tool_of_the_tree_takes_are_not_offered() {
+        let without = TREE.replace("tools: [deploy]", "tools: [plain]");
+        let told = read(&without).unwrap_err();
+        assert_eq!(
+            told,
+            "/etc/holdpoint/holdpoint.yaml:18:22: agents.hand.human: `credentials` is offered, but no tool of `hand` \
+             or of its sub-agents takes one of those under `credentials`\n"
+        );
+        let unreadable = without.replace("tools: [plain] }\n  loner", "tools: [plain, gone] }\n  loner");
+        let told = read(&unreadable).unwrap_err();
+        assert!(told.contains("no tool is called `gone`") && !told.contains("takes one of those"), "{told}");
+    }
+}

@@ -1,0 +1,257 @@
+//! What questions and their answers do to the calls they are about.
+//! What must stay true: an answer counts only for a call that its question still asks about, and only a complete leave
+//! lets a call run.
+
+use serde_json::{Value, json};
+
+use super::decision::{Action, CallAnswer, Decision, Then};
+use super::id::{CallId, RequestId};
+use super::item::{CloseReason, Outcome};
+use super::request::{Asked, RequestKind};
+use super::standing::{Approval, Edited, Phase, Standing};
+use super::status::RequestStatus;
+use super::turn::{Open, Progress};
+use super::verdict::{OnExpiry, Verdict};
+
+impl Open {
+    /// How many people have approved a call.
+    #[must_use]
+    pub fn approved(&self, call: CallId) -> u32 {
+        u32::try_from(self.approvals.get(&call).map_or(0, Vec::len)).unwrap_or(u32::MAX)
+    }
+
+    /// Whether `user` has answered that call.
+    #[must_use]
+    pub fn answered_by(&self, call: CallId, user: &str) -> bool {
+        self.approvals.get(&call).is_some_and(|votes| votes.iter().any(|vote| vote.by == user))
+    }
+}
+
+impl Progress {
+    pub(super) fn asked(&mut self, asked: &Asked) {
+        for call in asked.own_calls() {
+            if let Some(standing) = self.call_mut(call.tool_call_id) {
+                standing.phase = match asked.kind {
+                    RequestKind::Reconcile => Phase::Doubtful(asked.request_id),
+                    RequestKind::Approval
+                    | RequestKind::Guidance
+                    | RequestKind::Credentials
+                    | RequestKind::Confirmation
+                    | RequestKind::ExternalResult => Phase::Asked(asked.request_id),
+                };
+            }
+        }
+        self.open.push(Open {
+            asked: asked.clone(),
+            approvals: std::collections::BTreeMap::new(),
+            decided: std::collections::BTreeMap::new(),
+            then: None,
+        });
+    }
+
+    pub(super) fn decided(&mut self, id: RequestId, decision: &Decision) {
+        let Some(place) = self.open.iter().position(|open| open.asked.request_id == id) else { return };
+        for (call, answer) in &decision.decisions {
+            self.call_decided(place, *call, decision, answer);
+        }
+        if let Some(open) = self.open.get_mut(place) {
+            open.then = decision.then.or(open.then);
+        }
+        if !decision.closes {
+            return;
+        }
+        let open = self.open.remove(place);
+        self.responded.push(id);
+        if let Some(then) = decision.then.filter(|then| *then != Then::Continue) {
+            self.ending = Some(then);
+            self.given_up(&open);
+        }
+    }
+
+    /// Of a request that ends its task only what was rejected keeps its answer.
+    fn given_up(&mut self, open: &Open) {
+        for (call, _) in open.decided.iter().filter(|(_, action)| **action == Action::Respond) {
+            if open.asked.kind == RequestKind::Approval
+                && let Some(standing) = self.call_mut(*call)
+            {
+                let text = "The task was canceled; this call was not run.".to_owned();
+                standing.phase = Phase::Refused(Outcome::Canceled, text);
+            }
+        }
+    }
+
+    /// One person's answer to one call of an open question.
+    fn call_decided(&mut self, place: usize, id: CallId, decision: &Decision, answer: &CallAnswer) {
+        let Some(open) = self.open.get_mut(place) else { return };
+        let kind = open.asked.kind;
+        let mut leave = answer.leave;
+        if matches!(answer.action, Action::Approve | Action::Retry) {
+            open.approvals.entry(id).or_default().push(decision.vote());
+            leave |= decision.closes || open.approved(id) >= open.asked.required();
+        }
+        if leave || answer.settles() {
+            open.decided.insert(id, answer.action);
+        }
+        let open = open.clone();
+        let Some(standing) = self.calls.iter().find(|standing| standing.call.tool_call_id == id) else { return };
+        if !standing.is_asked_by(open.asked.request_id) {
+            // What the user has gone on from is over, whatever is answered.
+            return;
+        }
+        let Some(phase) = phase_after(standing, &open, decision, answer, leave) else { return };
+        let name = standing.call.name.clone();
+        if kind == RequestKind::Approval {
+            self.remember(id, &phase, decision, answer);
+        }
+        let Some(standing) = self.call_mut(id) else { return };
+        if let Phase::Approved(approval) = &phase {
+            standing.approval = Some(approval.clone());
+        }
+        if let Some(edit) = &answer.edit {
+            standing.edited = Some(Edited { arguments_text: edit.arguments_text.clone(), by: decision.by.clone() });
+        }
+        standing.phase = phase;
+        self.suspects.cleared(&name);
+    }
+
+    /// A human's no to a call stands for every call like it, until he says yes to one.
+    fn remember(&mut self, id: CallId, phase: &Phase, decision: &Decision, answer: &CallAnswer) {
+        let Some(standing) = self.call(id) else { return };
+        let name = standing.call.name.clone();
+        let text = answer.edit.as_ref().map_or(standing.arguments_text(), |edit| &edit.arguments_text).to_owned();
+        if answer.action == Action::Reject {
+            let reason = answer.reason.clone().or_else(|| decision.reason.clone());
+            self.noes.said(id, &name, &text, reason);
+        }
+        if matches!(phase, Phase::Approved(_)) {
+            self.noes.unsaid(&name, &text);
+        }
+    }
+
+    pub(super) fn closed(&mut self, id: RequestId, status: RequestStatus, reason: CloseReason) {
+        let Some(place) = self.open.iter().position(|open| open.asked.request_id == id) else { return };
+        let open = self.open.remove(place);
+        if status == RequestStatus::Expired && open.asked.terms.on_expiry == OnExpiry::Cancel {
+            self.ending = Some(Then::Cancel);
+        }
+        for call in open.asked.own_calls() {
+            let Some(standing) = self.call_mut(call.tool_call_id) else { continue };
+            if !standing.is_asked_by(id) {
+                continue;
+            }
+            standing.phase = match (reason, open.asked.kind) {
+                (CloseReason::ToolChanged, _) => Phase::New,
+                (CloseReason::Expired, RequestKind::Reconcile) => Phase::Refused(
+                    Outcome::Unknown,
+                    "The outcome of this call is unknown; a human was asked and nobody answered in time.".to_owned(),
+                ),
+                (CloseReason::Expired, RequestKind::Guidance | RequestKind::Confirmation) => {
+                    Phase::Refused(Outcome::Expired, "A human was asked; nobody answered in time.".to_owned())
+                }
+                (CloseReason::Expired, _) => Phase::Refused(
+                    Outcome::Expired,
+                    standing
+                        .not_run("Nobody decided in time", ", so this call was not run. No human has said no to it."),
+                ),
+                // Nothing is known yet: a failed task that goes on asks again. (What ends for good gives it a result.)
+                (CloseReason::Canceled, RequestKind::Reconcile) => match standing.start.clone() {
+                    Some(start) => Phase::Started(start),
+                    None => Phase::New,
+                },
+                (_, RequestKind::Reconcile) => Phase::Refused(Outcome::Unknown, standing.unknown()),
+                (CloseReason::Superseded | CloseReason::Canceled | CloseReason::AnsweredLate, _) => {
+                    Phase::Refused(Outcome::Withdrawn, "This call was withdrawn before anybody decided.".to_owned())
+                }
+            };
+        }
+    }
+}
+
+/// Where a call stands after an answer to it; `None` where it stands as before.
+fn phase_after(
+    standing: &Standing,
+    open: &Open,
+    decision: &Decision,
+    answer: &CallAnswer,
+    leave: bool,
+) -> Option<Phase> {
+    let (kind, id) = (open.asked.kind, standing.call.tool_call_id);
+    let reason = answer.reason.as_ref().or(decision.reason.as_ref());
+    let told = reason.map_or(String::new(), |reason| format!(" Reason: {reason}"));
+    let approved = |digest: String, rule: Option<String>| {
+        let mut by = open.approvals.get(&id).cloned().unwrap_or_default();
+        if answer.action == Action::Edit {
+            by = vec![decision.vote()];
+        }
+        let (request_id, terms) = (open.asked.request_id, open.asked.terms.clone());
+        Phase::Approved(Approval { request_id, by, terms, digest, rule })
+    };
+    match (kind, answer.action) {
+        (RequestKind::Confirmation, Action::Approve | Action::Reject) => {
+            let mut said = json!({"confirmed": answer.action == Action::Approve});
+            if let (Some(reason), Value::Object(members)) = (reason, &mut said) {
+                members.insert("comment".to_owned(), Value::from(reason.as_str()));
+            }
+            Some(Phase::Refused(Outcome::Responded, said.to_string()))
+        }
+        (_, Action::Approve | Action::Retry) => leave.then(|| {
+            let shown = open.asked.own_calls().find(|call| call.tool_call_id == id);
+            approved(
+                shown.map(|call| call.digest.clone()).unwrap_or_default(),
+                shown.and_then(|call| call.rule.clone()),
+            )
+        }),
+        (_, Action::Edit) => {
+            let edit = answer.edit.as_ref()?;
+            let held = || Phase::Held(open.asked.terms.clone());
+            Some(if leave { approved(edit.digest.clone(), edit.rule.clone()) } else { held() })
+        }
+        (RequestKind::Reconcile, Action::Reject) => Some(Phase::Refused(
+            Outcome::Failed,
+            format!("Nobody knows whether this call took effect. A human was asked and said not to count on it.{told}"),
+        )),
+        (RequestKind::Approval | RequestKind::ExternalResult, Action::Reject) => {
+            let text = standing.not_run("A human rejected this call", "; it was not run.");
+            Some(Phase::Refused(Outcome::Rejected, format!("{text}{told}")))
+        }
+        (RequestKind::Guidance | RequestKind::Credentials, Action::Reject) => {
+            let text = format!("A human was asked and declined to answer.{told}");
+            Some(Phase::Refused(Outcome::Rejected, text))
+        }
+        (RequestKind::Credentials, Action::Respond) => Some(after_credentials(standing, decision)),
+        (_, Action::Respond) => {
+            let result = answer.result_text.as_ref().or(decision.result_text.as_ref());
+            let text = match (result, &decision.response) {
+                (Some(text), _) => as_text(text),
+                (None, Some(response)) => response.to_string(),
+                (None, None) => String::new(),
+            };
+            Some(Phase::Refused(Outcome::Responded, text))
+        }
+        (_, Action::Mixed) => None,
+    }
+}
+
+/// A model that asked for a login is told how it is used; a call that only waited for one goes on.
+fn after_credentials(standing: &Standing, decision: &Decision) -> Phase {
+    match (&standing.judgement, &standing.approval) {
+        (Some(judgement), _) if judgement.verdict == Verdict::Human => {
+            let fields: Vec<&String> = match &decision.response {
+                Some(Value::Object(members)) => members.keys().collect(),
+                Some(_) | None => Vec::new(),
+            };
+            let text = json!({
+                "provided": true, "fields": fields,
+                "note": "The values are sealed and not shown. The tools that need them use them by themselves: call them.",
+            });
+            Phase::Refused(Outcome::Responded, text.to_string())
+        }
+        (_, Some(approval)) => Phase::Approved(approval.clone()),
+        (_, None) => Phase::Allowed,
+    }
+}
+
+/// A JSON string is passed on as its text, anything else as it was written.
+fn as_text(json: &str) -> String {
+    serde_json::from_str::<String>(json).unwrap_or_else(|_| json.to_owned())
+}

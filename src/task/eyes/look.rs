@@ -1,0 +1,324 @@
+//! Looks at every string of a JSON text, member names included, without building its value. What must stay true: a
+//! member that comes twice is looked at twice; what is kept of a text is bounded.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use unicode_normalization::char::is_combining_mark;
+use unicode_script::{Script, ScriptExtension, UnicodeScript as _};
+
+use super::{HIDDEN_CHARACTERS, LONG_BLANKS, MIXED_SCRIPTS, is_hidden};
+use crate::task::request::Warning;
+use crate::task::text::cut;
+
+/// How many places are told of one code, beside the word that there are more. Three codes have many places, one has a
+/// single one: 49 warnings at most.
+const PLACES: usize = 15;
+/// How long a pointer may be; of a longer one, the longest beginning that leads to a place around it.
+const POINTER: usize = 1024;
+/// How long a detail may be.
+const DETAIL: usize = 200;
+/// How many blanks or line ends in a row are usual.
+const BLANKS: usize = 8;
+/// How many different characters or scripts are told.
+const TOLD: usize = 6;
+/// Scripts that are written together in one word.
+const TOGETHER: [&[Script]; 3] = [
+    &[Script::Han, Script::Hiragana, Script::Katakana],
+    &[Script::Han, Script::Hangul],
+    &[Script::Han, Script::Bopomofo],
+];
+
+/// What was found so far.
+#[derive(Default)]
+pub struct Looked {
+    found: Vec<Warning>,
+    seen: BTreeSet<(&'static str, String)>,
+    more: BTreeSet<&'static str>,
+}
+
+impl Looked {
+    /// Keeps what was found at a place, if that is new and there is room.
+    pub fn add(&mut self, code: &'static str, pointer: &str, detail: impl FnOnce() -> String) {
+        if self.seen.contains(&(code, pointer.to_owned())) {
+            return;
+        }
+        if !pointer.is_empty() && self.is_full(code) {
+            self.more.insert(code);
+            return;
+        }
+        self.seen.insert((code, pointer.to_owned()));
+        let detail = cut(&detail(), DETAIL).to_owned();
+        self.found.push(Warning { code: code.to_owned(), pointer: pointer.to_owned(), detail });
+    }
+
+    fn is_full(&self, code: &str) -> bool {
+        self.found.iter().filter(|warning| warning.code == code && !warning.pointer.is_empty()).count() >= PLACES
+    }
+
+    /// All of it, the gravest first; where places were left out, a warning about the whole says so.
+    pub fn warnings(mut self) -> Vec<Warning> {
+        const MORE: &str = "There are more such places.";
+        for code in self.more {
+            let whole = self.found.iter_mut().find(|warning| warning.code == code && warning.pointer.is_empty());
+            if let Some(whole) = whole {
+                let kept = cut(&whole.detail, DETAIL - MORE.len() - 1).to_owned();
+                whole.detail = format!("{kept} {MORE}");
+            } else {
+                self.found.push(Warning { code: code.to_owned(), pointer: String::new(), detail: MORE.to_owned() });
+            }
+        }
+        let order = [HIDDEN_CHARACTERS, MIXED_SCRIPTS, LONG_BLANKS];
+        self.found.sort_by_key(|warning| order.iter().position(|code| *code == warning.code).unwrap_or(order.len()));
+        self.found
+    }
+}
+
+/// Reads a value, and looks at each string where it stands.
+pub struct Walk<'l> {
+    pointer: String,
+    /// Where each of the pointer's steps ends.
+    steps: Vec<usize>,
+    looked: &'l mut Looked,
+}
+
+impl<'l> Walk<'l> {
+    /// From the outermost value.
+    pub fn new(looked: &'l mut Looked) -> Self {
+        Self { pointer: String::new(), steps: Vec::new(), looked }
+    }
+
+    fn enter(&mut self, step: &str) {
+        self.pointer.push('/');
+        for c in step.chars() {
+            match c {
+                '~' => self.pointer.push_str("~0"),
+                '/' => self.pointer.push_str("~1"),
+                c => self.pointer.push(c),
+            }
+        }
+        self.steps.push(self.pointer.len());
+    }
+
+    fn leave(&mut self) {
+        self.steps.pop();
+        self.pointer.truncate(self.steps.last().copied().unwrap_or(0));
+    }
+
+    fn look(&mut self, text: &str, what: &str) {
+        let end = self.steps.iter().rev().find(|end| **end <= POINTER).copied().unwrap_or(0);
+        at_text(text, self.pointer.get(..end).unwrap_or(""), what, self.looked);
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for &mut Walk<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for &mut Walk<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<(), E> {
+        self.look(text, "");
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<(), A::Error> {
+        let mut index = 0_usize;
+        loop {
+            self.enter(&index.to_string());
+            let more = elements.next_element_seed(&mut *self)?;
+            self.leave();
+            if more.is_none() {
+                return Ok(());
+            }
+            index += 1;
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
+        while let Some(name) = members.next_key::<String>()? {
+            self.enter(&name);
+            self.look(&name, "In the member's name: ");
+            members.next_value_seed(&mut *self)?;
+            self.leave();
+        }
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+}
+
+/// Looks at one text that stands at `pointer`.
+pub fn at_text(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
+    hidden(text, pointer, what, looked);
+    blanks(text, pointer, what, looked);
+    words(text, pointer, what, looked);
+}
+
+/// Looks at the blanks of a JSON text that stand outside of its strings.
+pub fn between_strings(json: &str, looked: &mut Looked) {
+    let (mut inside, mut escaped, mut run) = (false, false, 0_usize);
+    for byte in json.bytes() {
+        if inside {
+            inside = escaped || byte != b'"';
+            escaped = !escaped && byte == b'\\';
+        } else if matches!(byte, b' ' | b'\t' | b'\n' | b'\r') {
+            run += 1;
+            if run > BLANKS {
+                return looked.add(LONG_BLANKS, "", || {
+                    format!("More than {BLANKS} blanks or line ends in a row stand between the arguments.")
+                });
+            }
+            continue;
+        } else {
+            inside = byte == b'"';
+        }
+        run = 0;
+    }
+}
+
+/// Characters that cannot be seen. Tabs and line ends are what texts are made of; a `\r` alone is not.
+fn hidden(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
+    let mut told: Vec<char> = Vec::new();
+    let mut more = false;
+    let mut rest = text.chars().peekable();
+    while let Some(c) = rest.next() {
+        let usual = matches!(c, '\n' | '\t') || (c == '\r' && rest.peek() == Some(&'\n'));
+        if usual || !is_hidden(c) || told.contains(&c) {
+            continue;
+        }
+        if told.len() == TOLD {
+            more = true;
+            break;
+        }
+        told.push(c);
+    }
+    if told.is_empty() {
+        return;
+    }
+    looked.add(HIDDEN_CHARACTERS, pointer, || {
+        let codes: Vec<String> = told.iter().map(|c| code(*c)).collect();
+        let others = if more { " and others" } else { "" };
+        format!("{what}Characters that cannot be seen, or that move others about: {}{others}.", codes.join(", "))
+    });
+}
+
+/// Blanks and line ends in a row. What is drawn as nothing between them does not end the row.
+fn blanks(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
+    let mut run = 0_usize;
+    for c in text.chars() {
+        if c.is_whitespace() || is_blank_mark(c) {
+            run += 1;
+        } else if !is_hidden(c) {
+            run = 0;
+        }
+        if run > BLANKS {
+            return looked.add(LONG_BLANKS, pointer, || {
+                format!(
+                    "{what}More than {BLANKS} blanks or line ends in a row: what follows them is easily overlooked."
+                )
+            });
+        }
+    }
+}
+
+/// A character that takes room and draws nothing, and is no space by its category.
+fn is_blank_mark(c: char) -> bool {
+    matches!(c, '\u{115f}' | '\u{1160}' | '\u{2800}' | '\u{3164}' | '\u{ffa0}')
+}
+
+/// Words whose letters are of several scripts. What is drawn as nothing does not end a word.
+fn words(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
+    if text.is_ascii() {
+        return;
+    }
+    let mut word = Word::default();
+    for c in text.chars() {
+        if is_combining_mark(c) || (is_hidden(c) && !c.is_whitespace()) {
+            continue;
+        }
+        if !c.is_alphabetic() {
+            word = Word::default();
+            continue;
+        }
+        word.take(c);
+        if word.is_mixed() {
+            return looked.add(MIXED_SCRIPTS, pointer, || {
+                let names: Vec<&str> = word.scripts.iter().map(|script| script.full_name()).collect();
+                let (names, code) = (names.join(" and "), code(c));
+                format!(
+                    "{what}A word has letters of {names}, which may look alike: {code} is {}.",
+                    c.script().full_name()
+                )
+            });
+        }
+    }
+}
+
+/// The letters of a word so far, as far as their scripts go.
+struct Word {
+    /// Scripts that all of its letters are used in.
+    common: ScriptExtension,
+    /// For each of [`TOGETHER`]: whether all of its letters are used in one of those.
+    together: [bool; TOGETHER.len()],
+    /// The scripts of its letters, each once; a word of two is the last that is looked at.
+    scripts: Vec<Script>,
+}
+
+impl Default for Word {
+    fn default() -> Self {
+        Self { common: Script::Common.into(), together: [true; TOGETHER.len()], scripts: Vec::new() }
+    }
+}
+
+impl Word {
+    fn take(&mut self, letter: char) {
+        let used_in = letter.script_extension();
+        if used_in.is_common() || used_in.is_inherited() {
+            return;
+        }
+        self.common.intersect_with(used_in);
+        for (fits, scripts) in self.together.iter_mut().zip(TOGETHER) {
+            *fits &= scripts.iter().any(|script| used_in.contains_script(*script));
+        }
+        if self.scripts.len() < TOLD && !self.scripts.contains(&letter.script()) {
+            self.scripts.push(letter.script());
+        }
+    }
+
+    fn is_mixed(&self) -> bool {
+        self.common.is_empty() && !self.together.contains(&true)
+    }
+}
+
+fn code(c: char) -> String {
+    format!("U+{:04X}", u32::from(c))
+}

@@ -1,0 +1,311 @@
+//! The three tools with which an agent asks a human: what a model is told of them, and what a call asks. The engine
+//! performs them. What must stay true: the words of the agent stand in `question` and `details`, those of the operator in
+//! the form of a credential, never mixed; a form of the agent's is flat and asks for no secret; what is said of a call
+//! that is wrong never quotes a value.
+
+mod form;
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use super::catalog::{Entry, definition_of};
+use super::schema::CompiledSchema;
+use crate::task::request::RequestKind;
+use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
+
+/// A credential that may be asked for, as an approver and the model are told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// Its name in the configuration: the argument `service`.
+    pub name: String,
+    /// What it is for, in the operator's words.
+    pub description: String,
+    /// What is filled in.
+    pub fields: Vec<Field>,
+    /// How long it is kept at most; without it, until the task ends.
+    pub expires_in: Option<Duration>,
+    /// Who will receive it: `comment_ticket: POST https://jira.acme.com`, one for each tool.
+    pub receivers: Vec<String>,
+}
+
+/// One field of a credential.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// Its name.
+    pub name: String,
+    /// JSON Schema `format` of the text.
+    pub format: Option<String>,
+    /// What it is, in the operator's words.
+    pub description: String,
+}
+
+/// What a call asks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Question {
+    /// What kind of question.
+    pub kind: RequestKind,
+    /// What the agent asks, in its own words.
+    pub question: Option<String>,
+    /// Its other arguments, but for the form.
+    pub details: Option<Value>,
+    /// JSON Schema of the answer.
+    pub form: Option<Value>,
+}
+
+/// The tool that asks this kind of question; `None` for kinds that no tool asks.
+#[must_use]
+pub fn tool_name(kind: RequestKind) -> Option<&'static str> {
+    match kind {
+        RequestKind::Guidance => Some("request_human_guidance"),
+        RequestKind::Credentials => Some("request_credentials"),
+        RequestKind::Confirmation => Some("request_confirmation"),
+        RequestKind::Approval | RequestKind::ExternalResult | RequestKind::Reconcile => None,
+    }
+}
+
+/// The kind of question that a tool of this name asks, byte by byte.
+#[must_use]
+pub fn kind_of(tool: &str) -> Option<RequestKind> {
+    RequestKind::ALL.into_iter().find(|kind| tool_name(*kind) == Some(tool))
+}
+
+/// The tool as an agent is offered it. `None` for a kind that no tool asks, and for credentials when there is no service.
+#[must_use]
+pub fn entry(kind: RequestKind, services: &[Service]) -> Option<Entry> {
+    let name = tool_name(kind)?;
+    let parameters = parameters(kind, services)?;
+    let schema = CompiledSchema::closed(&parameters).ok()?;
+    let (kind_of_tool, effect, target) = (ToolKind::Human, Effect::ReadOnly, "human");
+    // What is asked for, and who receives it, is what a person agrees to when he fills it in.
+    let asked: Vec<Value> = if kind == RequestKind::Credentials {
+        let fields = |service: &Service| {
+            let fields = service.fields.iter().map(|field| (field.name.clone(), json!(field.format)));
+            fields.collect::<Map<_, _>>()
+        };
+        let services = services.iter();
+        services.map(|one| json!({"name": one.name, "fields": fields(one), "receivers": one.receivers})).collect()
+    } else {
+        Vec::new()
+    };
+    let definition = definition_of(&json!({
+        "kind": kind_of_tool, "target": target, "effect": effect.as_str(), "parameters": parameters, "services": asked,
+    }));
+    let spec = ToolSpec {
+        name: name.to_owned(),
+        description: description(kind, services)?,
+        parameters,
+        effect,
+        kind: kind_of_tool,
+        target: target.to_owned(),
+        summary: None,
+        timeout: Duration::ZERO,
+        definition,
+    };
+    Some(Entry { spec, schema, form: None, tool: None })
+}
+
+fn description(kind: RequestKind, services: &[Service]) -> Option<String> {
+    match kind {
+        RequestKind::Guidance => Some(
+            "Ask a human a question and wait for the answer. Use it when what is wanted is unclear, when several ways \
+             are open and the choice is not yours, or when you are stuck. Not for passwords, keys or other secrets."
+                .to_owned(),
+        ),
+        RequestKind::Confirmation => Some(
+            "Ask a human to confirm something before you go on, and wait for a yes or a no. The answer is advice: a call \
+             that needs an approval is held for one all the same."
+                .to_owned(),
+        ),
+        RequestKind::Credentials => {
+            let list: Vec<String> = services
+                .iter()
+                .map(|service| match service.description.trim() {
+                    "" => format!("`{}`", service.name),
+                    said => format!("`{}` ({said})", service.name),
+                })
+                .collect();
+            Some(format!(
+                "Ask a human for the login of a service, so that your tools can use it. You are told that it was given, \
+                 never what it is. Services: {}.",
+                list.join(", ")
+            ))
+        }
+        RequestKind::Approval | RequestKind::ExternalResult | RequestKind::Reconcile => None,
+    }
+}
+
+fn parameters(kind: RequestKind, services: &[Service]) -> Option<Value> {
+    let text = |description: &str| json!({"type": "string", "description": description});
+    let needed = |description: &str| json!({"type": "string", "minLength": 1, "description": description});
+    let texts = |description: &str| json!({"type": "array", "items": {"type": "string"}, "description": description});
+    let (properties, required) = match kind {
+        RequestKind::Guidance => {
+            let tried = json!({
+                "type": ["array", "string"], "items": {"type": "string"},
+                "description": "What you have tried already.",
+            });
+            let form = json!({
+                "type": "object", "additionalProperties": true,
+                "description": form::DESCRIPTION,
+            });
+            let properties = json!({
+                "question": needed("The question, so that somebody who has not followed the conversation understands it."),
+                "context": text("What one has to know to answer it."),
+                "attempted_approaches": tried,
+                "options": texts("Answers to choose from, if there are some."),
+                "form": form,
+            });
+            (properties, "question")
+        }
+        RequestKind::Confirmation => {
+            let properties = json!({
+                "action": needed("What you are about to do, precisely."),
+                "reason": text("Why."),
+                "risks": texts("What could go wrong."),
+                "alternatives": texts("What could be done instead."),
+            });
+            (properties, "action")
+        }
+        RequestKind::Credentials => {
+            let names: Vec<&str> = services.iter().map(|service| service.name.as_str()).collect();
+            if names.is_empty() {
+                return None;
+            }
+            let service = json!({"type": "string", "enum": names, "description": "Whose login is needed."});
+            (json!({"service": service, "reason": text("What it is needed for.")}), "service")
+        }
+        RequestKind::Approval | RequestKind::ExternalResult | RequestKind::Reconcile => return None,
+    };
+    Some(json!({"type": "object", "properties": properties, "required": [required], "additionalProperties": false}))
+}
+
+/// What a call of such a tool asks, from its arguments (already checked against the schema).
+///
+/// # Errors
+/// Why the call is invalid; never quotes a value.
+pub fn question(kind: RequestKind, args: &Value, services: &[Service]) -> Result<Question, String> {
+    match kind {
+        RequestKind::Guidance => {
+            let mut details = Map::new();
+            keep(args, "context", &mut details);
+            if let Some(tried) = args.get("attempted_approaches").filter(|tried| !tried.is_null()) {
+                let tried = if tried.is_string() { json!([tried]) } else { tried.clone() };
+                details.insert("attempted_approaches".to_owned(), tried);
+            }
+            keep(args, "options", &mut details);
+            let form = match args.get("form").filter(|form| !form.is_null()) {
+                Some(own) => form::own(own)?,
+                None => form::answer(),
+            };
+            Ok(Question { kind, question: Some(said(args, "question")?), details: some(details), form: Some(form) })
+        }
+        RequestKind::Confirmation => {
+            let mut details = Map::new();
+            for name in ["reason", "risks", "alternatives"] {
+                keep(args, name, &mut details);
+            }
+            let form = form::confirmation();
+            Ok(Question { kind, question: Some(said(args, "action")?), details: some(details), form: Some(form) })
+        }
+        RequestKind::Credentials => {
+            let name = args.get("service").and_then(Value::as_str);
+            let service = services.iter().find(|service| Some(service.name.as_str()) == name);
+            let service = service.ok_or("`service` is not one of the services that can be asked for")?;
+            Ok(Question {
+                kind,
+                question: said(args, "reason").ok(),
+                details: Some(json!({"service": service.name})),
+                form: Some(credential_form(service)),
+            })
+        }
+        RequestKind::Approval | RequestKind::ExternalResult | RequestKind::Reconcile => {
+            Err("no tool asks this kind of question".to_owned())
+        }
+    }
+}
+
+/// A text that says something.
+fn said(args: &Value, name: &str) -> Result<String, String> {
+    let text = args.get(name).and_then(Value::as_str).filter(|text| !text.trim().is_empty());
+    text.map(str::to_owned).ok_or_else(|| format!("`{name}` must be a text that is not empty"))
+}
+
+fn keep(args: &Value, name: &str, details: &mut Map<String, Value>) {
+    if let Some(value) = args.get(name).filter(|value| !value.is_null()) {
+        details.insert(name.to_owned(), value.clone());
+    }
+}
+
+fn some(details: Map<String, Value>) -> Option<Value> {
+    (!details.is_empty()).then_some(Value::Object(details))
+}
+
+/// What is filled in for a service, in the operator's words: every field a text, all of them required. `x-receivers`
+/// says who will receive it, `x-expires-in` after how many seconds it is forgotten at the latest.
+#[must_use]
+pub fn credential_form(service: &Service) -> Value {
+    let mut properties = Map::new();
+    for field in &service.fields {
+        let mut schema = Map::from_iter([("type".to_owned(), json!("string")), ("minLength".to_owned(), json!(1))]);
+        if let Some(format) = &field.format {
+            schema.insert("format".to_owned(), json!(format));
+        }
+        if !field.description.is_empty() {
+            schema.insert("description".to_owned(), json!(field.description));
+        }
+        properties.insert(field.name.clone(), Value::Object(schema));
+    }
+    let required: Vec<&str> = service.fields.iter().map(|field| field.name.as_str()).collect();
+    let mut form = json!({
+        "type": "object", "title": service.name, "properties": properties, "required": required,
+        "additionalProperties": false, "x-receivers": service.receivers,
+    });
+    if let Some(members) = form.as_object_mut() {
+        if !service.description.is_empty() {
+            members.insert("description".to_owned(), json!(service.description));
+        }
+        if let Some(time) = service.expires_in {
+            members.insert("x-expires-in".to_owned(), json!(time.as_secs()));
+        }
+    }
+    form
+}
+
+/// For the system prompt: when to use which of these tools. `None` where there is none to speak of.
+#[must_use]
+pub fn paragraph(kinds: &[RequestKind]) -> Option<String> {
+    let lines: Vec<&str> = [
+        (
+            RequestKind::Guidance,
+            "- `request_human_guidance`: when what is wanted is unclear, or a choice is not yours to make. Look with your \
+             own tools first; then ask one clear question instead of guessing.",
+        ),
+        (
+            RequestKind::Confirmation,
+            "- `request_confirmation`: before a step that cannot be undone or that may not be what is wanted. A yes \
+             approves no call: calls that need an approval are held for it by themselves, so do not ask for those.",
+        ),
+        (
+            RequestKind::Credentials,
+            "- `request_credentials`: when a tool says that it lacks a login. You never see what is given. Never ask for \
+             passwords, keys or codes in any other way.",
+        ),
+    ]
+    .into_iter()
+    .filter(|(kind, _)| kinds.contains(kind))
+    .map(|(_, line)| line)
+    .collect();
+    (!lines.is_empty()).then(|| {
+        format!(
+            "You can ask a human. The conversation waits for the answer, however long it takes; a human may also \
+             decline.\n{}",
+            lines.join("\n")
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod tests_any;

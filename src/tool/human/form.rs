@@ -1,0 +1,281 @@
+//! The forms that a human fills in. What must stay true: a form of the agent's is one flat object of texts, numbers,
+//! booleans and choices, so that every client can draw it; it asks for no secret, because what is answered goes to the
+//! model and into the journal.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Number, Value, json};
+
+use super::super::names::folded;
+use super::super::schema::CompiledSchema;
+
+/// What a model is told of its own form.
+pub(super) const DESCRIPTION: &str = "JSON Schema of the answer, if a text will not do: an object with 1 to 20 \
+    `properties`, each of type string, number, integer or boolean, or an `enum` of strings. Further keywords: `title`, \
+    `description`, `default`, `minLength`, `maxLength`, `minimum`, `maximum`, `exclusiveMinimum`, `exclusiveMaximum`, \
+    `format` (email, uri, date), and `required`.";
+
+/// How many fields a form may have.
+const FIELDS: usize = 20;
+/// How many choices a field may have.
+const CHOICES: usize = 100;
+/// How long a field's name may be.
+const NAME: usize = 64;
+/// The formats a text may have.
+const FORMATS: [&str; 3] = ["email", "uri", "date"];
+/// What a secret is called, written together.
+const SECRETS: [&str; 33] = [
+    "password",
+    "passwd",
+    "passphrase",
+    "passcode",
+    "passwort",
+    "secret",
+    "token",
+    "apikey",
+    "accesskey",
+    "privatekey",
+    "signingkey",
+    "encryptionkey",
+    "credential",
+    "pincode",
+    "securitycode",
+    "verificationcode",
+    "authenticationcode",
+    "onetimecode",
+    "recoverycode",
+    "backupcode",
+    "seedphrase",
+    "twofactor",
+    "2factor",
+    "密码",
+    "密碼",
+    "口令",
+    "密钥",
+    "密鑰",
+    "私钥",
+    "令牌",
+    "权杖",
+    "验证码",
+    "驗證碼",
+];
+/// What a secret is called in one word, which other words may hold by chance.
+const SECRET_WORDS: [&str; 13] =
+    ["pin", "pins", "otp", "otps", "totp", "2fa", "mfa", "cvv", "cvvs", "cvc", "cvcs", "pwd", "pwds"];
+/// Words that hold one of those by chance.
+const HARMLESS: [&str; 2] = ["secretary", "secretari"];
+
+/// Of a question without a form.
+pub(super) fn answer() -> Value {
+    json!({
+        "type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"],
+        "additionalProperties": false,
+    })
+}
+
+/// Of a confirmation.
+pub(super) fn confirmation() -> Value {
+    json!({
+        "type": "object", "properties": {"confirmed": {"type": "boolean"}, "comment": {"type": "string"}},
+        "required": ["confirmed"], "additionalProperties": false,
+    })
+}
+
+/// The agent's own form, as it is shown: only what is known, and no other members.
+pub(super) fn own(written: &Value) -> Result<Value, String> {
+    read(written).map_err(|detail| format!("`form`: {detail}"))
+}
+
+fn read(written: &Value) -> Result<Value, String> {
+    let members = written.as_object().ok_or("must be a JSON Schema of an object")?;
+    let known = ["type", "title", "description", "properties", "required", "additionalProperties"];
+    only(members, &known, "the form")?;
+    if members.get("type").and_then(Value::as_str) != Some("object") {
+        return Err("must say `type: object`".to_owned());
+    }
+    if members.get("additionalProperties").is_some_and(|further| !further.is_boolean()) {
+        return Err("`additionalProperties` can only be `false`".to_owned());
+    }
+    let mut form = Map::from_iter([("type".to_owned(), json!("object"))]);
+    texts(members, "the form", &mut form)?;
+    let fields = members.get("properties").and_then(Value::as_object).ok_or("must declare its `properties`")?;
+    if fields.is_empty() || fields.len() > FIELDS {
+        return Err(format!("must have 1 to {FIELDS} fields"));
+    }
+    let mut properties = Map::new();
+    let mut seen = BTreeMap::new();
+    for (index, (name, field)) in fields.iter().enumerate() {
+        if !is_name(name) {
+            return Err(format!("the name of field {} must be 1 to {NAME} of `A-Z a-z 0-9 _ . -`", index + 1));
+        }
+        if let Some(twin) = seen.insert(name.to_ascii_lowercase(), name) {
+            return Err(format!("the fields `{twin}` and `{name}` differ only in case"));
+        }
+        if is_secret(name) {
+            return Err(no_secret(&format!("the field `{name}`")));
+        }
+        properties.insert(name.clone(), self::field(field, &format!("the field `{name}`"))?);
+    }
+    form.insert("required".to_owned(), required(members, fields)?);
+    form.insert("properties".to_owned(), Value::Object(properties));
+    form.insert("additionalProperties".to_owned(), Value::Bool(false));
+    let form = Value::Object(form);
+    match CompiledSchema::closed(&form) {
+        Ok(_) => Ok(form),
+        Err(flaws) => Err(format!("is no usable JSON Schema: {}", flaws.join("; "))),
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    let letter = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
+    (1..=NAME).contains(&name.len()) && name.bytes().all(letter)
+}
+
+/// The fields that have to be filled in: names of fields, each once.
+fn required(members: &Map<String, Value>, fields: &Map<String, Value>) -> Result<Value, String> {
+    let Some(written) = members.get("required") else { return Ok(json!([])) };
+    let names = written.as_array().ok_or("`required` must be a list of names")?;
+    let mut seen: Vec<&str> = Vec::new();
+    for name in names {
+        match name.as_str().filter(|name| fields.contains_key(*name)) {
+            Some(name) if !seen.contains(&name) => seen.push(name),
+            Some(_) => return Err("`required` names a field twice".to_owned()),
+            None => return Err("`required` may only name fields of `properties`".to_owned()),
+        }
+    }
+    Ok(json!(seen))
+}
+
+/// One field.
+fn field(written: &Value, at: &str) -> Result<Value, String> {
+    let members = written.as_object().ok_or_else(|| format!("{at} must be a JSON Schema object"))?;
+    if members.get("format").and_then(Value::as_str) == Some("password") {
+        return Err(no_secret(at));
+    }
+    let mut field = Map::new();
+    texts(members, at, &mut field)?;
+    let kind = match members.get("type") {
+        None if members.contains_key("enum") => "string",
+        Some(Value::String(kind)) if ["string", "number", "integer", "boolean"].contains(&kind.as_str()) => kind,
+        Some(_) | None => {
+            return Err(format!("{at} must be of one type: string, number, integer or boolean"));
+        }
+    };
+    field.insert("type".to_owned(), json!(kind));
+    let common = ["type", "title", "description", "default"];
+    let own: &[&str] = match kind {
+        "string" => &["enum", "minLength", "maxLength", "format"],
+        "boolean" => &[],
+        _ => &["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"],
+    };
+    only(members, &[&common, own].concat(), &format!("{at}, of type {kind},"))?;
+    for keyword in own {
+        let Some(value) = members.get(*keyword) else { continue };
+        check(keyword, value).map_err(|detail| format!("{at}: `{keyword}` {detail}"))?;
+        field.insert((*keyword).to_owned(), value.clone());
+    }
+    if !is_satisfiable(&field) {
+        return Err(format!("{at} has limits that no answer fits"));
+    }
+    if let Some(default) = members.get("default") {
+        let schema = CompiledSchema::open(&Value::Object(field.clone()));
+        if !schema.is_ok_and(|schema| schema.check(default).is_ok()) {
+            return Err(format!("{at}: `default` is no answer that it takes"));
+        }
+        field.insert("default".to_owned(), default.clone());
+    }
+    Ok(Value::Object(field))
+}
+
+/// Refuses keywords other than these.
+fn only(members: &Map<String, Value>, known: &[&str], at: &str) -> Result<(), String> {
+    let Some(other) = members.keys().find(|keyword| !known.contains(&keyword.as_str())) else { return Ok(()) };
+    let plain = other.len() <= 32 && other.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'$');
+    let other = if plain { format!("`{other}`") } else { "a keyword that is not known".to_owned() };
+    let known: Vec<String> = known.iter().map(|keyword| format!("`{keyword}`")).collect();
+    Err(format!("{at} may not say {other}; known are {}", known.join(", ")))
+}
+
+/// Takes `title` and `description` over.
+fn texts(members: &Map<String, Value>, at: &str, into: &mut Map<String, Value>) -> Result<(), String> {
+    for keyword in ["title", "description"] {
+        let Some(value) = members.get(keyword) else { continue };
+        let text = value.as_str().ok_or_else(|| format!("{at}: `{keyword}` must be a text"))?;
+        if is_secret(text) {
+            return Err(no_secret(at));
+        }
+        into.insert(keyword.to_owned(), json!(text));
+    }
+    Ok(())
+}
+
+fn check(keyword: &str, value: &Value) -> Result<(), String> {
+    match keyword {
+        "enum" => {
+            let choices: Vec<&str> = value.as_array().into_iter().flatten().map_while(Value::as_str).collect();
+            let all = value.as_array().is_some_and(|all| all.len() == choices.len());
+            let mut distinct = choices.clone();
+            distinct.sort_unstable();
+            distinct.dedup();
+            if !all || distinct.len() != choices.len() || !(1..=CHOICES).contains(&choices.len()) {
+                return Err(format!("must be 1 to {CHOICES} different strings"));
+            }
+        }
+        "minLength" | "maxLength" if value.as_u64().is_none() => return Err("must be a whole number".to_owned()),
+        "format" if !value.as_str().is_some_and(|format| FORMATS.contains(&format)) => {
+            return Err(format!("must be one of {}", FORMATS.join(", ")));
+        }
+        "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" if !value.is_number() => {
+            return Err("must be a number".to_owned());
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Whether limits leave room for an answer.
+fn is_satisfiable(field: &Map<String, Value>) -> bool {
+    let number = |keyword: &str| field.get(keyword).and_then(Value::as_number).and_then(Number::as_f64);
+    let whole = |keyword: &str| field.get(keyword).and_then(Value::as_u64);
+    let fits = |lower: &str, upper: &str, fit: fn(&f64, &f64) -> bool| {
+        number(lower).zip(number(upper)).is_none_or(|(lower, upper)| fit(&lower, &upper))
+    };
+    whole("minLength").zip(whole("maxLength")).is_none_or(|(least, most)| least <= most)
+        && fits("minimum", "maximum", f64::le)
+        && fits("minimum", "exclusiveMaximum", f64::lt)
+        && fits("exclusiveMinimum", "maximum", f64::lt)
+        && fits("exclusiveMinimum", "exclusiveMaximum", f64::lt)
+}
+
+fn no_secret(at: &str) -> String {
+    format!("{at} looks like a secret: use request_credentials, a form's answer is not kept secret")
+}
+
+/// Whether a text speaks of a secret, however it is written: case, `_`, `-`, blanks and what cannot be seen do not count.
+pub(super) fn is_secret(text: &str) -> bool {
+    let together: String = folded(text).chars().filter(|c| c.is_alphanumeric()).collect();
+    let together = HARMLESS.iter().fold(together, |text, word| text.replace(word, " "));
+    SECRETS.iter().any(|secret| together.contains(secret))
+        || words(text).iter().any(|word| SECRET_WORDS.contains(&word.as_str()))
+}
+
+/// The words of a text: `userPin2`, `USER_PIN` and `user-pin` have `pin` in them.
+fn words(text: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut before = ' ';
+    let mut letters = text.chars().peekable();
+    while let Some(c) = letters.next() {
+        let next_is_small = letters.peek().is_some_and(|next| next.is_lowercase());
+        let begins = (before.is_lowercase() && c.is_uppercase())
+            || (before.is_uppercase() && c.is_uppercase() && next_is_small)
+            || (before.is_alphabetic() && c.is_numeric());
+        if begins || !c.is_alphanumeric() {
+            words.push(String::new());
+        }
+        if let Some(word) = words.last_mut().filter(|_| c.is_alphanumeric()) {
+            word.push(c);
+        }
+        before = c;
+    }
+    words.iter().map(|word| folded(word)).filter(|word| !word.is_empty()).collect()
+}

@@ -1,0 +1,390 @@
+//! What is offered, what a call asks, which forms pass and which do not.
+
+use super::*;
+use crate::tool::arguments;
+use crate::tool::catalog::Catalog;
+
+pub(super) fn jira() -> Service {
+    let field = |name: &str, format: Option<&str>, description: &str| Field {
+        name: name.to_owned(),
+        format: format.map(str::to_owned),
+        description: description.to_owned(),
+    };
+    Service {
+        name: "jira".to_owned(),
+        description: "Login of the caller's Jira.".to_owned(),
+        fields: vec![field("email", Some("email"), ""), field("token", None, "From your profile's page.")],
+        expires_in: Some(Duration::from_hours(8)),
+        receivers: vec!["comment_ticket: POST https://jira.acme.com".to_owned()],
+    }
+}
+
+const ASKED: [RequestKind; 3] = [RequestKind::Guidance, RequestKind::Confirmation, RequestKind::Credentials];
+
+fn built(kind: RequestKind) -> Entry {
+    entry(kind, &[jira()]).unwrap()
+}
+
+/// The question of a call that was read as every call is.
+fn asks(kind: RequestKind, args: &Value) -> Result<Question, String> {
+    let args = arguments::read(&args.to_string(), &built(kind).schema).map_err(|misfits| misfits.to_string())?;
+    question(kind, &args, &[jira()])
+}
+
+pub(super) fn form_of(form: &Value) -> Result<Value, String> {
+    asks(RequestKind::Guidance, &json!({"question": "Which?", "form": form})).map(|question| question.form.unwrap())
+}
+
+fn fields(properties: &Value) -> Result<Value, String> {
+    form_of(&json!({"type": "object", "properties": properties}))
+}
+
+#[test]
+fn each_of_the_three_has_its_name_and_no_other_kind_has_one() {
+    for kind in RequestKind::ALL {
+        assert_eq!(tool_name(kind).is_some(), ASKED.contains(&kind));
+        assert_eq!(tool_name(kind).and_then(kind_of), tool_name(kind).map(|_| kind));
+        assert_eq!(entry(kind, &[jira()]).is_some(), ASKED.contains(&kind));
+        assert!(ASKED.contains(&kind) || question(kind, &json!({}), &[]).is_err());
+    }
+    assert_eq!(kind_of("request_Confirmation"), None);
+    assert!(entry(RequestKind::Credentials, &[]).is_none(), "nothing to ask for");
+}
+
+#[test]
+fn the_tools_are_the_engines_to_perform_and_change_nothing() {
+    for kind in ASKED {
+        let entry = built(kind);
+        let spec = &entry.spec;
+        assert_eq!(Some(spec.name.as_str()), tool_name(kind));
+        assert_eq!((spec.kind, spec.effect, spec.target.as_str()), (ToolKind::Human, Effect::ReadOnly, "human"));
+        assert!(entry.tool.is_none() && entry.form.is_none() && !spec.description.is_empty());
+        assert!(spec.definition.starts_with("sha256:") && spec.definition.len() == 71, "{}", spec.definition);
+    }
+    assert!(built(RequestKind::Credentials).spec.description.contains("`jira` (Login of the caller's Jira.)"));
+}
+
+#[test]
+fn a_definition_changes_with_who_receives_a_credential_and_not_with_texts() {
+    let of = |service: Service| entry(RequestKind::Credentials, &[service]).unwrap().spec.definition;
+    let same = Service { description: "Other words.".to_owned(), expires_in: None, ..jira() };
+    assert_eq!(of(same), of(jira()));
+    let receivers = Service { receivers: vec!["comment_ticket: POST https://evil.example".to_owned()], ..jira() };
+    let fewer = Service { fields: jira().fields.into_iter().take(1).collect(), ..jira() };
+    let other = Service { name: "crm".to_owned(), ..jira() };
+    for changed in [receivers, fewer, other] {
+        assert_ne!(of(changed), of(jira()));
+    }
+    let guidance = |services: &[Service]| entry(RequestKind::Guidance, services).unwrap().spec.definition;
+    assert_eq!(guidance(&[]), guidance(&[jira()]));
+}
+
+#[test]
+fn arguments_that_do_not_fit_are_refused_before_anybody_is_asked() {
+    for (kind, args) in [
+        (RequestKind::Guidance, json!({})),
+        (RequestKind::Guidance, json!({"question": ""})),
+        (RequestKind::Guidance, json!({"question": " \n"})),
+        (RequestKind::Guidance, json!({"question": 7})),
+        (RequestKind::Guidance, json!({"question": "?", "options": "a"})),
+        (RequestKind::Guidance, json!({"question": "?", "options": [1]})),
+        (RequestKind::Guidance, json!({"question": "?", "attempted_approaches": [1]})),
+        (RequestKind::Guidance, json!({"question": "?", "form": "text"})),
+        (RequestKind::Guidance, json!({"question": "?", "approvers": ["eve"]})),
+        (RequestKind::Confirmation, json!({"reason": "x"})),
+        (RequestKind::Confirmation, json!({"action": "x", "risks": "y"})),
+        (RequestKind::Confirmation, json!({"action": "x", "form": {}})),
+        (RequestKind::Credentials, json!({})),
+        (RequestKind::Credentials, json!({"service": "gitlab"})),
+        (RequestKind::Credentials, json!({"service": "Jira"})),
+        (RequestKind::Credentials, json!({"service": "jira", "description": "Type it here."})),
+    ] {
+        assert!(asks(kind, &args).is_err(), "{args}");
+    }
+}
+
+#[test]
+fn the_words_of_a_call_become_question_and_details() {
+    let answer = json!({
+        "type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"],
+        "additionalProperties": false,
+    });
+    let confirmed = json!({
+        "type": "object", "properties": {"confirmed": {"type": "boolean"}, "comment": {"type": "string"}},
+        "required": ["confirmed"], "additionalProperties": false,
+    });
+    for (kind, args, question, details, form) in [
+        (RequestKind::Guidance, json!({"question": "Which?"}), "Which?", None, &answer),
+        (
+            RequestKind::Guidance,
+            json!({"question": "Which?", "context": "c", "attempted_approaches": ["a"], "options": ["x", "y"]}),
+            "Which?",
+            Some(json!({"context": "c", "attempted_approaches": ["a"], "options": ["x", "y"]})),
+            &answer,
+        ),
+        (
+            RequestKind::Guidance,
+            json!({"question": "Which?", "attempted_approaches": "a"}),
+            "Which?",
+            Some(json!({"attempted_approaches": ["a"]})),
+            &answer,
+        ),
+        (RequestKind::Confirmation, json!({"action": "Close it"}), "Close it", None, &confirmed),
+        (
+            RequestKind::Confirmation,
+            json!({"action": "Close it", "reason": "r", "risks": ["x"], "alternatives": []}),
+            "Close it",
+            Some(json!({"reason": "r", "risks": ["x"], "alternatives": []})),
+            &confirmed,
+        ),
+    ] {
+        let asked = asks(kind, &args).unwrap();
+        let expected = Question { kind, question: Some(question.to_owned()), details, form: Some(form.clone()) };
+        assert_eq!(asked, expected);
+    }
+}
+
+#[test]
+fn a_credential_is_asked_for_in_the_operators_words() {
+    let args = json!({"service": "jira", "reason": "Type your bank's PIN."});
+    let asked = asks(RequestKind::Credentials, &args).unwrap();
+    assert_eq!(asked.question.as_deref(), Some("Type your bank's PIN."));
+    assert_eq!(asked.details, Some(json!({"service": "jira"})));
+    let form = json!({
+        "type": "object", "title": "jira", "description": "Login of the caller's Jira.",
+        "properties": {
+            "email": {"type": "string", "minLength": 1, "format": "email"},
+            "token": {"type": "string", "minLength": 1, "description": "From your profile's page."},
+        },
+        "required": ["email", "token"], "additionalProperties": false,
+        "x-receivers": ["comment_ticket: POST https://jira.acme.com"], "x-expires-in": 28800,
+    });
+    assert_eq!(asked.form.as_ref(), Some(&form));
+    let schema = CompiledSchema::closed(&form).unwrap();
+    assert!(schema.check(&json!({"email": "a@b.c", "token": "t"})).is_ok());
+    for wrong in
+        [json!({"email": "a@b.c"}), json!({"email": "a@b.c", "token": ""}), json!({"email": "x", "token": "t"})]
+    {
+        assert!(schema.check(&wrong).is_err(), "{wrong}");
+    }
+    assert_eq!(asks(RequestKind::Credentials, &json!({"service": "jira"})).unwrap().question, None);
+}
+
+#[test]
+fn every_form_of_ours_compiles_and_is_closed() {
+    for form in [form::answer(), form::confirmation(), credential_form(&jira())] {
+        let schema = CompiledSchema::closed(&form).unwrap();
+        assert!(schema.check(&json!({"more": 1})).is_err());
+    }
+}
+
+#[test]
+fn a_flat_form_passes_and_is_closed() {
+    let whole = json!({
+        "type": "object", "title": "T", "description": "D", "additionalProperties": true, "required": ["a", "n.1"],
+        "properties": {
+            "a": {"type": "string", "title": "A", "description": "d", "minLength": 1, "maxLength": 9, "default": "x"},
+            "b": {"enum": ["one", "two"], "default": "two"},
+            "c": {"type": "string", "format": "date"},
+            "n.1": {"type": "number", "minimum": 0.5, "exclusiveMaximum": 9},
+            "i-1": {"type": "integer", "exclusiveMinimum": 0, "maximum": 5, "default": 5},
+            "B_2": {"type": "boolean", "default": false},
+        },
+    });
+    let mut expected = whole.clone();
+    expected["additionalProperties"] = json!(false);
+    expected["properties"]["b"]["type"] = json!("string");
+    assert_eq!(form_of(&whole).unwrap(), expected);
+    assert_eq!(fields(&json!({"a": {"type": "string"}})).unwrap()["required"], json!([]));
+    let twenty = |count: usize| (0..count).map(|n| (format!("f{n}"), json!({"type": "string"}))).collect::<Map<_, _>>();
+    assert!(fields(&Value::Object(twenty(20))).is_ok() && fields(&Value::Object(twenty(21))).is_err());
+}
+
+#[test]
+fn any_other_form_is_refused_and_told_why() {
+    let with = |keyword: &str, value: Value| json!({"a": {"type": "string", keyword: value}});
+    let number = |keyword: &str, value: Value| json!({"a": {"type": "number", keyword: value}});
+    for (properties, why) in [
+        (json!({}), "1 to 20 fields"),
+        (json!({"a": "string"}), "must be a JSON Schema object"),
+        (json!({"a": true}), "must be a JSON Schema object"),
+        (json!({"a": {}}), "must be of one type"),
+        (json!({"a": {"type": "object"}}), "must be of one type"),
+        (json!({"a": {"type": "array"}}), "must be of one type"),
+        (json!({"a": {"type": "null"}}), "must be of one type"),
+        (json!({"a": {"type": ["string", "null"]}}), "must be of one type"),
+        (with("pattern", json!("x")), "may not say `pattern`"),
+        (with("$ref", json!("#")), "may not say `$ref`"),
+        (with("const", json!("x")), "may not say `const`"),
+        (with("properties", json!({})), "may not say `properties`"),
+        (with("minimum", json!(1)), "may not say `minimum`"),
+        (with("one\u{202e}two", json!(1)), "may not say a keyword that is not known"),
+        (number("minLength", json!(1)), "may not say `minLength`"),
+        (number("enum", json!(["a"])), "may not say `enum`"),
+        (with("enum", json!([])), "different strings"),
+        (with("enum", json!(["a", "a"])), "different strings"),
+        (with("enum", json!(["a", 1])), "different strings"),
+        (with("enum", json!("a")), "different strings"),
+        (with("minLength", json!(-1)), "a whole number"),
+        (with("maxLength", json!("9")), "a whole number"),
+        (with("format", json!("regex")), "must be one of email, uri, date"),
+        (with("format", json!(1)), "must be one of email, uri, date"),
+        (with("title", json!(1)), "must be a text"),
+        (with("default", json!(1)), "no answer that it takes"),
+        (json!({"a": {"enum": ["a"], "default": "b"}}), "no answer that it takes"),
+        (json!({"a": {"type": "string", "format": "email", "default": "b"}}), "no answer that it takes"),
+        (number("minimum", json!("1")), "must be a number"),
+        (json!({"a": {"type": "string", "minLength": 3, "maxLength": 2}}), "no answer fits"),
+        (json!({"a": {"type": "number", "minimum": 3, "maximum": 2}}), "no answer fits"),
+        (json!({"a": {"type": "number", "exclusiveMinimum": 3, "maximum": 3}}), "no answer fits"),
+        (json!({"": {"type": "string"}}), "name of field 1"),
+        (json!({"ok": {"type": "string"}, "z z": {"type": "string"}}), "name of field 2"),
+        (json!({"n\u{e9}e": {"type": "string"}}), "name of field 1"),
+        (json!({"x".repeat(65): {"type": "string"}}), "name of field 1"),
+    ] {
+        let told = fields(&properties).unwrap_err();
+        assert!(told.starts_with("`form`: ") && told.contains(why), "{properties}: {told}");
+    }
+    assert!(fields(&json!({"a": {"type": "string"}, "A": {"type": "string"}})).is_err(), "twins");
+    let twins = json!({"type": "object", "properties": {"a": {"type": "string"}, "A": {"type": "string"}}});
+    assert!(form::own(&twins).unwrap_err().contains("`A` and `a` differ only in case"));
+    let one = json!({"a": {"type": "string"}});
+    for (form, why) in [
+        (json!({}), "type: object"),
+        (json!({"type": "array"}), "type: object"),
+        (json!({"type": "object"}), "must declare its `properties`"),
+        (json!({"type": "object", "properties": []}), "must declare its `properties`"),
+        (json!({"type": "object", "properties": one, "$defs": {}}), "may not say `$defs`"),
+        (json!({"type": "object", "properties": one, "anyOf": []}), "may not say `anyOf`"),
+        (json!({"type": "object", "properties": one, "additionalProperties": {}}), "can only be `false`"),
+        (json!({"type": "object", "properties": one, "required": "a"}), "must be a list"),
+        (json!({"type": "object", "properties": one, "required": ["b"]}), "may only name fields"),
+        (json!({"type": "object", "properties": one, "required": ["a", "a"]}), "twice"),
+    ] {
+        let told = form_of(&form).unwrap_err();
+        assert!(told.contains(why), "{form}: {told}");
+    }
+}
+
+#[test]
+fn a_form_that_asks_for_a_secret_is_refused() {
+    let text = |keyword: &str, text: &str| json!({"a": {"type": "string", keyword: text}});
+    for secret in [
+        "password",
+        "Pass Word",
+        "PASSWORD",
+        "user_passwd",
+        "db-pwd",
+        "userPwd",
+        "client_secret",
+        "access_token",
+        "api key",
+        "api_key",
+        "API-Key",
+        "apikey",
+        "openaiApiKey",
+        "Credentials",
+        "private_key",
+        "passphrase",
+        "pin",
+        "PIN",
+        "userPin",
+        "pin_2",
+        "PIN2",
+        "your PIN, please",
+        "otp",
+        "OTPCode",
+        "2fa",
+        "2FA code",
+        "code2FA",
+        "cvv",
+        "CVV2",
+        "pass\u{200b}word",
+        "\u{ff50}\u{ff49}\u{ff4e}",
+        "\u{1d429}assword",
+        "请输入密码",
+        "口令",
+        "API密钥",
+        "访问令牌",
+        "短信验证码",
+        "verification code",
+    ] {
+        let name = json!({secret: {"type": "string"}});
+        let told = [fields(&name), fields(&text("title", secret)), fields(&text("description", secret))];
+        for told in
+            told.into_iter().skip(usize::from(!secret.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b))))
+        {
+            let told = told.unwrap_err();
+            assert!(told.contains("use request_credentials"), "{secret}: {told}");
+        }
+        let form = json!({"type": "object", "title": secret, "properties": {"a": {"type": "string"}}});
+        assert!(form_of(&form).is_err(), "{secret}");
+    }
+    assert!(fields(&text("format", "password")).unwrap_err().contains("use request_credentials"));
+    for harmless in [
+        "shipping",
+        "opinion",
+        "footprint",
+        "spinner",
+        "iban",
+        "IBAN",
+        "secretary",
+        "hotpot",
+        "order_17",
+        "amount",
+        "账号",
+        "keyboard",
+    ] {
+        assert!(fields(&text("title", harmless)).is_ok(), "{harmless}");
+    }
+}
+
+#[test]
+fn what_is_said_of_a_wrong_call_quotes_no_value() {
+    for form in [
+        json!({"type": "object", "properties": {"a": {"type": "string", "default": 1, "title": "hunter2"}}}),
+        json!({"type": "object", "properties": {"a": {"type": "hunter2"}}}),
+        json!({"type": "object", "properties": {"a": {"type": "string", "format": "hunter2"}}}),
+        json!({"type": "object", "properties": {"a": {"enum": ["hunter2", "hunter2"]}}}),
+        json!({"type": "object", "properties": {"hunter2 !": {"type": "string"}}}),
+        json!({"type": "object", "properties": {"a": {"type": "string"}}, "required": ["hunter2"]}),
+    ] {
+        let told = form_of(&form).unwrap_err();
+        assert!(!told.contains("hunter2"), "{told}");
+    }
+    assert!(
+        !question(RequestKind::Credentials, &json!({"service": "hunter2"}), &[jira()]).unwrap_err().contains("hunter2")
+    );
+}
+
+#[test]
+fn the_prompt_speaks_only_of_what_is_offered() {
+    assert_eq!(paragraph(&[]), None);
+    assert_eq!(paragraph(&[RequestKind::Approval, RequestKind::Reconcile]), None);
+    for kind in ASKED {
+        let text = paragraph(&[kind]).unwrap();
+        for other in ASKED {
+            assert_eq!(text.contains(&format!("- `{}`", tool_name(other).unwrap())), other == kind, "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_catalogue_knows_what_each_agent_may_ask() {
+    let catalog = Catalog::default().with_human("a", &ASKED, vec![jira()]).with_human(
+        "b",
+        &[RequestKind::Credentials, RequestKind::Confirmation, RequestKind::Approval],
+        Vec::new(),
+    );
+    let offered = |agent: &str| {
+        ASKED.into_iter().filter(|kind| catalog.human(agent, tool_name(*kind).unwrap()).is_some()).collect::<Vec<_>>()
+    };
+    assert_eq!(offered("a"), ASKED);
+    assert_eq!(offered("b"), [RequestKind::Confirmation], "nothing to ask for");
+    assert_eq!(offered("c"), []);
+    assert_eq!(
+        (catalog.services("a"), catalog.services("b"), catalog.services("c")),
+        (&[jira()][..], &[][..], &[][..])
+    );
+    assert!(catalog.human("a", "Request_Confirmation").is_none() && catalog.get("request_confirmation").is_none());
+}
