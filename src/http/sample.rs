@@ -203,7 +203,7 @@ pub fn of_kind(kind: RequestKind) -> RequestRow {
                 "type": "object", "title": "jira", "description": "Login of the caller's Jira.",
                 "properties": { "email": { "type": "string", "format": "email" }, "token": { "type": "string" } },
                 "required": ["email", "token"], "additionalProperties": false,
-                "x-receivers": ["comment_ticket: POST https://jira.acme.com"]
+                "x-expires-in": 28800, "x-receivers": ["comment_ticket: POST https://jira.acme.com"]
             })),
         ),
         RequestKind::ExternalResult => (

@@ -177,9 +177,11 @@ words! {
     comment: "Comment (optional)", "备注（可选）";
     confirm_yes: "Yes, confirmed", "是，确认";
     confirm_no: "No", "否";
+    credentials_later: "It is forgotten when the task ends.", "任务结束时删除。";
     credentials_head: "Enter the login", "输入凭据";
     credentials_about: "It is sealed, is not shown to the model, and is given only to these tools:", "凭据将密封保存，不会展示给模型，仅提供给以下工具：";
     credentials_none: "It is sealed and is not shown to the model.", "凭据将密封保存，不会展示给模型。";
+    credentials_kept: "It is forgotten after {time} at the latest.", "最迟在 {time} 后删除。";
     credentials_send: "Seal and hand over", "密封并提交";
     external_head: "Fill in the result", "填写结果";
     external_send: "Send the result", "提交结果";

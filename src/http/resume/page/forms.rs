@@ -1,11 +1,14 @@
 //! The forms under a question: what they offer is what this reader may answer, and each carries the digest of what the
 //! page showed.
 
+use std::time::Duration;
+
 use maud::{Markup, html};
 use serde_json::Value;
 
 use super::asked::by_rule;
 use super::inputs::Place;
+use super::left::span;
 use super::typed::Which;
 use super::{View, choices};
 use crate::http::page::visible;
@@ -210,9 +213,19 @@ fn credentials(view: &View<'_>) -> Markup {
             p { (words.credentials_about) }
             ul { @for receiver in &receivers { li { code { (receiver) } } } }
         }
+        p { (forgotten(view)) }
         @if let Some(form) = form { (fields(view, form, true, &[])) }
         button type="submit" { (words.credentials_send) }
     }
+}
+
+/// How long a credential is kept.
+fn forgotten(view: &View<'_>) -> String {
+    let seconds = view.request.form.as_ref().and_then(|form| form.get("x-expires-in")).and_then(Value::as_u64);
+    seconds.map_or_else(
+        || view.words.credentials_later.to_owned(),
+        |seconds| fill(view.words.credentials_kept, &[("time", &span(Duration::from_secs(seconds), view.words))]),
+    )
 }
 
 /// A result by the operator's schema.
