@@ -116,6 +116,7 @@ fn place(row: &RequestRow, error: &FieldError) -> Wrong {
     let (field, rest): (Option<String>, &[&str]) = match parts.as_slice() {
         ["decisions", _, "then", rest @ ..] | ["then", rest @ ..] => (Some("then".to_owned()), rest),
         ["decisions", call, part, rest @ ..] => (Some(format!("call.{call}.{part}")), rest),
+        ["decisions"] => (None, &[]),
         ["decisions", call] => (Some(format!("call.{call}.action")), &[]),
         ["response", name, rest @ ..] if row.asked.kind == RequestKind::Confirmation => {
             (Some((*name).to_owned()), rest)
