@@ -80,11 +80,7 @@ impl HumanKind {
     /// The word in the configuration and on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Guidance => "guidance",
-            Self::Credentials => "credentials",
-            Self::Confirmation => "confirmation",
-        }
+        self.request().as_str()
     }
 
     /// The kind of question it is.
@@ -100,11 +96,7 @@ impl HumanKind {
     /// The tool it offers.
     #[must_use]
     pub fn tool(self) -> &'static str {
-        match self {
-            Self::Guidance => "request_human_guidance",
-            Self::Credentials => "request_credentials",
-            Self::Confirmation => "request_confirmation",
-        }
+        self.request().tool().unwrap_or_default()
     }
 }
 

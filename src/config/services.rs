@@ -185,7 +185,7 @@ agents:
             for kind in HumanKind::ALL {
                 let offered = catalog.human(agent, kind.tool());
                 assert_eq!(offered.is_some(), settings.human.contains(&kind), "{agent}: {}", kind.tool());
-                assert_eq!(human::tool_name(kind.request()), Some(kind.tool()));
+                assert_eq!(kind.request().tool(), Some(kind.tool()));
                 assert_eq!(kind.request().as_str(), kind.as_str());
             }
         }

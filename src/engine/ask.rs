@@ -3,6 +3,8 @@
 use serde_json::{Value, json};
 
 use super::Engine;
+use super::drive::Stop;
+use super::integrity::damage_before;
 use super::live::Live;
 use crate::agent::Agent;
 use crate::task::doubt::FORGOTTEN;
@@ -12,6 +14,7 @@ use crate::task::item::Fact;
 use crate::task::question::Question;
 use crate::task::request::{Asked, AskedCall, RequestKind, Warning};
 use crate::task::standing::Standing;
+use crate::task::step::Ending;
 use crate::task::text::cut;
 use crate::task::tool_spec::Effect;
 use crate::task::verdict::{Terms, Verdict};
@@ -26,10 +29,17 @@ const CRASHED: &str = "The process that sent the call ended before its result wa
 impl Engine {
     /// Opens the questions of a turn. One about running calls shows all calls of their turn; any other shows the call
     /// that asks, or that somebody else runs.
-    pub(super) async fn ask(&self, live: &mut Live, agent: &Agent, questions: Vec<Question>) {
+    pub(super) async fn ask(&self, live: &mut Live, agent: &Agent, questions: Vec<Question>) -> Result<(), Stop> {
         for question in questions {
-            if question.kind == RequestKind::ExternalResult && self.look_again(live, agent, &question.calls).await {
-                continue;
+            // That somebody else may run a call is looked at once more, as it is before one of ours starts.
+            if question.kind == RequestKind::ExternalResult {
+                if let Some(failure) = damage_before(live, &question.calls) {
+                    self.finish(live, Ending::Failed(failure)).await?;
+                    return Ok(());
+                }
+                if self.look_again(live, agent, &question.calls).await {
+                    continue;
+                }
             }
             let Some(first) = question.calls.first().and_then(|id| live.progress.call(*id)).cloned() else { continue };
             let own = |standing: &Standing| question.calls.contains(&standing.call.tool_call_id);
@@ -47,6 +57,7 @@ impl Engine {
             self.say(&mut asked, agent, &first);
             live.push(Fact::InterventionRequested(asked.sealed()));
         }
+        Ok(())
     }
 
     /// What the agent asks in its own words, and the form of the answer.

@@ -50,7 +50,7 @@ impl Engine {
         match next_step(&live.progress, &self.budget(live, agent)) {
             Step::Judge(calls) => self.judge(live, agent, &calls).await,
             Step::Refuse(refusals) => Self::refuse(live, refusals),
-            Step::Ask(questions) => self.ask(live, agent, questions).await,
+            Step::Ask(questions) => self.ask(live, agent, questions).await?,
             Step::Reconcile(calls) => self.reconcile(live, agent, &calls),
             Step::Wait(on) => return self.wait(live, agent, &on).await,
             Step::Finish(ending) => return self.finish(live, ending).await,

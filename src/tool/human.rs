@@ -53,27 +53,10 @@ pub struct Question {
     pub form: Option<Value>,
 }
 
-/// The tool that asks this kind of question; `None` for kinds that no tool asks.
-#[must_use]
-pub fn tool_name(kind: RequestKind) -> Option<&'static str> {
-    match kind {
-        RequestKind::Guidance => Some("request_human_guidance"),
-        RequestKind::Credentials => Some("request_credentials"),
-        RequestKind::Confirmation => Some("request_confirmation"),
-        RequestKind::Approval | RequestKind::ExternalResult | RequestKind::Reconcile => None,
-    }
-}
-
-/// The kind of question that a tool of this name asks, byte by byte.
-#[must_use]
-pub fn kind_of(tool: &str) -> Option<RequestKind> {
-    RequestKind::ALL.into_iter().find(|kind| tool_name(*kind) == Some(tool))
-}
-
 /// The tool as an agent is offered it. `None` for a kind that no tool asks, and for credentials when there is no service.
 #[must_use]
 pub fn entry(kind: RequestKind, services: &[Service]) -> Option<Entry> {
-    let name = tool_name(kind)?;
+    let name = kind.tool()?;
     let parameters = parameters(kind, services)?;
     let schema = CompiledSchema::closed(&parameters).ok()?;
     let (kind_of_tool, effect, target) = (ToolKind::Human, Effect::ReadOnly, "human");

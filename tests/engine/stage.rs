@@ -121,6 +121,7 @@ impl Stage {
             .unwrap_or_else(|report| panic!("{report}"));
         let mut mistakes = Mistakes::default();
         let catalog = Catalog::build(config.tools(), &Net::new().unwrap(), &Arc::default(), &mut mistakes);
+        let catalog = config.with_humans(catalog);
         let specs: Vec<_> = catalog.specs().cloned().collect();
         let policy = Policy::new(&config.rules(), &specs, &mut mistakes);
         let agents: Agents = config.agents();

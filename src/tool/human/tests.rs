@@ -42,12 +42,12 @@ fn fields(properties: &Value) -> Result<Value, String> {
 #[test]
 fn each_of_the_three_has_its_name_and_no_other_kind_has_one() {
     for kind in RequestKind::ALL {
-        assert_eq!(tool_name(kind).is_some(), ASKED.contains(&kind));
-        assert_eq!(tool_name(kind).and_then(kind_of), tool_name(kind).map(|_| kind));
+        assert_eq!(kind.tool().is_some(), ASKED.contains(&kind));
+        assert_eq!(kind.tool().and_then(RequestKind::of_tool), kind.tool().map(|_| kind));
         assert_eq!(entry(kind, &[jira()]).is_some(), ASKED.contains(&kind));
         assert!(ASKED.contains(&kind) || question(kind, &json!({}), &[]).is_err());
     }
-    assert_eq!(kind_of("request_Confirmation"), None);
+    assert_eq!(RequestKind::of_tool("request_Confirmation"), None);
     assert!(entry(RequestKind::Credentials, &[]).is_none(), "nothing to ask for");
 }
 
@@ -56,7 +56,7 @@ fn the_tools_are_the_engines_to_perform_and_change_nothing() {
     for kind in ASKED {
         let entry = built(kind);
         let spec = &entry.spec;
-        assert_eq!(Some(spec.name.as_str()), tool_name(kind));
+        assert_eq!(Some(spec.name.as_str()), kind.tool());
         assert_eq!((spec.kind, spec.effect, spec.target.as_str()), (ToolKind::Human, Effect::ReadOnly, "human"));
         assert!(entry.tool.is_none() && entry.form.is_none() && !spec.description.is_empty());
         assert!(spec.definition.starts_with("sha256:") && spec.definition.len() == 71, "{}", spec.definition);
@@ -364,7 +364,7 @@ fn the_prompt_speaks_only_of_what_is_offered() {
     for kind in ASKED {
         let text = paragraph(&[kind]).unwrap();
         for other in ASKED {
-            assert_eq!(text.contains(&format!("- `{}`", tool_name(other).unwrap())), other == kind, "{text}");
+            assert_eq!(text.contains(&format!("- `{}`", other.tool().unwrap())), other == kind, "{text}");
         }
     }
 }
@@ -377,7 +377,7 @@ fn a_catalogue_knows_what_each_agent_may_ask() {
         Vec::new(),
     );
     let offered = |agent: &str| {
-        ASKED.into_iter().filter(|kind| catalog.human(agent, tool_name(*kind).unwrap()).is_some()).collect::<Vec<_>>()
+        ASKED.into_iter().filter(|kind| catalog.human(agent, kind.tool().unwrap()).is_some()).collect::<Vec<_>>()
     };
     assert_eq!(offered("a"), ASKED);
     assert_eq!(offered("b"), [RequestKind::Confirmation], "nothing to ask for");
