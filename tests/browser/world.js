@@ -101,13 +101,13 @@ export async function shot(page, name) {
   await page.screenshot({ path: `${shots}/${name}.png`, fullPage: true });
 }
 
-// Sends a form and gives its answer.
+// Sends a form and gives its answer, once the page that it leads to is there.
 export async function send(page, button) {
   const [answer] = await Promise.all([
     page.waitForResponse((response) => response.request().method() === "POST"),
+    page.waitForNavigation(),
     button.click(),
   ]);
-  await page.waitForLoadState();
   return answer;
 }
 
