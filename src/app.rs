@@ -163,7 +163,7 @@ impl Replica {
             models: rooms.models,
             roster: roster.clone(),
             sealer: config.sealer(),
-            clock,
+            clock: Arc::clone(&clock),
             ids: Arc::clone(&ids),
             settings: engine_settings(&config),
         });
@@ -180,6 +180,7 @@ impl Replica {
             agents: cards(&rooms.agents, &rooms.catalog),
             authenticator: Arc::from(config.authenticator()),
             ids,
+            clock,
             origins: Origins::default(),
             settings: http::Settings {
                 public_url,

@@ -8,6 +8,7 @@ use futures_util::StreamExt as _;
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -94,15 +95,6 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, String> {
     }
 }
 
-/// A body as it was written: JSON, or a page's form.
-#[derive(Debug, PartialEq)]
-pub enum Written {
-    /// JSON; an empty body is an empty object.
-    Json(Value),
-    /// A form's fields; one sent twice was refused.
-    Form(Value),
-}
-
 impl Posted {
     /// What an earlier POST with the same key did.
     ///
@@ -139,15 +131,12 @@ impl Posted {
         clean(value)
     }
 
-    /// Its JSON, or the fields of a page's form.
+    /// The fields of a page's form, line ends as LF.
     ///
     /// # Errors
-    /// Another type, no JSON, a field sent twice, or a U+0000 somewhere.
-    pub fn json_or_form(&self) -> Result<Written, Problem> {
-        if !self.is_form() {
-            return self.json().map(Written::Json);
-        }
-        form_fields(&self.bytes).map(Written::Form)
+    /// A field sent twice, or a U+0000 somewhere.
+    pub fn fields(&self) -> Result<BTreeMap<String, String>, Problem> {
+        form_fields(&self.bytes)
     }
 
     /// The text of its JSON; an empty body is an empty object.
@@ -171,7 +160,7 @@ impl Posted {
 ///
 /// # Errors
 /// Another type, a body that is too large or slow, a field sent twice, or a U+0000 somewhere.
-pub async fn form(request: Request) -> Result<(HeaderMap, Value), Problem> {
+pub async fn form(request: Request) -> Result<(HeaderMap, BTreeMap<String, String>), Problem> {
     let limit = request.extensions().get::<&'static Op>().map_or(0, |op| op.body);
     let (parts, body) = request.into_parts();
     let bytes = arrived(body, limit).await?;
@@ -181,16 +170,18 @@ pub async fn form(request: Request) -> Result<(HeaderMap, Value), Problem> {
     Ok((parts.headers, form_fields(&bytes)?))
 }
 
-fn form_fields(bytes: &[u8]) -> Result<Value, Problem> {
-    let mut fields = Map::new();
+/// A form's fields, line ends as LF.
+fn form_fields(bytes: &[u8]) -> Result<BTreeMap<String, String>, Problem> {
+    let mut fields = BTreeMap::new();
     for (name, value) in url::form_urlencoded::parse(bytes) {
-        // A browser sends what was left empty as an empty text: nothing was said.
-        let value = if value.is_empty() { Value::Null } else { Value::String(value.replace("\r\n", "\n")) };
-        if fields.insert(name.into_owned(), value).is_some() {
+        if name.contains('\0') || value.contains('\0') {
+            return Err(Problem::invalid_at("", "text without U+0000"));
+        }
+        if fields.insert(name.into_owned(), value.replace("\r\n", "\n")).is_some() {
             return Err(Problem::new(Code::BadJson, "A field is repeated."));
         }
     }
-    clean(Value::Object(fields))
+    Ok(fields)
 }
 
 fn is_type(headers: &HeaderMap, wanted: &str) -> bool {
@@ -240,14 +231,16 @@ mod tests {
     }
 
     #[test]
-    fn a_form_is_an_object_whose_empty_fields_are_unsaid() {
-        let form = |body| posted("application/x-www-form-urlencoded", body).json_or_form();
+    fn a_form_is_fields_that_stand_there_once() {
+        let form = |body| posted("application/x-www-form-urlencoded", body).fields();
+        let expected = [("action", "reject"), ("reason", "a\nb \u{202e}"), ("then", "")];
         assert_eq!(
-            form("action=reject&reason=a%0D%0Ab&then=").unwrap(),
-            Written::Form(json!({"action": "reject", "reason": "a\nb", "then": null}))
+            form("action=reject&reason=a%0D%0Ab+%E2%80%AE&then=").unwrap(),
+            expected.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
         );
         assert_eq!(form("a=1&a=2").unwrap_err().code, Code::BadJson);
         assert_eq!(form("a=%00").unwrap_err().code, Code::Invalid);
+        assert_eq!(form("a%00=1").unwrap_err().code, Code::Invalid);
     }
 
     #[test]

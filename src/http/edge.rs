@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use super::Http;
 use super::accept::wants_html;
+use super::language::Language;
 use super::origin::not_from_here;
 use super::page;
 use super::problem::Problem;
@@ -31,10 +32,6 @@ impl Seen {
     }
 }
 
-/// An error whose page is written already: it goes out as it is.
-#[derive(Clone, Copy, Debug)]
-pub struct Whole;
-
 /// What the answer will need of the request.
 struct Asked {
     id: Uuid,
@@ -43,6 +40,7 @@ struct Asked {
     refused_host: Option<&'static str>,
     private: bool,
     page: bool,
+    language: Language,
 }
 
 impl Asked {
@@ -59,6 +57,7 @@ impl Asked {
             refused_host: if http.settings.open { not_from_here(headers, request.uri()) } else { None },
             private: under("/v1") || under("/resume") || under("/sign-in") || under("/sign-out"),
             page: (under("/resume") || under("/sign-in") || under("/sign-out")) && wants_html(headers),
+            language: Language::of(headers),
         }
     }
 }
@@ -96,7 +95,7 @@ fn write_out(http: &Http, asked: &Asked, mut response: Response) -> Response {
     let is_problem = status.is_client_error() || status.is_server_error();
     match response.extensions_mut().remove::<Problem>() {
         Some(found) => problem(http, asked, &found),
-        None if is_problem && response.extensions().get::<Whole>().is_none() => {
+        None if is_problem && response.extensions().get::<page::SaidAlready>().is_none() => {
             let mut found = Problem::of_status(status);
             let allow = response.headers().get(header::ALLOW).cloned();
             found.headers.extend(allow.map(|allow| (header::ALLOW, allow)));
@@ -125,7 +124,7 @@ fn preflight(asked: &Asked, allow: Option<&HeaderValue>) -> Response {
 fn problem(http: &Http, asked: &Asked, problem: &Problem) -> Response {
     let status = problem.code.status();
     let mut response = if asked.page {
-        (status, page::problem(problem, asked.id, &http.settings.public_url)).into_response()
+        (status, page::problem(problem, asked.id, &http.settings.public_url, asked.language)).into_response()
     } else {
         let mut response = (status, Json(problem.document(&http.settings.public_url, asked.id))).into_response();
         response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
@@ -162,6 +161,9 @@ fn add_headers(asked: &Asked, headers: &mut HeaderMap) {
     if is_page {
         headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("same-origin"));
         headers.insert(header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
+        if asked.private {
+            headers.append(header::VARY, HeaderValue::from_static("Accept-Language"));
+        }
         headers.entry(header::CONTENT_SECURITY_POLICY).or_insert_with(page::content_security_policy);
     }
 }

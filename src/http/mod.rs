@@ -62,7 +62,7 @@ pub use self::settings::Settings;
 use crate::engine::Engine;
 use crate::people::authenticator::Authenticator;
 use crate::store::Store;
-use crate::world::Ids;
+use crate::world::{Clock, Ids};
 
 /// Writes the metrics out.
 pub type Metrics = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = String> + Send>> + Send + Sync>;
@@ -79,6 +79,8 @@ pub struct Http {
     pub authenticator: Arc<dyn Authenticator>,
     /// Fresh ids.
     pub ids: Arc<dyn Ids>,
+    /// What time it is, for a page that says how much is left. It decides nothing.
+    pub clock: Arc<dyn Clock>,
     /// The operator's.
     pub settings: Settings,
     /// Who may change something from a browser; [`router`] makes it from the settings.

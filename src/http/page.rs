@@ -10,19 +10,16 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
-use super::problem::{Problem, prefix};
+use super::language::Language;
+use super::problem::{Code, Problem, prefix};
+use super::resume::words::{Words, fill};
 pub use crate::task::eyes::visible;
 
-const STYLE: &str = "\
-:root{color-scheme:light dark}\
-body{font:16px/1.5 system-ui,sans-serif;max-width:50rem;margin:2rem auto;padding:0 1rem}\
-pre,code{font-family:ui-monospace,monospace}\
-pre{white-space:pre-wrap;overflow-wrap:anywhere;border:1px solid GrayText;padding:.75rem;margin:.5rem 0}\
-section{border:1px solid GrayText;border-radius:.5rem;padding:0 1rem 1rem;margin:1rem 0}\
-dt{font-weight:600}dd{margin:0 0 .5rem;overflow-wrap:anywhere}\
-label{display:block;margin:.5rem 0}textarea,select{display:block;width:100%;box-sizing:border-box;font:inherit}\
-button{font:inherit;padding:.5rem 1.25rem;margin:.5rem 0}\
-table{border-collapse:collapse}td,th{border:1px solid GrayText;padding:.25rem .5rem;text-align:left}";
+const STYLE: &str = include_str!("page.css");
+
+/// In an answer's extensions: an error that is a page already, and says more than its problem could.
+#[derive(Clone, Copy, Debug)]
+pub struct SaidAlready;
 
 /// Nothing is loaded but our own style, nothing is sent but to us, nobody frames us.
 static POLICY: LazyLock<Option<HeaderValue>> = LazyLock::new(|| {
@@ -38,12 +35,18 @@ pub fn content_security_policy() -> HeaderValue {
     POLICY.clone().unwrap_or_else(|| HeaderValue::from_static("default-src 'none'; form-action 'self'"))
 }
 
-/// A whole page.
+/// A whole page in English.
 #[must_use]
 pub fn frame(title: &str, body: &Markup) -> Markup {
+    frame_in(Language::English, title, &html! { h1 { (title) } (body) })
+}
+
+/// A whole page in a language; its heading is part of `body`.
+#[must_use]
+pub fn frame_in(language: Language, title: &str, body: &Markup) -> Markup {
     html! {
         (DOCTYPE)
-        html lang="en" {
+        html lang=(language.tag()) {
             head {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
@@ -51,32 +54,76 @@ pub fn frame(title: &str, body: &Markup) -> Markup {
                 title { (title) " · Holdpoint" }
                 style { (PreEscaped(STYLE)) }
             }
-            body { main { h1 { (title) } (body) } }
+            body { main { (body) } }
         }
     }
 }
 
 /// A problem as a page: the same words, what was decided instead, and the way back to the request.
 #[must_use]
-pub fn problem(problem: &Problem, instance: Uuid, public_url: &str) -> Markup {
+pub fn problem(problem: &Problem, instance: Uuid, public_url: &str, language: Language) -> Markup {
+    let words = Words::of(language);
     let errors = problem.members.get("errors").and_then(|errors| errors.as_array());
     let request = problem.members.get("request").map(|request| member(request, "request_id"));
-    frame(
-        problem.code.title(),
+    let title = problem_title(problem.code, words);
+    let (status, instance) = (problem.code.status().as_u16().to_string(), instance.to_string());
+    let line = [("code", problem.code.as_str()), ("status", &status), ("id", &instance)];
+    frame_in(
+        language,
+        title.unwrap_or(problem.code.title()),
         &html! {
-            p { (problem.detail) }
+            h1 { (said(words, problem.code.title(), title)) }
+            p { (said(words, &problem.detail, words.translated(&problem.detail))) }
             @for error in errors.into_iter().flatten() {
-                p { code { (visible(member(error, "pointer"))) } " " (member(error, "detail")) }
+                @let detail = member(error, "detail");
+                p { code { (visible(member(error, "pointer"))) } " " (said(words, detail, words.translated(detail))) }
             }
             @if let Some(decision) = problem.members.get("decision").filter(|decision| decision.is_object()) {
-                p { (member(decision, "action")) " by " (visible(member(decision, "by"))) ", " (member(decision, "at")) }
+                p { (first(words, decision)) }
             }
             @if let Some(id) = request {
-                p { a href=(format!("{}/resume/{id}", prefix(public_url))) { "Back to the request" } }
+                p { a href=(format!("{}/resume/{id}", prefix(public_url))) { (words.back) } }
             }
-            p { "Code " code { (problem.code.as_str()) } ", status " (problem.code.status().as_u16()) ", request " code { (instance) } "." }
+            p.soft { (fill(words.code_line, &line)) }
         },
     )
+}
+
+/// What stands already.
+fn first(words: &Words, decision: &Value) -> String {
+    let what = match member(decision, "action") {
+        "approve" => words.did_approve,
+        "reject" => words.did_reject,
+        "edit" => words.did_edit,
+        "respond" => words.did_respond,
+        "retry" => words.did_retry,
+        _ => words.did_mixed,
+    };
+    let by = visible(member(decision, "by"));
+    fill(words.someone_first, &[("what", what), ("user", &by), ("at", &moment(member(decision, "at")))])
+}
+
+/// A sentence in the reader's language, or in English where that is all there is.
+#[must_use]
+pub fn said(words: &Words, english: &str, translated: Option<&str>) -> Markup {
+    match (translated, words.language) {
+        (Some(text), _) => html! { (text) },
+        (None, Language::English) => html! { (visible(english)) },
+        (None, Language::Chinese) => html! { span lang="en" { (visible(english)) } },
+    }
+}
+
+/// A moment of ours for a person: to the second, in UTC.
+#[must_use]
+pub fn moment(at: &str) -> String {
+    match at.get(..19) {
+        Some(seconds) => format!("{} UTC", seconds.replace('T', " ")),
+        None => at.to_owned(),
+    }
+}
+
+fn problem_title(code: Code, words: &Words) -> Option<&'static str> {
+    words.translated(code.title())
 }
 
 fn member<'a>(error: &'a Value, name: &str) -> &'a str {
@@ -86,7 +133,6 @@ fn member<'a>(error: &'a Value, name: &str) -> &'a str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::problem::Code;
     use serde_json::json;
 
     #[test]
@@ -97,9 +143,19 @@ mod tests {
 
     #[test]
     fn a_problem_page_escapes_what_it_shows() {
-        let page = problem(&Problem::invalid_at("/<b>", "no such member"), Uuid::nil(), "http://x").into_string();
+        let page = problem(&Problem::invalid_at("/<b>", "no such member"), Uuid::nil(), "http://x", Language::English)
+            .into_string();
         assert!(page.contains("/&lt;b&gt;") && !page.contains("/<b>"));
         assert!(!page.contains("Back to the request"));
+    }
+
+    #[test]
+    fn a_problem_is_said_in_the_readers_language() {
+        let late = Problem::new(Code::RequestExpired, "The request's deadline has passed.");
+        let page = problem(&late, Uuid::nil(), "http://x", Language::Chinese).into_string();
+        assert!(page.contains("lang=\"zh-Hans\"") && page.contains("请求的期限已过。"), "{page}");
+        let other = problem(&Problem::forbidden("Only <b>."), Uuid::nil(), "http://x", Language::Chinese).into_string();
+        assert!(other.contains("<span lang=\"en\">Only &lt;b&gt;.</span>"), "{other}");
     }
 
     #[test]
@@ -107,7 +163,7 @@ mod tests {
         let late = Problem::new(Code::AlreadyDecided, "Somebody decided first.")
             .with("request", json!({"request_id": "r"}))
             .with("decision", json!({"action": "reject", "by": "<b>", "at": "now"}));
-        let page = problem(&late, Uuid::nil(), "https://x/base").into_string();
-        assert!(page.contains("reject by &lt;b&gt;, now") && page.contains(r#"href="/base/resume/r""#), "{page}");
+        let page = problem(&late, Uuid::nil(), "https://x/base", Language::English).into_string();
+        assert!(page.contains("Rejected by &lt;b&gt;, now") && page.contains(r#"href="/base/resume/r""#), "{page}");
     }
 }

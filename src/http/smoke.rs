@@ -69,6 +69,7 @@ fn http(open: bool, cors_origins: &[&str]) -> Http {
         agents: Vec::new(),
         authenticator: Arc::new(OneKey),
         ids: Arc::new(RandomIds),
+        clock: Arc::new(SystemClock),
         origins: Origins::default(),
         settings,
         shutdown: CancellationToken::new(),

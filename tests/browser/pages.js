@@ -1,118 +1,334 @@
-// The pages in a real browser, against the built-in demonstration: node pages.js URL CHROMIUM
+// The pages in a real browser: node pages.js URL CHROMIUM TOOL_PORT
 
 import assert from "node:assert/strict";
 import { chromium } from "playwright-core";
-
-const [service, executablePath] = process.argv.slice(2);
-
-// A refund that is held, as a backend would create it.
-async function held() {
-  const reply = await fetch(`${service}/v1/tasks`, {
-    method: "POST",
-    headers: { "content-type": "application/json" },
-    body: JSON.stringify({ input: "refund 120 for order 17" }),
-  });
-  assert.equal(reply.status, 201);
-  const task = await reply.json();
-  assert.equal(task.status, "Paused");
-  return { task, request: task.pending[0] };
-}
-
-// The task once it has come to an end.
-async function ended(task) {
-  const reply = await fetch(`${service}/v1/tasks/${task.task_id}`, { headers: { prefer: "wait=10" } });
-  return reply.json();
-}
-
-async function request(id) {
-  return (await fetch(`${service}/resume/${id}`)).json();
-}
-
-// A page that notes everything that should not be: other addresses, errors, things the policy stopped.
-async function newPage(browser, javaScriptEnabled) {
-  const context = await browser.newContext({ javaScriptEnabled });
-  const page = await context.newPage();
-  const wrong = [];
-  page.on("request", (asked) => {
-    if (new URL(asked.url()).origin !== service) wrong.push(`a foreign request: ${asked.url()}`);
-  });
-  page.on("console", (said) => {
-    // Chromium asks for /favicon.ico of its own accord; there is none.
-    if (["error", "warning"].includes(said.type()) && !said.location().url.endsWith("/favicon.ico")) wrong.push(said.text());
-  });
-  page.on("pageerror", (error) => wrong.push(String(error)));
-  return { context, page, wrong };
-}
+import * as world from "./world.js";
+import { asks, cancel, ended, executablePath, fits, main, newPage, ran, readable, refund, request, send, service, shot } from "./world.js";
 
 async function seesEverything(page, request) {
-  const text = await page.locator("main").innerText();
+  const text = await main(page);
   for (const call of request.tool_calls) {
     assert.ok(text.includes(call.arguments_text), "every byte of the arguments");
     for (const shown of [call.name, call.summary, call.reason, call.rule, call.target]) assert.ok(text.includes(shown), shown);
   }
-  const position = await page.locator("pre").last().evaluate((pre) => pre.getBoundingClientRect().top).catch(() => 0);
+  const last = await page.locator("pre").last().boundingBox();
   const button = await page.locator("button").first().boundingBox();
-  assert.ok(button.y >= position, "the arguments stand before the first button");
+  assert.ok(button.y >= last.y + last.height, "the arguments end before the first button");
 }
 
-async function approves(browser, javaScript) {
-  const { task, request: asked } = await held();
-  const { context, page, wrong } = await newPage(browser, javaScript);
+async function approves(browser, javaScriptEnabled) {
+  const { task, request: asked } = await refund();
+  const { context, page, wrong } = await newPage(browser, { javaScriptEnabled });
   await page.goto(asked.url);
-  if (javaScript) await seesEverything(page, asked);
+  if (javaScriptEnabled) await seesEverything(page, asked);
   await page.locator('form[action$="/approve"] textarea').fill("looks right\nto me");
-  await page.getByRole("button", { name: "Approve" }).click();
-  await page.waitForURL(asked.url);
-  const text = await page.locator("main").innerText();
-  assert.match(text, /approve by local/);
+  assert.equal((await send(page, page.getByRole("button", { name: "Approve" }))).status(), 303);
+  assert.match(await main(page), /Approved by local/);
   assert.equal(await page.locator("button").count(), 0, "nothing is left to decide");
   assert.equal((await ended(task)).status, "Completed");
   assert.equal((await request(asked.request_id)).decision.reason, "looks right\nto me");
   await page.goBack();
   await page.reload();
   assert.equal(await page.locator("button").count(), 0, "going back shows no button either");
+  await page.goto(asked.approval_url);
+  assert.match(await main(page), /This request is decided/);
+  assert.equal(await page.locator("button").count(), 0);
   assert.deepEqual(wrong, []);
   await context.close();
 }
 
-async function rejects(browser, javaScript) {
-  const { task, request: asked } = await held();
-  const { context, page, wrong } = await newPage(browser, javaScript);
+async function rejects(browser, javaScriptEnabled) {
+  const { task, request: asked } = await refund();
+  const { context, page, wrong } = await newPage(browser, { javaScriptEnabled });
   await page.goto(asked.rejection_url);
   assert.equal(await page.getByRole("button").count(), 1, "one button on this page");
   await page.locator('textarea[name="reason"]').fill("<script>alert(1)</script> wrong customer");
-  await page.getByRole("button").click();
-  await page.waitForURL(asked.url);
-  assert.match(await page.locator("main").innerText(), /<script>alert\(1\)<\/script> wrong customer/);
+  assert.equal((await send(page, page.getByRole("button"))).status(), 303);
+  assert.match(await main(page), /<script>alert\(1\)<\/script> wrong customer/);
   assert.equal((await ended(task)).status, "Canceled");
   assert.deepEqual(wrong, []);
   await context.close();
 }
 
+// Somebody without a mouse: Tab to the button, seeing where he is; the list by its arrow keys.
+async function decidesByKeyboard(browser) {
+  const { task, request: asked } = await refund();
+  const { context, page, wrong } = await newPage(browser, { javaScriptEnabled: true });
+  await page.goto(asked.url);
+  const focused = () =>
+    page.evaluate(() => {
+      const { tagName, innerText, name } = document.activeElement;
+      return { what: tagName === "BUTTON" ? innerText : name, outline: getComputedStyle(document.activeElement).outlineStyle };
+    });
+  const passed = [];
+  for (let steps = 0; steps < 30 && passed.at(-1) !== "Reject"; steps += 1) {
+    await page.keyboard.press("Tab");
+    const { what, outline } = await focused();
+    assert.notEqual(outline, "none", `${what} shows that it has the focus`);
+    if (what === "then") await page.keyboard.press("ArrowDown");
+    passed.push(what);
+  }
+  assert.deepEqual(passed, ["reason", "Approve", "reason", "then", "Reject"]);
+  const [answer] = await Promise.all([
+    page.waitForResponse((response) => response.request().method() === "POST"),
+    page.keyboard.press("Enter"),
+  ]);
+  assert.equal(answer.status(), 303);
+  const decision = (await request(asked.request_id)).decision;
+  assert.deepEqual([decision.action, decision.then], ["reject", "continue"]);
+  assert.equal((await ended(task)).status, "Completed");
+  assert.deepEqual(wrong, []);
+  await context.close();
+}
+
+// Other arguments that do not fit come back with what is wrong with them; mended, they are what runs.
+async function editsWithAMistake(browser, javaScriptEnabled) {
+  const { task, request: asked } = await refund();
+  const { context, page, wrong } = await newPage(browser, { javaScriptEnabled });
+  await page.goto(asked.url);
+  await page.getByText("Run it with other arguments").click();
+  const text = page.locator("textarea[name$='.arguments']");
+  assert.equal(await text.inputValue(), '{"order":17,"amount":120}');
+  await text.fill('{"order": 17, "amount": -5}');
+  const refused = await send(page, page.getByRole("button", { name: "Use these arguments" }));
+  assert.equal(refused.status(), 422);
+  assert.match(await page.title(), /^Error: /);
+  assert.equal(await text.inputValue(), '{"order": 17, "amount": -5}', "what was typed is kept");
+  const alert = page.getByRole("alert");
+  assert.match(await alert.innerText(), /\/amount/);
+  assert.equal(await text.getAttribute("aria-invalid"), "true");
+  if (javaScriptEnabled) {
+    await readable(page, "the page with a mistake");
+    await shot(page, "mistake");
+    await alert.getByRole("link").click();
+    assert.ok(await text.evaluate((text) => text === document.activeElement || location.hash === `#${text.id}`));
+  }
+  await text.fill('{"order": 17,\n "amount": 20.10}');
+  const before = ran.length;
+  assert.equal((await send(page, page.getByRole("button", { name: "Use these arguments" }))).status(), 303);
+  assert.match(await main(page), /Changed and approved by local[^]*"amount":20\.10/);
+  assert.equal((await ended(task)).status, "Completed");
+  assert.deepEqual(ran.slice(before), ['{"order":17,"amount":20.10}'], "the bytes that were typed are what ran");
+  assert.deepEqual(wrong, []);
+  await context.close();
+}
+
+// Several calls, each its own answer; what is left undecided stays open.
+async function decidesEachCall(browser, javaScriptEnabled) {
+  const { task, request: asked } = await asks("refund_payment", ...[1, 2, 3, 4].map((order) => `{"order":${order},"amount":30}`));
+  const { context, page, wrong } = await newPage(browser, { javaScriptEnabled });
+  await page.goto(asked.url);
+  const sent = page.getByRole("button", { name: "Send these decisions" });
+  const call = (number) => page.getByRole("group", { name: `Call ${number} of 4` });
+  assert.equal((await send(page, sent)).status(), 422, "nothing chosen is no answer");
+  assert.match(await main(page), /at least one answer/);
+  await call(1).getByLabel("Approve").check();
+  await call(2).getByLabel("Reject").check();
+  await call(2).getByLabel("Reason").fill("not this one");
+  await call(3).getByLabel("Give the result yourself").check();
+  if (javaScriptEnabled) {
+    assert.ok(!(await call(1).locator("textarea[name$='.arguments']").isVisible()), "only what is chosen is in the way");
+    await readable(page, "several calls");
+  }
+  await call(3).getByLabel("Result", { exact: true }).fill("paid by hand");
+  await page.locator("form:has(fieldset) select[name='then']").selectOption("continue");
+  assert.equal((await send(page, sent)).status(), 303);
+  const half = await request(asked.request_id);
+  assert.equal(half.status, "pending");
+  assert.deepEqual(half.tool_calls.map((call) => call.decision?.action ?? null), ["approve", "reject", "respond", null]);
+  assert.equal(await page.locator("fieldset").count(), 0, "one call is left");
+  const before = ran.length;
+  await page.getByText("Run it with other arguments").click();
+  await page.locator("textarea[name$='.arguments']").fill('{"order":4,"amount":1.50}');
+  assert.equal((await send(page, page.getByRole("button", { name: "Use these arguments" }))).status(), 303);
+  assert.match(await main(page), /Calls were decided differently/);
+  assert.equal((await ended(task)).status, "Completed");
+  assert.deepEqual(ran.slice(before), ['{"order":1,"amount":30}', '{"order":4,"amount":1.50}']);
+  assert.deepEqual(wrong, []);
+  await context.close();
+}
+
+// What an agent writes is text: it runs nothing, moves nothing, hides nothing, and pushes nothing out of the window.
+async function hostileTextStaysText(browser) {
+  const hostile = `</pre></textarea><script>alert(1)</script><img src=x onerror=alert(2)>\u202e${"<b>&amp;".repeat(12_000)}${"x".repeat(9_000)}END`;
+  const args = JSON.stringify({ text: hostile });
+  const { task, request: asked } = await asks("write_note", args);
+  for (const width of [320, 1280]) {
+    const { context, page, wrong } = await newPage(browser, { viewport: { width, height: 800 } });
+    await page.goto(asked.url);
+    const shown = await page.locator("div.agent pre").last().evaluate((pre) => pre.textContent);
+    assert.equal(shown, args.replace("\u202e", "\\u{202e}"), "every byte");
+    assert.equal(await page.locator("main script, main img, main b").count(), 0, "nothing is markup");
+    await fits(page, `hostile at ${width}`);
+    const edited = await page.locator("textarea[name$='.arguments']").inputValue();
+    assert.equal(edited, args.replace("\u202e", "\\u202e"), "and none of them is hidden where it is changed");
+    assert.deepEqual(wrong, []);
+    await context.close();
+  }
+  await cancel(task);
+}
+
+async function answersGuidance(browser, javaScriptEnabled) {
+  const form = {
+    type: "object",
+    properties: { order: { type: "integer", title: "Order", description: "Its number" }, how: { enum: ["cash", "card"] } },
+    required: ["order", "how"],
+  };
+  const question = { question: "Which <b>order</b> is meant?", context: "Two match.", form };
+  const { task, request: asked } = await asks("request_human_guidance", JSON.stringify(question));
+  const { context, page, wrong } = await newPage(browser, { javaScriptEnabled });
+  await page.goto(asked.url);
+  const box = page.getByText("Written by the agent, not verified").locator("..");
+  assert.match(await box.innerText(), /Which <b>order<\/b> is meant\?[^]*Two match\./);
+  assert.match(await main(page), /shown to the model and approves nothing/);
+  await page.getByLabel("Order").fill("18");
+  await page.getByLabel("how").selectOption("card");
+  if (javaScriptEnabled) {
+    await readable(page, "guidance");
+  }
+  assert.equal((await send(page, page.getByRole("button", { name: "Send the answer" }))).status(), 303);
+  assert.deepEqual((await request(asked.request_id)).decision.response, { order: 18, how: "card" });
+  assert.equal((await ended(task)).status, "Completed");
+  assert.deepEqual(wrong, []);
+  await context.close();
+}
+
+async function answersTheOthers(browser) {
+  const { context, page, wrong } = await newPage(browser);
+  const plain = await asks("request_human_guidance", '{"question":"What now?","options":["wait","go on"]}');
+  await page.goto(plain.request.url);
+  await page.getByLabel("answer").fill("go on");
+  assert.equal((await send(page, page.getByRole("button", { name: "Send the answer" }))).status(), 303);
+  assert.deepEqual((await request(plain.request.request_id)).decision.response, { answer: "go on" });
+
+  const confirms = await asks("request_confirmation", '{"action":"Close it.","risks":["It may be reopened."]}');
+  await page.goto(confirms.request.url);
+  await readable(page, "confirmation");
+  await page.getByLabel("Comment").fill("not yet");
+  assert.equal((await send(page, page.getByRole("button", { name: "No", exact: true }).first())).status(), 303);
+  assert.deepEqual((await request(confirms.request.request_id)).decision.response, { confirmed: false, comment: "not yet" });
+
+  const counts = await asks("count_orders", '{"customer":4}');
+  await page.goto(counts.request.url);
+  await readable(page, "external");
+  await page.getByLabel("orders").fill("3");
+  await page.getByLabel("sure").selectOption("true");
+  await page.getByLabel("since").fill("2026-01-02");
+  assert.equal((await send(page, page.getByRole("button", { name: "Send the result" }))).status(), 303);
+  assert.deepEqual((await request(counts.request.request_id)).decision.result, { orders: 3, since: "2026-01-02", sure: true });
+
+  const looks = await asks("look_up", '{"what":"it"}');
+  await page.goto(looks.request.url);
+  await page.getByLabel("Result", { exact: true }).fill('{"a": [1.50');
+  await page.getByLabel("The result is").selectOption("json");
+  assert.equal((await send(page, page.getByRole("button", { name: "Send the result" }))).status(), 422);
+  assert.equal(await page.getByLabel("Result", { exact: true }).inputValue(), '{"a": [1.50');
+  await page.getByLabel("Result", { exact: true }).fill('{"a": [1.50]}');
+  assert.equal((await send(page, page.getByRole("button", { name: "Send the result" }))).status(), 303);
+  assert.equal((await ended(looks.task)).status, "Completed");
+
+  const lost = await asks("lose", '{"order":1}');
+  assert.equal(lost.request.kind, "reconcile");
+  await page.goto(lost.request.url);
+  assert.match(await main(page), /What is known[^]*Attempt/);
+  await readable(page, "reconcile");
+  await page.getByLabel("Result", { exact: true }).fill("it happened");
+  assert.equal((await send(page, page.getByRole("button", { name: "This is its result" }))).status(), 303);
+  assert.match((await ended(lost.task)).output, /it happened/);
+  assert.deepEqual(wrong, []);
+  await context.close();
+}
+
+// A form of an agent's with every type of field.
+const everyField = {
+  type: "object",
+  title: "Your order",
+  properties: {
+    order: { type: "integer", title: "Order", description: "Its number", minimum: 1 },
+    how: { enum: ["cash", "card"] },
+    mail: { type: "string", format: "email" },
+    day: { type: "string", format: "date" },
+    share: { type: "number" },
+    sure: { type: "boolean" },
+    note: { type: "string", minLength: 2 },
+  },
+  required: ["order", "sure"],
+};
+
+// In both languages, by day and by night, on a desk and on a phone.
+async function everybodyCanRead(browser) {
+  const every = {
+    approval: await refund(),
+    several: await asks("refund_payment", ...[1, 2, 3, 4].map((order) => `{"order":${order},"amount":30}`)),
+    guidance: await asks("request_human_guidance", '{"question":"What now?","options":["wait","go on"]}'),
+    form: await asks("request_human_guidance", JSON.stringify({ question: "Which?", form: everyField })),
+    confirmation: await asks("request_confirmation", '{"action":"Close it.","risks":["It may be reopened."]}'),
+    external: await asks("count_orders", '{"customer":4}'),
+    reconcile: await asks("lose", '{"order":1}'),
+  };
+  const pages = Object.entries(every).map(([name, { request }]) => [name, request.url]);
+  pages.push(["approve", every.approval.request.approval_url], ["reject", every.approval.request.rejection_url]);
+  pages.push(["not-approvable", `${every.guidance.request.url}/approve`], ["unknown", `${service}/resume/0`]);
+  for (const [locale, lang] of [["en-GB", "en"], ["zh-CN", "zh-Hans"]]) {
+    for (const colorScheme of ["light", "dark"]) {
+      const { context, page } = await newPage(browser, { locale, colorScheme });
+      for (const [name, url] of pages) {
+        await page.setViewportSize({ width: 1280, height: 900 });
+        await page.goto(url);
+        assert.equal(await page.locator("html").getAttribute("lang"), lang, name);
+        await readable(page, `${name} ${lang} ${colorScheme}`);
+        await shot(page, `${name}-${lang}-${colorScheme}-1280`);
+        for (const width of [360, 320]) {
+          await page.setViewportSize({ width, height: 800 });
+          await fits(page, `${name} ${lang} at ${width}`);
+          if (width === 360) await shot(page, `${name}-${lang}-${colorScheme}-360`);
+        }
+      }
+      await context.close();
+    }
+  }
+  for (const { task } of Object.values(every)) await cancel(task);
+}
+
 // Two people look at the same page; the second is told that he comes too late, in words.
 async function comesTooLate(browser) {
-  const { request: asked } = await held();
-  const { context, page } = await newPage(browser, true);
+  const { request: asked } = await refund();
+  const { context, page } = await newPage(browser);
   await page.goto(asked.url);
   const first = await fetch(`${service}/resume/${asked.request_id}/reject`, { method: "POST" });
   assert.equal(first.status, 200);
-  const [answer] = await Promise.all([
-    page.waitForResponse((response) => response.request().method() === "POST"),
-    page.getByRole("button", { name: "Approve" }).click(),
-  ]);
+  const answer = await send(page, page.getByRole("button", { name: "Approve" }));
   assert.equal(answer.status(), 409);
   assert.match(answer.headers()["content-type"], /^text\/html/);
-  await page.waitForLoadState();
-  assert.match(await page.locator("main").innerText(), /reject by local[^]*already_decided/);
+  assert.match(await main(page), /Rejected by local[^]*already_decided/);
+  await readable(page, "too late");
   await page.getByRole("link", { name: "Back to the request" }).click();
   await page.waitForURL(asked.url);
   await context.close();
 }
 
+// A page that no longer shows what is asked answers nothing.
+async function showsSomethingElse(browser) {
+  const { task, request: asked } = await refund();
+  const { context, page } = await newPage(browser);
+  await page.goto(asked.url);
+  for (const digest of await page.locator('input[name="digest"]').all()) {
+    await digest.evaluate((input) => (input.value = "sha256:0"));
+  }
+  assert.equal((await send(page, page.getByRole("button", { name: "Approve" }))).status(), 412);
+  assert.match(await main(page), /What you saw is not what is asked/);
+  await page.getByRole("link", { name: "Back to the request" }).click();
+  await page.waitForURL(asked.url);
+  assert.equal((await request(asked.request_id)).status, "pending");
+  await cancel(task);
+  assert.equal((await send(page, page.getByRole("button", { name: "Approve" }))).status(), 409, "withdrawn meanwhile");
+  await context.close();
+}
+
 // Another site's page can neither send our form nor frame our page.
 async function anotherSiteCannot(browser) {
-  const { task, request: asked } = await held();
-  const { context, page } = await newPage(browser, true);
+  const { task, request: asked } = await refund();
+  const { context, page } = await newPage(browser);
   const foreign = "http://evil.localhost:9/";
   await page.route(`${foreign}**`, (route) =>
     route.fulfill({
@@ -123,26 +339,25 @@ async function anotherSiteCannot(browser) {
   await page.goto(foreign);
   const framed = page.frames().find((frame) => frame !== page.mainFrame());
   assert.equal(await framed?.locator("button").count(), 0, "nobody frames the page");
-  const [answer] = await Promise.all([
-    page.waitForResponse((response) => response.request().method() === "POST"),
-    page.getByRole("button", { name: "Win a prize" }).click(),
-  ]);
+  const answer = await send(page, page.getByRole("button", { name: "Win a prize" }));
   assert.equal(answer.status(), 403);
   assert.equal((await request(asked.request_id)).status, "pending");
-  await fetch(`${service}/v1/tasks/${task.task_id}/cancel`, { method: "POST" });
+  await cancel(task);
   await context.close();
 }
 
 async function otherPagesLoad(browser) {
-  const { context, page, wrong } = await newPage(browser, true);
+  const { context, page, wrong } = await newPage(browser);
   await page.goto(`${service}/problems/digest_mismatch`);
-  assert.match(await page.locator("main").innerText(), /What to do/);
+  assert.match(await main(page), /What to do/);
+  await readable(page, "a problem's page");
   await page.goto(`${service}/docs`);
   await page.getByText("/resume/{request_id}", { exact: true }).first().waitFor();
   assert.deepEqual(wrong, []);
   await context.close();
 }
 
+await world.listen();
 const browser = await chromium.launch({
   executablePath,
   args: [
@@ -159,11 +374,20 @@ try {
   for (const javaScript of [true, false]) {
     await approves(browser, javaScript);
     await rejects(browser, javaScript);
+    await editsWithAMistake(browser, javaScript);
+    await decidesEachCall(browser, javaScript);
+    await answersGuidance(browser, javaScript);
   }
+  await decidesByKeyboard(browser);
+  await hostileTextStaysText(browser);
+  await answersTheOthers(browser);
+  await everybodyCanRead(browser);
   await comesTooLate(browser);
+  await showsSomethingElse(browser);
   await anotherSiteCannot(browser);
   await otherPagesLoad(browser);
   console.log("browser: all pages did as they should");
 } finally {
   await browser.close();
+  world.endpoint.close();
 }

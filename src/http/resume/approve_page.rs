@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use axum::extract::State;
+use http::HeaderMap;
 use maud::Markup;
 
-use super::page;
+use super::page::{self, View};
 use crate::http::caller::Who;
+use crate::http::language::Language;
 use crate::http::operation::{Door, Id, Op, SMALL};
 use crate::http::problem::{Code, Problem};
-use crate::http::wire::request::InterventionRequest;
 use crate::http::{Http, read};
 use crate::task::decision::Action;
 use crate::task::id::RequestId;
@@ -29,8 +30,9 @@ pub(crate) async fn get_approve_page(
     State(http): State<Arc<Http>>,
     Who(caller): Who,
     Id(id): Id<RequestId>,
+    headers: HeaderMap,
 ) -> Result<Markup, Problem> {
     let row = read::readable_request(&http, &caller, id).await?;
-    let request = InterventionRequest::of(&row, &caller, &http.settings);
-    Ok(page::single(&request, &row, &caller, &http.settings, Action::Approve))
+    let view = View::now(&http, &row, &caller, Language::of(&headers));
+    Ok(page::one_button(&view, Action::Approve))
 }

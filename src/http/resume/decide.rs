@@ -8,14 +8,15 @@ use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use http::header::LOCATION;
 
-use super::answer;
-use crate::http::body::{Posted, Written};
+use super::{again, answer, form};
+use crate::engine::Accepted;
+use crate::http::body::Posted;
 use crate::http::moved::{self, Done, insert, perform};
 use crate::http::operation::{Door, Id, Op, SMALL};
 use crate::http::params::MoveHeaders;
 use crate::http::problem::{Code, Problem, prefix};
 use crate::http::wire::{body::DecisionBody, task::AgentTask};
-use crate::http::{Http, read};
+use crate::http::{Http, json, read};
 use crate::people::may::may_decide;
 use crate::task::decision::Action;
 use crate::task::id::RequestId;
@@ -75,34 +76,39 @@ pub async fn decide(
     posted: Posted,
     in_path: Option<Action>,
 ) -> Result<Response, Problem> {
+    match stored(http, id, &posted, in_path).await {
+        Ok(accepted) => respond(http, id, &posted, accepted).await,
+        Err(problem) => again::again(http, id, &posted, in_path, problem).await,
+    }
+}
+
+async fn stored(
+    http: &Arc<Http>,
+    id: RequestId,
+    posted: &Posted,
+    in_path: Option<Action>,
+) -> Result<Accepted, Problem> {
     let caller = &posted.caller;
     if let Some(accepted) = posted.replay(http).await? {
-        return respond(http, id, &posted, accepted).await;
+        return Ok(accepted);
     }
     let row = read::request(http, caller, id).await?;
     if !may_decide(caller, &row.tenant, &row.owner, &row.asked.terms.approvers) {
         return Err(Problem::forbidden("This request is for others to decide: see its `approvers`."));
     }
     let key = posted.key()?;
-    let answer = match posted.json_or_form()? {
-        Written::Json(body) => answer::read(body, posted.text(), in_path)?,
-        Written::Form(fields) => {
-            let text = fields.to_string();
-            answer::read(fields, text.as_bytes(), in_path)?
-        }
+    let answer = if posted.is_form() {
+        let text = form::to_json(&row, &posted.fields()?).map_err(|errors| Problem::invalid(&errors))?;
+        let body = json::parse(text.as_bytes()).map_err(|detail| Problem::new(Code::BadJson, detail))?;
+        answer::read(body, text.as_bytes(), in_path)?
+    } else {
+        answer::read(posted.json()?, posted.text(), in_path)?
     };
     let (engine, by) = (http.engine.clone(), caller.clone());
-    let accepted =
-        perform(http, caller, async move { Box::pin(engine.decide_read(&by, row, answer, key)).await }).await?;
-    respond(http, id, &posted, accepted).await
+    perform(http, caller, async move { Box::pin(engine.decide_read(&by, row, answer, key)).await }).await
 }
 
-async fn respond(
-    http: &Http,
-    id: RequestId,
-    posted: &Posted,
-    accepted: crate::engine::Accepted,
-) -> Result<Response, Problem> {
+async fn respond(http: &Http, id: RequestId, posted: &Posted, accepted: Accepted) -> Result<Response, Problem> {
     if posted.is_form() {
         // A path and not a whole address: the page's policy lets a form end only where the page came from.
         let mut response = StatusCode::SEE_OTHER.into_response();

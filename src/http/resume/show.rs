@@ -7,9 +7,10 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::HeaderMap;
 
-use super::page;
+use super::page::{self, View};
 use crate::http::accept::wants_html;
 use crate::http::caller::Who;
+use crate::http::language::Language;
 use crate::http::operation::{Door, Id, Op, SMALL};
 use crate::http::problem::{Code, Problem};
 use crate::http::wire::request::InterventionRequest;
@@ -35,9 +36,9 @@ pub(crate) async fn get_request(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let row = read::readable_request(&http, &caller, id).await?;
-    let request = InterventionRequest::of(&row, &caller, &http.settings);
     if wants_html(&headers) {
-        return Ok(page::whole(&request, &row, &caller, &http.settings).into_response());
+        let view = View::now(&http, &row, &caller, Language::of(&headers));
+        return Ok(page::whole(&view).into_response());
     }
-    Ok(Json(request).into_response())
+    Ok(Json(InterventionRequest::of(&row, &caller, &http.settings)).into_response())
 }

@@ -1,0 +1,50 @@
+//! What somebody's form is answered with when it does not fit: the same page, with the mistakes at the top and beside
+//! their fields, and what he typed. Everything else that can go wrong is a problem as ever.
+
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use serde_json::Value;
+
+use super::page::typed::Typed;
+use super::page::{self, View};
+use crate::engine::FieldError;
+use crate::http::accept::wants_html;
+use crate::http::body::Posted;
+use crate::http::language::Language;
+use crate::http::page::SaidAlready;
+use crate::http::problem::{Code, Problem};
+use crate::http::{Http, read};
+use crate::task::decision::Action;
+use crate::task::id::RequestId;
+
+/// The answer to a POST that was refused.
+///
+/// # Errors
+/// The problem itself, where there is no page that says it better.
+pub async fn again(
+    http: &Http,
+    id: RequestId,
+    posted: &Posted,
+    in_path: Option<Action>,
+    problem: Problem,
+) -> Result<Response, Problem> {
+    if problem.code != Code::Invalid || !posted.is_form() || !wants_html(&posted.headers) {
+        return Err(problem);
+    }
+    let (Ok(fields), Ok(row)) = (posted.fields(), read::readable_request(http, &posted.caller, id).await) else {
+        return Err(problem);
+    };
+    let mut view = View::now(http, &row, &posted.caller, Language::of(&posted.headers));
+    let typed = Typed::new(&row, in_path, fields, &mistakes(&problem), page::single(&view));
+    view.typed = Some(&typed);
+    let mut response = (StatusCode::UNPROCESSABLE_ENTITY, page::whole(&view)).into_response();
+    response.extensions_mut().insert(SaidAlready);
+    Ok(response)
+}
+
+fn mistakes(problem: &Problem) -> Vec<FieldError> {
+    let errors = problem.members.get("errors").and_then(Value::as_array);
+    let text = |error: &Value, member: &str| error.get(member).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let one = |error: &Value| FieldError { pointer: text(error, "pointer"), detail: text(error, "detail") };
+    errors.into_iter().flatten().map(one).collect()
+}

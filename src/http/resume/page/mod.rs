@@ -1,0 +1,191 @@
+//! The page where a person decides. It shows everything that would run, every byte of it, before the first button;
+//! what cannot be seen is shown as its code, and what an agent wrote stands in a box of its own that says so. Its forms
+//! post the digest of what it showed, so that nobody approves something else than he saw. It needs no script.
+
+mod asked;
+mod call;
+mod choices;
+mod forms;
+mod inputs;
+pub mod left;
+pub mod typed;
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod tests_forms;
+
+use maud::{Markup, html};
+
+use self::typed::Typed;
+use crate::http::language::Language;
+use crate::http::page::{frame_in, visible};
+use crate::http::problem::prefix;
+use crate::http::resume::words::Words;
+use crate::http::wire::decision::{DecisionAction, open_for};
+use crate::http::wire::request::{InterventionRequest, RequestKind, RequestStatus, RequestedCall};
+use crate::http::{Http, Settings};
+use crate::people::Caller;
+use crate::people::may::may_decide;
+use crate::store::RequestRow;
+use crate::task::decision::Action;
+use crate::task::time::Time;
+
+/// A request, and everything of its reader that the page depends on.
+#[derive(Debug)]
+pub struct View<'a> {
+    /// As the reader sees it.
+    pub request: InterventionRequest,
+    /// As it is kept.
+    pub row: &'a RequestRow,
+    /// Who reads.
+    pub caller: &'a Caller,
+    /// What paths begin with.
+    pub prefix: String,
+    /// In his language.
+    pub words: &'static Words,
+    /// The moment from which times are told.
+    pub now: Time,
+    /// What he has typed already, and what is wrong with it.
+    pub typed: Option<&'a Typed>,
+}
+
+impl<'a> View<'a> {
+    /// What `caller` sees at `now`.
+    #[must_use]
+    pub fn new(row: &'a RequestRow, caller: &'a Caller, settings: &Settings, language: Language, now: Time) -> Self {
+        Self {
+            request: InterventionRequest::of(row, caller, settings),
+            row,
+            caller,
+            prefix: prefix(&settings.public_url),
+            words: Words::of(language),
+            now,
+            typed: None,
+        }
+    }
+
+    /// What `caller` sees now.
+    #[must_use]
+    pub fn now(http: &Http, row: &'a RequestRow, caller: &'a Caller, language: Language) -> Self {
+        Self::new(row, caller, &http.settings, language, http.clock.now())
+    }
+
+    fn takes(&self, action: Action) -> bool {
+        self.request.can_decide && self.request.allowed_actions.contains(&DecisionAction::from(action))
+    }
+
+    /// The calls that this reader may still answer.
+    fn open_calls(&self) -> Vec<&RequestedCall> {
+        let answered = |call: &RequestedCall| {
+            let ids = |answer: &crate::task::decision::Decision| {
+                answer.decisions.keys().any(|id| id.to_string() == call.tool_call_id)
+            };
+            self.row.answers.iter().any(|(_, answer)| answer.by == self.caller.user_id && ids(answer))
+        };
+        let calls = self.request.tool_calls.iter();
+        calls.filter(|call| call.needs_decision && call.decision.is_none() && !answered(call)).collect()
+    }
+
+    /// How many have to approve each call.
+    fn required(&self) -> u32 {
+        if self.caller.unaccounted {
+            return 1;
+        }
+        match self.request.kind {
+            RequestKind::Approval | RequestKind::Reconcile => self.request.approvers.required,
+            RequestKind::Guidance
+            | RequestKind::Credentials
+            | RequestKind::Confirmation
+            | RequestKind::ExternalResult => 1,
+        }
+    }
+
+    /// Why this answer would be refused, if it would.
+    fn why_not(&self, action: Action) -> Option<&'static str> {
+        let words = self.words;
+        match self.request.status {
+            RequestStatus::Responded | RequestStatus::Resumed => return Some(words.is_decided),
+            RequestStatus::Expired => return Some(words.has_expired),
+            RequestStatus::Withdrawn => return Some(words.was_withdrawn),
+            RequestStatus::Pending => {}
+        }
+        let (row, terms) = (self.row, &self.row.asked.terms);
+        if !may_decide(self.caller, &row.tenant, &row.owner, &terms.approvers) {
+            return Some(words.for_others);
+        }
+        if !open_for(row, &self.caller.user_id) {
+            return Some(words.you_answered);
+        }
+        if self.takes(action) {
+            return None;
+        }
+        let approves = action == Action::Approve;
+        if approves && self.request.approval_url.is_none() {
+            return Some(words.not_of_kind);
+        }
+        let by_rule = self.request.kind == RequestKind::Approval && !terms.allow.contains(&action);
+        Some(if by_rule { words.rule_forbids } else { words.not_you })
+    }
+}
+
+/// Whether the page has one form for several calls, or forms for the only one.
+#[must_use]
+pub fn single(view: &View<'_>) -> bool {
+    view.open_calls().len() < 2
+}
+
+/// The whole page: what is asked, and every answer this reader may give from here.
+#[must_use]
+pub fn whole(view: &View<'_>) -> Markup {
+    let offered = forms::all(view);
+    let nothing = || view.why_not(Action::Reject).unwrap_or(view.words.not_you);
+    page(
+        view,
+        &html! {
+            @if offered.is_empty() {
+                p { strong { (view.words.nothing_here) } " " (nothing()) }
+            } @else {
+                h2 { (view.words.your_answer) }
+                @for form in &offered { (form) }
+            }
+        },
+    )
+}
+
+/// The page with one button; without it, saying why, where its POST would be refused.
+#[must_use]
+pub fn one_button(view: &View<'_>, action: Action) -> Markup {
+    page(
+        view,
+        &html! {
+            @match view.why_not(action) {
+                Some(why) => { p { strong { (view.words.nothing_here) } " " (why) } }
+                None if action == Action::Approve => (forms::approve(view)),
+                None => (forms::reject(view)),
+            }
+            p { a href=(format!("{}/resume/{}", view.prefix, view.request.request_id)) { (view.words.back) } }
+        },
+    )
+}
+
+fn page(view: &View<'_>, answers: &Markup) -> Markup {
+    let agent = view.request.agent_path.last().map(String::as_str).unwrap_or_default();
+    let heading = asked::heading(view);
+    let failed = if view.typed.is_some() { view.words.error_prefix } else { "" };
+    frame_in(
+        view.words.language,
+        &format!("{failed}{}: {heading}", visible(agent)),
+        &html! {
+            @if let Some(typed) = view.typed { (inputs::summary(view, typed)) }
+            p.soft { bdi { (visible(&view.request.agent_path.join(" › "))) } }
+            h1 { (heading) }
+            (asked::standing(view))
+            (asked::question(view))
+            @for (index, one) in view.request.tool_calls.iter().enumerate() { (call::one(view, one, index)) }
+            (asked::about(view))
+            (asked::decided(view))
+            (answers)
+        },
+    )
+}

@@ -1,0 +1,114 @@
+// What the scenes share: the service, the endpoint of its tools, and a browser page that notes everything that should
+// not be.
+
+import assert from "node:assert/strict";
+import fs from "node:fs";
+import http from "node:http";
+import { createRequire } from "node:module";
+
+const axe = fs.readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+
+export const [service, executablePath, toolPort] = process.argv.slice(2);
+const shots = process.env.SHOTS;
+
+// The bodies that the tools were called with, in order.
+export const ran = [];
+
+// The endpoint of the tools: it keeps what it is sent and answers, or loses the connection.
+export const endpoint = http.createServer((call, answer) => {
+  let body = "";
+  call.on("data", (piece) => (body += piece));
+  call.on("end", () => {
+    ran.push(body);
+    if (call.url === "/lose") return call.socket.destroy();
+    answer.setHeader("content-type", "application/json");
+    answer.end('{"done":true}');
+  });
+});
+
+export async function listen() {
+  await new Promise((ready) => endpoint.listen(Number(toolPort), "127.0.0.1", ready));
+}
+
+// A task that asks a human, as a backend would create it: the tool, then the arguments of each call as text.
+export async function asks(tool, ...args) {
+  const reply = await fetch(`${service}/v1/tasks`, {
+    method: "POST",
+    headers: { "content-type": "application/json" },
+    body: JSON.stringify({ input: [tool, ...args].join("\n") }),
+  });
+  assert.equal(reply.status, 201);
+  const task = await reply.json();
+  assert.equal(task.status, "Paused", JSON.stringify(task));
+  return { task, request: task.pending[0] };
+}
+
+export const refund = () => asks("refund_payment", '{"order":17,"amount":120}');
+
+// The task once it has come to an end.
+export async function ended(task) {
+  const reply = await fetch(`${service}/v1/tasks/${task.task_id}`, { headers: { prefer: "wait=10" } });
+  return reply.json();
+}
+
+export async function cancel(task) {
+  await fetch(`${service}/v1/tasks/${task.task_id}/cancel`, { method: "POST" });
+}
+
+export async function request(id) {
+  return (await fetch(`${service}/resume/${id}`)).json();
+}
+
+// A page that notes everything that should not be: other addresses, errors, dialogs, things the policy stopped.
+export async function newPage(browser, options = {}) {
+  const context = await browser.newContext({ locale: "en-US", ...options });
+  const page = await context.newPage();
+  const wrong = [];
+  page.on("request", (asked) => {
+    if (new URL(asked.url()).origin !== service) wrong.push(`a foreign request: ${asked.url()}`);
+  });
+  page.on("console", (said) => {
+    // Chromium asks for /favicon.ico of its own accord; there is none. A refused form is no error of the page.
+    const expected = said.location().url.endsWith("/favicon.ico") || /status of 4(09|10|12|22)/.test(said.text());
+    if (["error", "warning"].includes(said.type()) && !expected) wrong.push(said.text());
+  });
+  page.on("pageerror", (error) => wrong.push(String(error)));
+  page.on("dialog", (dialog) => {
+    wrong.push(`a dialog: ${dialog.message()}`);
+    dialog.dismiss();
+  });
+  return { context, page, wrong };
+}
+
+// Nobody is kept out, however he reads: no violation that axe knows of, nothing wider than the window.
+export async function readable(page, name) {
+  await page.evaluate(axe);
+  const found = await page.evaluate(() => axe.run(document, { resultTypes: ["violations"] }));
+  const said = found.violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).join(" ")}`);
+  assert.deepEqual(said, [], name);
+  await fits(page, name);
+}
+
+export async function fits(page, name) {
+  const wider = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+  assert.ok(wider <= 0, `${name} scrolls sideways by ${wider}`);
+}
+
+// A picture for a person to look at, where SHOTS names a folder.
+export async function shot(page, name) {
+  if (!shots) return;
+  fs.mkdirSync(shots, { recursive: true });
+  await page.screenshot({ path: `${shots}/${name}.png`, fullPage: true });
+}
+
+// Sends a form and gives its answer, once the page that it leads to is there.
+export async function send(page, button) {
+  const [answer] = await Promise.all([
+    page.waitForResponse((response) => response.request().method() === "POST"),
+    page.waitForNavigation(),
+    button.click(),
+  ]);
+  return answer;
+}
+
+export const main = (page) => page.locator("main").innerText();
