@@ -4,7 +4,7 @@
 use maud::{Markup, html};
 
 use crate::http::language::Language;
-use crate::http::page::{frame, visible};
+use crate::http::page::{frame_in, visible};
 use crate::people::Caller;
 
 /// What stands on the pages.
@@ -116,7 +116,7 @@ pub fn signed_in_bar(caller: &Caller, prefix: &str, language: Language) -> Marku
 }
 
 fn whole(title: &str, language: Language, body: &Markup) -> Markup {
-    frame(title, &html! { div lang=(language.tag()) { (body) } })
+    frame_in(language, title, &html! { h1 { (title) } (body) })
 }
 
 #[cfg(test)]
@@ -130,7 +130,7 @@ mod tests {
             let page = ask(Some("/resume/x?a=\"><b>"), false, "/base", language).into_string();
             assert!(page.contains(r#"action="/base/sign-in""#) && page.contains(r#"method="post""#), "{page}");
             assert!(page.contains(r#"<label for="key">"#) && page.contains(r#"id="key" type="password""#), "{page}");
-            assert!(page.contains(r#"autocomplete="current-password""#) && !page.contains("aria-invalid"), "{page}");
+            assert!(page.contains(r#"autocomplete="current-password""#) && !page.contains(r#"aria-invalid="true""#), "{page}");
             assert!(page.contains("&quot;&gt;&lt;b&gt;") && !page.contains("<script"), "{page}");
             let again = ask(None, true, "", language).into_string();
             assert!(again.contains(r#"role="alert""#) && again.contains(r#"aria-invalid="true""#), "{again}");
