@@ -119,7 +119,12 @@ fn the_agents_words_stand_in_its_box_and_the_operators_outside() {
     let login = page(&row, &sample::caller());
     let end = login.rfind("class=\"agent\"").unwrap();
     let outside = &login[end + login[end..].find("</div>").unwrap()..];
-    for shown in ["Login of the caller's Jira.", "comment_ticket: POST https://jira.acme.com", "It is sealed", "forgotten after 8 h at the latest"] {
+    for shown in [
+        "Login of the caller's Jira.",
+        "comment_ticket: POST https://jira.acme.com",
+        "It is sealed",
+        "forgotten after 8 h at the latest",
+    ] {
         assert!(outside.contains(shown), "{shown}");
     }
     assert_eq!(outside.matches("type=\"password\"").count(), 2);
