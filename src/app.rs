@@ -163,6 +163,7 @@ impl Replica {
             models: rooms.models,
             roster: roster.clone(),
             clock: Arc::clone(&clock),
+            sealer: config.sealer(),
             ids: Arc::clone(&ids),
             settings: engine_settings(&config),
         });
@@ -188,6 +189,7 @@ impl Replica {
                 wait: config.server.wait,
                 open: config.auth.is_none(),
                 roster,
+                sealer: config.sealer(),
             },
             shutdown: stop.clone(),
             tracker: handlers.clone(),

@@ -152,6 +152,7 @@ pub fn load(
     config.secret_values = secret_values(&root, &filled);
     check::all(&mut config, &root, &mut mistakes);
     fill(&mut config, &root, environment, &directory, &mut mistakes);
+    check_parts::credential_references(&config, &root, &mut mistakes);
     let mut found = Mistakes::default();
     rooms(&config, &mut found);
     report::merge(&root, &mut mistakes, found);

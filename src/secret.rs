@@ -7,6 +7,8 @@ use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_STANDARD_NO_PAD, BASE64_URL_SAFE, BASE64_URL_SAFE_NO_PAD};
 use serde::{Deserialize, Deserializer};
 
+pub mod seal;
+
 /// A value that is never shown: its `Debug` is a placeholder and it does not serialize.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret<T>(T);
@@ -15,6 +17,11 @@ impl<T> Secret<T> {
     /// Hides a value.
     pub fn new(value: T) -> Self {
         Self(value)
+    }
+
+    /// The value itself, for whoever wipes it after its last use.
+    pub fn into_inner(self) -> T {
+        self.0
     }
 
     /// The value; the caller sends it where it belongs and nowhere else.
@@ -76,11 +83,14 @@ impl Redactor {
             needles.extend(base64.iter().map(|engine| (engine.encode(value), shown.clone())));
             values.push((value.clone(), shown));
         }
-        for list in [&mut needles, &mut values] {
-            list.sort_by(|a, b| b.0.len().cmp(&a.0.len()).then_with(|| a.0.cmp(&b.0)));
-            list.dedup_by(|a, b| a.0 == b.0);
-        }
-        Self { needles, values }
+        Self { needles: in_order(needles), values: in_order(values) }
+    }
+
+    /// One that looks for what both look for.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        let both = |ours: &[(String, String)], others: &[(String, String)]| in_order([ours, others].concat());
+        Self { needles: both(&self.needles, &other.needles), values: both(&self.values, &other.values) }
     }
 
     /// The text without any known secret.
@@ -109,6 +119,13 @@ impl Redactor {
         // No spelling of a byte is longer than `\u0000`.
         self.values.first().map_or(0, |(value, _)| value.len() * 6)
     }
+}
+
+/// Longest first, each once.
+fn in_order(mut list: Vec<(String, String)>) -> Vec<(String, String)> {
+    list.sort_by(|a, b| b.0.len().cmp(&a.0.len()).then_with(|| a.0.cmp(&b.0)));
+    list.dedup_by(|a, b| a.0 == b.0);
+    list
 }
 
 /// The text with every escaped spelling of a value replaced; `None` when there is none.

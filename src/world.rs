@@ -1,5 +1,5 @@
-//! The sources of surprise, each through one door: the clock and fresh ids as traits, and the list of mistakes that
-//! every room's settings add to.
+//! The sources of surprise, each through one door: the clock and fresh ids as traits, random bytes, and the list of
+//! mistakes that every room's settings add to.
 
 use std::time::Duration;
 
@@ -60,6 +60,22 @@ impl Ids for RandomIds {
     }
 }
 
+/// The system has no randomness to give: whatever needs some does not happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the system gives no random bytes")]
+pub struct NoRandomness;
+
+/// Bytes that nobody can guess, from the operating system: what secrets are made of.
+///
+/// # Errors
+/// [`NoRandomness`]; never weaker bytes instead.
+#[expect(clippy::disallowed_methods, reason = "this is the door for randomness")]
+pub fn random_bytes<const N: usize>() -> Result<[u8; N], NoRandomness> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|_| NoRandomness)?;
+    Ok(bytes)
+}
+
 /// Everything that is wrong with a configuration, all of it reported at once.
 #[derive(Debug, Default)]
 pub struct Mistakes {
@@ -93,5 +109,17 @@ impl Mistakes {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.found.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn random_bytes_are_never_the_same_twice() {
+        let (one, two) = (random_bytes::<32>().unwrap(), random_bytes::<32>().unwrap());
+        assert_ne!(one, two);
+        assert!(one != [0; 32] && two != [0; 32]);
     }
 }

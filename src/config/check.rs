@@ -4,7 +4,6 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use base64::Engine as _;
 use url::Url;
 
 use super::settings::{Provider, ServerSettings};
@@ -140,18 +139,22 @@ fn secrets(config: &Config, mistakes: &mut Mistakes) {
     for (index, key) in config.secrets.keys.iter().enumerate() {
         let at = index.to_string();
         let place = ["secrets", "keys", &at];
+        if !key.id.is_empty() {
+            check_parts::name(&[&place[..], &["id"]].concat(), "a key", &key.id, mistakes);
+        }
         if !key.id.is_empty() && config.secrets.keys.iter().take(index).any(|other| other.id == key.id) {
             mistakes.add(&[&place[..], &["id"]].concat(), format!("the id `{}` is here for the second time", key.id));
         }
-        let text = key.key.reveal();
-        let bytes = base64::prelude::BASE64_STANDARD.decode(text.trim()).map(|bytes| bytes.len());
-        if !text.is_empty() && bytes != Ok(32) {
+        if !key.key.reveal().is_empty() && key.bytes().is_none() {
             mistakes.add(&[&place[..], &["key"]].concat(), "expected 32 bytes in base64 (`openssl rand -base64 32`)");
         }
     }
 }
 
 fn credentials(config: &Config, mistakes: &mut Mistakes) {
+    if !config.credentials.is_empty() && config.secrets.keys.is_empty() {
+        mistakes.add(&["credentials"], "credentials need a key under `secrets.keys`, which seals what is given");
+    }
     for (name, credential) in &config.credentials {
         check_parts::name(&["credentials", name], "a credential", name, mistakes);
         for field in credential.fields.keys() {

@@ -13,6 +13,7 @@ use super::rules::Decide;
 use super::tree::{Kind, Node};
 use crate::agent::HumanKind;
 use crate::task::decision::Action;
+use crate::tool::credential::OPEN;
 use crate::world::Mistakes;
 
 /// Reports a name that is none.
@@ -64,13 +65,17 @@ pub fn tools(config: &Config, root: &Node, mistakes: &mut Mistakes) {
                 if variable.is_empty() || variable.contains(['=', '\0']) {
                     mistakes
                         .add(&["tools", tool_name, "shell", "env"], "a variable's name is not empty and has no `=`");
+                } else if variable.contains(OPEN) {
+                    mistakes.add(
+                        &["tools", tool_name, "shell", "env"],
+                        "a credential is the value of a variable, not its name: `env: { NAME: \"{{credential:…}}\" }`",
+                    );
                 }
             }
             if shell.max_output == 0 {
                 mistakes.add(&["tools", tool_name, "shell", "max_output"], "expected more than nothing");
             }
         }
-        credential_references(config, tool_name, tool, mistakes);
     }
 }
 
@@ -135,8 +140,17 @@ fn twins<'v>(schema: &'v Value, place: &mut Vec<&'v str>, mistakes: &mut Mistake
     }
 }
 
-/// `{{credential:NAME.FIELD}}` in a tool's headers, `url` and `env`: the credential and the field exist.
-fn credential_references(config: &Config, tool_name: &str, tool: &ToolSettings, mistakes: &mut Mistakes) {
+/// `{{credential:NAME.FIELD}}` in the tools' headers, `url` and `env`, the variables that are passed on filled in: the
+/// credential and the field exist, and there is a key to seal it with.
+pub fn credential_references(config: &Config, root: &Node, mistakes: &mut Mistakes) {
+    for (tool_name, tool) in &config.tools {
+        if root.at(&["tools", tool_name]).is_some_and(|node| !node.broken) {
+            tool_references(config, root, tool_name, tool, mistakes);
+        }
+    }
+}
+
+fn tool_references(config: &Config, root: &Node, tool_name: &str, tool: &ToolSettings, mistakes: &mut Mistakes) {
     let mut texts: Vec<(Vec<&str>, &str)> = Vec::new();
     if let Some(http) = &tool.http {
         texts.push((vec!["tools", tool_name, "http", "url"], &http.url));
@@ -146,31 +160,43 @@ fn credential_references(config: &Config, tool_name: &str, tool: &ToolSettings, 
         );
     }
     if let Some(shell) = &tool.shell {
-        let values = shell.env.0.iter().filter_map(|(key, text)| Some((key, text.as_ref()?)));
-        texts.extend(values.map(|(key, text)| (vec!["tools", tool_name, "shell", "env", key], text.reveal().as_str())));
+        let env = vec!["tools", tool_name, "shell", "env"];
+        let listed = root.at(&env).is_some_and(|node| matches!(node.kind, Kind::List(_)));
+        for (key, value) in &shell.env.0 {
+            let key = (!listed).then_some(key.as_str());
+            let text = value.as_ref().map_or("", |value| value.reveal().as_str());
+            texts.push((env.iter().copied().chain(key).collect(), text));
+        }
     }
     for (place, text) in texts {
-        for reference in text.split("{{credential:").skip(1) {
-            let Some((reference, _)) = reference.split_once("}}") else {
-                mistakes.add(&place, "a `{{credential:` has no `}}`");
-                continue;
-            };
-            let Some((credential, field)) = reference.split_once('.') else {
-                mistakes.add(&place, "a credential is named `{{credential:NAME.FIELD}}`");
-                continue;
-            };
-            match config.credentials.get(credential) {
-                None => mistakes.add(&place, format!("no credential is called `{credential}`")),
-                Some(known) if !known.fields.contains_key(field) => {
-                    mistakes.add(&place, format!("the credential `{credential}` has no field `{field}`"));
-                }
-                Some(_) if config.secrets.keys.is_empty() => {
-                    mistakes
-                        .add(&place, "a tool that takes a credential needs a key under `secrets.keys`, which seals it");
-                }
-                Some(_) => {}
-            }
+        for reference in text.split(OPEN).skip(1) {
+            refer(config, &place, reference, mistakes);
         }
+    }
+}
+
+/// Looks at what follows a `{{credential:`.
+fn refer(config: &Config, place: &[&str], reference: &str, mistakes: &mut Mistakes) {
+    let Some((reference, _)) = reference.split_once("}}") else {
+        mistakes.add(place, "a `{{credential:` has no `}}`");
+        return;
+    };
+    // What is no name is not shown: it may be a value that only looks like a reference.
+    let name = |word: &str| word.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
+    let names = reference.split_once('.').filter(|(credential, field)| name(credential) && name(field));
+    let Some((credential, field)) = names else {
+        mistakes.add(place, "a credential is named `{{credential:NAME.FIELD}}`");
+        return;
+    };
+    match config.credentials.get(credential) {
+        None => mistakes.add(place, format!("no credential is called `{credential}`")),
+        Some(known) if !known.fields.contains_key(field) => {
+            mistakes.add(place, format!("the credential `{credential}` has no field `{field}`"));
+        }
+        Some(_) if config.secrets.keys.is_empty() => {
+            mistakes.add(place, "a tool that takes a credential needs a key under `secrets.keys`, which seals it");
+        }
+        Some(_) => {}
     }
 }
 

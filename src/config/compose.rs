@@ -10,6 +10,7 @@ use crate::agent::{Agent, Agents, Offer, OpenTo, SubAgent};
 use crate::people::May;
 use crate::people::authenticator::{Authenticator, Keys, Open};
 use crate::people::directory::{Account, Directory, hash};
+use crate::secret::seal::Sealer;
 use crate::task::limits::Limits;
 
 impl Config {
@@ -27,6 +28,13 @@ impl Config {
     pub fn directory(&self) -> Option<Directory> {
         let auth = self.auth.as_ref()?;
         Some(Directory::new(auth.api_keys.iter().filter_map(account).collect()))
+    }
+
+    /// What seals credentials, with the keys that can be read; `None` without any.
+    #[must_use]
+    pub fn sealer(&self) -> Option<Sealer> {
+        let keys = self.secrets.keys.iter().filter_map(|key| Some((key.id.clone(), key.bytes()?)));
+        Sealer::new(keys.collect())
     }
 
     /// The agents.

@@ -159,5 +159,6 @@ fn bare(name: &str, kind: ToolKind) -> ToolSpec {
         summary: None,
         timeout: std::time::Duration::ZERO,
         definition: String::new(),
+        needs: Vec::new(),
     }
 }

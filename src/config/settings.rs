@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -170,6 +172,15 @@ pub struct SealingKey {
 impl Default for SealingKey {
     fn default() -> Self {
         Self { id: String::new(), key: Secret::new(String::new()) }
+    }
+}
+
+impl SealingKey {
+    /// The key itself, where it is 32 bytes in base64.
+    #[must_use]
+    pub fn bytes(&self) -> Option<Secret<[u8; 32]>> {
+        let bytes = BASE64_STANDARD.decode(self.key.reveal().trim()).ok()?;
+        bytes.try_into().ok().map(Secret::new)
     }
 }
 

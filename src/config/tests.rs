@@ -106,7 +106,7 @@ const VARIABLES: [(&str, &str); 9] = [
     ("SHORT", "sk-short"),
 ];
 
-fn with(text: &str, more: &[(&str, &str)], flags: &Flags) -> Result<(Config, Report), Report> {
+pub fn with(text: &str, more: &[(&str, &str)], flags: &Flags) -> Result<(Config, Report), Report> {
     let variables: Vec<_> = VARIABLES.iter().chain(more).copied().collect();
     let source = Source::File("/etc/holdpoint/holdpoint.yaml".into(), text.to_owned());
     load(source, &Environment::of(&variables, &[("/run/key", "key-from-a-file-012345\n")]), flags, |_, _| {})

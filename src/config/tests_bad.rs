@@ -1,6 +1,7 @@
 //! Tables of files that are wrong, and everything that is said of each.
 
-use super::tests::read;
+use super::layers::Flags;
+use super::tests::{read, with};
 
 /// Two lines that are right, for files that are about something else. (The first line of a case is line 3.)
 pub const BASE: &str = "models: { m: { provider: openai, model: x } }\nagents: { a: { model: m, tools: [t] } }\n";
@@ -123,6 +124,13 @@ const BAD: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "secrets: { keys: [ { id: 'a:b', key: 'MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDEy' } ] }\n",
+        &[
+            "3:22: secrets.keys[0].id: `a:b` cannot be the name of a key: a name is 1 to 64 of `A-Z a-z 0-9 _ -`",
+            "3:33: secrets.keys[0].key: expected 32 bytes in base64 (`openssl rand -base64 32`)",
+        ],
+    ),
+    (
         "secrets: { keys: [ { id: a, key: 'c2hvcnQ=' }, { id: a, key: 'MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=' }, {} ] }\n",
         &[
             "3:29: secrets.keys[0].key: expected 32 bytes in base64 (`openssl rand -base64 32`)",
@@ -134,6 +142,7 @@ const BAD: &[(&str, &[&str])] = &[
     (
         "credentials: { 'a b': { fields: { x: { kind: y } } }, c: {} }\n",
         &[
+            "3:1: credentials: credentials need a key under `secrets.keys`, which seals what is given",
             "3:16: credentials.a b: `a b` cannot be the name of a credential: a name is 1 to 64 of `A-Z a-z 0-9 _ -`",
             "3:40: credentials.a b.fields.x.kind: unknown key `kind`; known are `format`, `description`",
             "3:55: credentials.c: `fields` is missing",
@@ -307,9 +316,39 @@ const BAD_PARTS: &[(&str, &[&str])] = &[
             "6:46: tools.t.http.headers.Authorization: no credential is called `jira`",
             "6:97: tools.t.http.headers.X: the credential `crm` has no field `key`",
             "6:126: tools.t.http.headers.Y: a `{{credential:` has no `}}`",
+            "7:1: credentials: credentials need a key under `secrets.keys`, which seals what is given",
+        ],
+    ),
+    (
+        "models: { m: { provider: openai, model: x } }\nagents: { a: { model: m } }\ntools:\n  t: { http: { url: 'http://h/{{credential:crm.key}}' } }\n  u: { shell: { env: { A: '{{credential:gone.token}}', '{{credential:crm.token}}': b, C: 'x{{credential:crm.a b}}' } } }\n  v: { shell: { env: ['{{credential:crm.token}}', 'A={{credential:crm.token}}'] } }\n  w: { shell: { env: { A: '{{credential:crm.token}}' } } }\ncredentials: { crm: { fields: { token: {} } } }\n",
+        &[
+            "4:16: tools.t.http.url: the credential `crm` has no field `key`",
+            "5:17: tools.u.shell.env: a credential is the value of a variable, not its name: `env: { NAME: \"{{credential:…}}\" }`",
+            "5:24: tools.u.shell.env.A: no credential is called `gone`",
+            "5:87: tools.u.shell.env.C: a credential is named `{{credential:NAME.FIELD}}`",
+            "6:17: tools.v.shell.env: a variable's name is not empty and has no `=`",
+            "6:17: tools.v.shell.env: a credential is the value of a variable, not its name: `env: { NAME: \"{{credential:…}}\" }`",
+            "7:24: tools.w.shell.env.A: a tool that takes a credential needs a key under `secrets.keys`, which seals it",
+            "8:1: credentials: credentials need a key under `secrets.keys`, which seals what is given",
         ],
     ),
 ];
+
+#[test]
+fn a_variable_that_is_passed_on_may_refer_to_a_credential_that_there_is_and_to_no_other() {
+    let text = "models: { m: { provider: openai, model: x } }\nagents: { a: { model: m } }\ntools: { t: { shell: { env: [PASSED] } } }\ncredentials: { crm: { fields: { token: {} } } }\nsecrets: { keys: [ { id: a, key: 'MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=' } ] }\n";
+    let passed = |value| with(text, &[("PASSED", value)], &Flags::default());
+    assert!(passed("{{credential:crm.token}}").is_ok());
+    for (value, said) in [
+        ("{{credential:crm.key}}", "the credential `crm` has no field `key`"),
+        ("{{credential:s3 cr3t.s3}}", "a credential is named `{{credential:NAME.FIELD}}`"),
+        ("{{credential:s3cr3t", "a `{{credential:` has no `}}`"),
+    ] {
+        let report = passed(value).unwrap_err().to_string();
+        assert!(report.contains(&format!("tools.t.shell.env: {said}")), "{report}");
+        assert!(!report.contains("s3"), "{report}");
+    }
+}
 
 #[test]
 fn every_mistake_in_models_tools_and_agents_is_found_at_its_place() {

@@ -98,7 +98,7 @@ impl Engine {
     }
 
     /// A question about these calls, without its words and not sealed yet.
-    fn asked(&self, kind: RequestKind, calls: Vec<AskedCall>, terms: Terms) -> Asked {
+    pub(super) fn asked(&self, kind: RequestKind, calls: Vec<AskedCall>, terms: Terms) -> Asked {
         Asked {
             request_id: RequestId(self.ids.fresh()),
             kind,
@@ -113,7 +113,7 @@ impl Engine {
     }
 
     /// One call as an approver sees it.
-    fn shown(&self, live: &Live, agent: &Agent, standing: &Standing, needs_decision: bool) -> AskedCall {
+    pub(super) fn shown(&self, live: &Live, agent: &Agent, standing: &Standing, needs_decision: bool) -> AskedCall {
         let call = &standing.call;
         let judgement = standing.judgement.as_ref();
         let rule = judgement.and_then(|judgement| judgement.rule.clone());

@@ -144,7 +144,15 @@ impl Engine {
             edits.insert(call, judged);
             anew.extend(judgement.map(|judgement| (call, judgement)));
         }
-        let shown = given.response.as_ref().map(|response| response.reveal().clone());
+        let shown = match (&given.response, open.asked.kind) {
+            (Some(response), RequestKind::Credentials) => {
+                let Some(agent) = agent else { return Err(Refusal::Internal) };
+                let (sealed, names) = self.seal(live, agent, &open.asked, response)?;
+                live.credentials.push(sealed);
+                Some(names)
+            }
+            (response, _) => response.as_ref().map(|response| response.reveal().clone()),
+        };
         let decision = given.decision(caller, open, targets, &edits, shown);
         let cancels = decision.closes && decision.then.is_some_and(|then| then != Then::Continue);
         live.push(Fact::Decision { request_id: open.asked.request_id, decision });

@@ -127,7 +127,10 @@ impl Engine {
         let asked = async { Ok(client.answer(&prompt).await) };
         let ((), answer) = try_join(self.save(live, self.take()), asked).await?;
         match answer {
-            Ok(answer) => self.answered(live, answer),
+            Ok(answer) => {
+                let answer = self.cleaned(live, answer).await?;
+                self.answered(live, answer);
+            }
             Err(error) => {
                 tracing::warn!(task = %live.task_id(), model = %agent.model, "the model failed");
                 let failure = Failure::new(FailureCode::ModelFailed, error.detail);

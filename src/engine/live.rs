@@ -11,6 +11,7 @@ use crate::store::CommitError;
 use crate::task::change::{
     Change, Committed, Counters, Guard, IdempotencyRow, Journal, LeaseChange, TaskChange, TaskRow,
 };
+use crate::task::credential::SealedCredential;
 use crate::task::id::{CallId, ChangeId, RequestId, TaskId};
 use crate::task::item::{CloseReason, Fact, Item, Outcome, ToolResult, Usage};
 use crate::task::limits::Limits;
@@ -42,6 +43,8 @@ pub(super) struct Live {
     pub repinned: bool,
     /// Goes into the next commit.
     pub idempotency: Option<IdempotencyRow>,
+    /// What was filled in, sealed: goes into the next commit.
+    pub credentials: Vec<SealedCredential>,
     /// Who waits for the next commit: the operation that this is the effect of. Told once.
     pub door: Option<oneshot::Sender<Result<Committed, CommitError>>>,
     /// Attempts that this process made and that ended without an answer: what went wrong.
@@ -72,6 +75,7 @@ impl Live {
             committed,
             repinned: false,
             idempotency: None,
+            credentials: Vec::new(),
             door: None,
             unknown: BTreeMap::new(),
             not_sent: BTreeMap::new(),
@@ -90,6 +94,7 @@ impl Live {
         self.committed = journal.items.len();
         self.row = journal.row;
         self.repinned = false;
+        self.credentials.clear();
         self.items = journal.items;
         self.now = journal.now;
         for result in in_hand.into_iter().filter(|result| self.still_says(result)).collect::<Vec<_>>() {
@@ -215,6 +220,7 @@ impl Live {
                 last_seq: self.row.last_seq,
                 agent_version: self.repinned.then(|| self.row.agent_version.clone()),
                 lease,
+                credentials: self.credentials.clone(),
             }],
             resumed: self.resumed(),
             idempotency: self.idempotency.clone(),
@@ -293,6 +299,7 @@ impl Live {
         self.guard = None;
         self.repinned = false;
         self.idempotency = None;
+        self.credentials.clear();
         self.flights.clear();
         self.not_sent.clear();
     }

@@ -3,6 +3,7 @@
 
 mod answer;
 mod ask;
+mod credentials;
 mod decide;
 mod drive;
 mod expire;
@@ -39,6 +40,7 @@ use crate::people::Caller;
 use crate::people::may::Roster;
 use crate::policy::Policy;
 use crate::secret::Secret;
+use crate::secret::seal::{Body, Sealer};
 use crate::store::{CommitError, News, ReadError, Store};
 use crate::task::change::IdempotencyRow;
 use crate::task::decision::{Action, Then};
@@ -119,14 +121,14 @@ pub struct CallReply {
 }
 
 /// The `Idempotency-Key` of a POST.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Key {
     /// Method and path, e.g. `POST /v1/tasks`.
     pub path: String,
     /// The header as it stands.
     pub key: String,
-    /// SHA-256 of the body, in hex.
-    pub body_digest: String,
+    /// The body, as it is kept and known again.
+    pub body: Body,
 }
 
 /// Something was stored (or, replayed, had been).
@@ -279,6 +281,8 @@ pub struct Parts {
     pub models: BTreeMap<String, Arc<dyn ModelClient>>,
     /// Who is known.
     pub roster: Roster,
+    /// Seals credentials, where there are any.
+    pub sealer: Option<Sealer>,
     /// The machine's clock.
     pub clock: Arc<dyn Clock>,
     /// Fresh ids.
@@ -297,6 +301,7 @@ pub struct Engine {
     catalog: Arc<Catalog>,
     models: BTreeMap<String, Arc<dyn ModelClient>>,
     roster: Roster,
+    sealer: Option<Sealer>,
     clock: Arc<dyn Clock>,
     ids: Arc<dyn Ids>,
     settings: Settings,
@@ -339,6 +344,7 @@ impl Engine {
             catalog: parts.catalog,
             models: parts.models,
             roster: parts.roster,
+            sealer: parts.sealer,
             clock: parts.clock,
             ids: parts.ids,
             slots: Arc::new(Semaphore::new(parts.settings.max_running)),
@@ -418,7 +424,7 @@ impl Key {
             user_id: caller.user_id.clone(),
             path: self.path.clone(),
             key: self.key.clone(),
-            body_digest: self.body_digest.clone(),
+            body_digest: self.body.kept().to_owned(),
             task_id: live.task_id(),
             request_id,
         }

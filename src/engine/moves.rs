@@ -206,7 +206,7 @@ impl Engine {
     pub async fn replay(&self, caller: &Caller, key: &Key) -> Result<Option<Accepted>, Refusal> {
         let found = self.store.idempotency(&caller.tenant, &caller.user_id, &key.path, &key.key).await?;
         let Some(row) = found else { return Ok(None) };
-        if row.body_digest != key.body_digest {
+        if !key.body.is_kept_as(&row.body_digest) {
             return Err(Refusal::KeyReused);
         }
         let task = self.store.task(row.task_id).await?.ok_or(Refusal::NotFound)?;

@@ -26,7 +26,7 @@ use crate::task::transcript::conversation;
 use crate::task::turn::Last;
 use crate::task::verdict::{Judgement, Terms, Verdict};
 use crate::tool::catalog::Entry;
-use crate::tool::{arguments, human};
+use crate::tool::{Invocation, arguments, human};
 
 impl Engine {
     /// The tool of a name, if this agent is offered it (byte by byte): what is offered is pinned, the tool that performs
@@ -263,6 +263,10 @@ impl Engine {
         if self.look_again(live, agent, calls).await {
             return Ok(());
         }
+        let credentials = self.credentials(live).await?;
+        if self.ask_for_missing(live, agent, calls, &credentials) {
+            return Ok(());
+        }
         let mut attempts = Vec::new();
         for id in calls {
             let Some(standing) = live.progress.call(*id).cloned() else { continue };
@@ -284,7 +288,8 @@ impl Engine {
                 let names: Vec<_> = approval.by.iter().map(|vote| vote.by.as_str()).collect();
                 names.join(",")
             });
-            attempts.push((tool, self.invocation(live, &standing, arguments, decided_by)));
+            let invocation = self.invocation(live, &standing, arguments, decided_by);
+            attempts.push((tool, Invocation { credentials: credentials.clone(), ..invocation }));
         }
         if attempts.is_empty() {
             // Nobody here performs these calls: say so rather than ask for ever.

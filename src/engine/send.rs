@@ -15,6 +15,7 @@ use crate::task::id::CallId;
 use crate::task::item::{Fact, Outcome, ToolResult};
 use crate::task::standing::Standing;
 use crate::task::text::cleaned;
+use crate::tool::credential::Credentials;
 use crate::tool::{Invocation, Leave, Tool, ToolAnswer};
 
 impl Engine {
@@ -94,6 +95,7 @@ impl Engine {
             decided_by,
             traceparent: format!("00-{trace}-{span:016x}-01"),
             leave: Leave::of(|| false),
+            credentials: Credentials::default(),
         }
     }
 }

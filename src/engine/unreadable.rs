@@ -57,6 +57,7 @@ impl Engine {
             agent_version: None,
             counters,
             lease,
+            credentials: Vec::new(),
         };
         let id = ChangeId(self.ids.fresh());
         let change = Change { id, root: row.root_task_id, tasks: vec![change], resumed: Vec::new(), idempotency: None };

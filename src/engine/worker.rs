@@ -19,7 +19,7 @@ use crate::task::id::TaskId;
 
 /// How often the database is asked for work: a deadline that passes is seen within a second.
 const POLL: Duration = Duration::from_millis(500);
-/// How often keys that are over are looked for.
+/// How often keys, sessions and credentials that are over are looked for.
 const CLEAN: Duration = Duration::from_mins(1);
 
 impl Engine {
@@ -38,7 +38,9 @@ impl Engine {
             }
             if self.clock.uptime() >= clean_at {
                 // One batch a round: whoever waits for the worker does not wait for the broom.
-                let more = self.store.remove_spent_keys().await.is_ok_and(|more| more);
+                let more = self.store.remove_spent_keys().await.is_ok_and(|more| more)
+                    | self.store.remove_spent_sessions().await.is_ok_and(|more| more)
+                    | self.store.remove_expired_credentials().await.is_ok_and(|more| more);
                 clean_at = self.clock.uptime() + if more { Duration::ZERO } else { CLEAN };
             }
             tokio::select! {

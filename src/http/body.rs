@@ -8,7 +8,6 @@ use futures_util::StreamExt as _;
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use serde_json::{Map, Value};
-use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,10 +21,12 @@ use super::refusal::refused;
 use super::{Http, json};
 use crate::engine::{Accepted, Key};
 use crate::people::Caller;
-use crate::task::request::sha256;
+use crate::secret::seal::Body as Kept;
 
 /// How long a body may take to arrive.
 const PATIENCE: Duration = Duration::from_mins(1);
+/// What a page's form is sent as.
+const FORM: &str = "application/x-www-form-urlencoded";
 
 /// A POST whose body has arrived.
 #[derive(Debug)]
@@ -43,24 +44,25 @@ pub struct Posted {
 impl FromRequest<Arc<Http>> for Posted {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, _: &Arc<Http>) -> Result<Self, Problem> {
+    async fn from_request(request: Request, http: &Arc<Http>) -> Result<Self, Problem> {
         let limit = request.extensions().get::<&'static Op>().map_or(0, |op| op.body);
         let (parts, body) = request.into_parts();
         let Some(Who(caller)) = parts.extensions.get::<Who>().cloned() else { return Err(Problem::internal()) };
-        let slow = |_| Problem::bad_request("The body took too long to arrive.");
-        let bytes = timeout(PATIENCE, read(body, limit)).await.map_err(slow)??;
+        let bytes = arrived(body, limit).await?;
         let key = idempotency_key(&parts.headers).map(|key| {
-            key.map(|key| {
-                let digest = sha256(&Sha256::digest(&bytes));
-                Key {
-                    path: format!("{} {}", parts.method, parts.uri.path()),
-                    key,
-                    body_digest: digest.trim_start_matches("sha256:").to_owned(),
-                }
+            key.map(|key| Key {
+                path: format!("{} {}", parts.method, parts.uri.path()),
+                key,
+                body: Kept::new(bytes.clone(), http.settings.sealer.as_ref()),
             })
         });
         Ok(Self { caller, headers: parts.headers, bytes, key })
     }
+}
+
+async fn arrived(body: Body, limit: usize) -> Result<Bytes, Problem> {
+    let slow = |_| Problem::bad_request("The body took too long to arrive.");
+    timeout(PATIENCE, read(body, limit)).await.map_err(slow)?
 }
 
 async fn read(body: Body, limit: usize) -> Result<Bytes, Problem> {
@@ -155,15 +157,45 @@ impl Posted {
     /// Whether a page's form sent it.
     #[must_use]
     pub fn is_form(&self) -> bool {
-        self.is_type("application/x-www-form-urlencoded")
+        self.is_type(FORM)
     }
 
     fn is_type(&self, wanted: &str) -> bool {
-        let mut types = self.headers.get_all(CONTENT_TYPE).iter();
-        let (Some(found), None) = (types.next(), types.next()) else { return false };
-        let essence = found.to_str().unwrap_or("").split(';').next().unwrap_or("").trim();
-        essence.eq_ignore_ascii_case(wanted)
+        is_type(&self.headers, wanted)
     }
+}
+
+/// The headers and the form of somebody who needs no key.
+///
+/// # Errors
+/// Another type, a body that is too large or slow, a field sent twice, or a U+0000 somewhere.
+pub async fn form(request: Request) -> Result<(HeaderMap, Value), Problem> {
+    let limit = request.extensions().get::<&'static Op>().map_or(0, |op| op.body);
+    let (parts, body) = request.into_parts();
+    let bytes = arrived(body, limit).await?;
+    if !is_type(&parts.headers, FORM) {
+        return Err(Problem::new(Code::UnsupportedMediaType, "The body is a form: application/x-www-form-urlencoded."));
+    }
+    Ok((parts.headers, form_fields(&bytes)?))
+}
+
+fn form_fields(bytes: &[u8]) -> Result<Value, Problem> {
+    let mut fields = Map::new();
+    for (name, value) in url::form_urlencoded::parse(bytes) {
+        // A browser sends what was left empty as an empty text: nothing was said.
+        let value = if value.is_empty() { Value::Null } else { Value::String(value.replace("\r\n", "\n")) };
+        if fields.insert(name.into_owned(), value).is_some() {
+            return Err(Problem::new(Code::BadJson, "A field is repeated."));
+        }
+    }
+    clean(Value::Object(fields))
+}
+
+fn is_type(headers: &HeaderMap, wanted: &str) -> bool {
+    let mut types = headers.get_all(CONTENT_TYPE).iter();
+    let (Some(found), None) = (types.next(), types.next()) else { return false };
+    let essence = found.to_str().unwrap_or("").split(';').next().unwrap_or("").trim();
+    essence.eq_ignore_ascii_case(wanted)
 }
 
 fn clean(value: Value) -> Result<Value, Problem> {

@@ -25,7 +25,9 @@ impl FromRequestParts<Arc<Http>> for Who {
 impl From<AuthError> for Problem {
     fn from(error: AuthError) -> Self {
         match error {
-            AuthError::Missing => Self::new(Code::Unauthorized, "Send a key: Authorization: Bearer <key>."),
+            AuthError::Missing => {
+                Self::new(Code::Unauthorized, "Send a key: Authorization: Bearer <key>; in a browser, sign in.")
+            }
             AuthError::Wrong => Self::new(Code::Unauthorized, "The key is not known."),
             AuthError::Forbidden(detail) => Self::forbidden(detail),
             AuthError::BadHeader(detail) => Self::bad_request(detail),

@@ -1,5 +1,5 @@
 //! The outermost layer: what is true of every answer. It names the request, writes problems out (as JSON or, for a
-//! browser at `/resume`, as a page), answers preflights, and adds the headers that depend on where the request came
+//! browser at `/resume` or the sign-in, as a page), answers preflights, and adds the headers that depend on where the request came
 //! from and where it went. Its log line holds ids, names, sizes and durations, never a path's values or a query.
 
 use std::sync::{Arc, OnceLock};
@@ -32,6 +32,10 @@ impl Seen {
     }
 }
 
+/// An error whose page is written already: it goes out as it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Whole;
+
 /// What the answer will need of the request.
 struct Asked {
     id: Uuid,
@@ -55,8 +59,8 @@ impl Asked {
                 && headers.contains_key(header::ORIGIN)
                 && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD),
             refused_host: if http.settings.open { not_from_here(headers, request.uri()) } else { None },
-            private: under("/v1") || under("/resume"),
-            page: under("/resume") && wants_html(headers),
+            private: under("/v1") || under("/resume") || under("/sign-in") || under("/sign-out"),
+            page: (under("/resume") || under("/sign-in") || under("/sign-out")) && wants_html(headers),
             language: Language::of(headers),
         }
     }
@@ -95,7 +99,7 @@ fn write_out(http: &Http, asked: &Asked, mut response: Response) -> Response {
     let is_problem = status.is_client_error() || status.is_server_error();
     match response.extensions_mut().remove::<Problem>() {
         Some(found) => problem(http, asked, &found),
-        None if is_problem && response.extensions().get::<page::SaidAlready>().is_none() => {
+        None if is_problem && response.extensions().get::<Whole>().is_none() => {
             let mut found = Problem::of_status(status);
             let allow = response.headers().get(header::ALLOW).cloned();
             found.headers.extend(allow.map(|allow| (header::ALLOW, allow)));

@@ -1,14 +1,12 @@
-//! In which language somebody reads our pages: English or Chinese, as his browser says (RFC 9110, 12.5.4). Only pages
-//! for people have a language; the API has none.
+//! Which language a page for a person speaks: English, unless the reader would rather have Chinese.
 
 use http::HeaderMap;
 use http::header::ACCEPT_LANGUAGE;
 
-/// A language that pages are written in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The languages of the pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Language {
-    /// English, also for whoever asks for neither.
-    #[default]
+    /// English.
     English,
     /// Chinese, in simplified characters.
     Chinese,
@@ -18,20 +16,29 @@ impl Language {
     /// All of them.
     pub const ALL: [Self; 2] = [Self::English, Self::Chinese];
 
-    /// The language that is wanted most of those we have; of two wanted alike, the one named first.
+    /// The one that `Accept-Language` gives more weight; of two with the same weight the one that is named first.
     #[must_use]
     pub fn of(headers: &HeaderMap) -> Self {
-        let mut best: Option<(Self, f32)> = None;
-        let ranges = headers.get_all(ACCEPT_LANGUAGE).iter().filter_map(|value| value.to_str().ok());
-        for (language, quality) in ranges.flat_map(|value| value.split(',')).filter_map(range) {
-            if quality > 0.0 && best.is_none_or(|(_, most)| quality > most) {
-                best = Some((language, quality));
-            }
+        let ranges: Vec<(String, f32)> = headers
+            .get_all(ACCEPT_LANGUAGE)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','))
+            .filter_map(range)
+            .collect();
+        let (chinese, english) = (weight(&ranges, "zh"), weight(&ranges, "en"));
+        let first = || {
+            let place = |name: &str| ranges.iter().position(|(range, _)| range == name).unwrap_or(ranges.len());
+            place("zh") < place("en")
+        };
+        if chinese > english || (chinese > 0.0 && chinese >= english && first()) {
+            Self::Chinese
+        } else {
+            Self::English
         }
-        best.map_or(Self::English, |(language, _)| language)
     }
 
-    /// The word for `lang`.
+    /// Its tag, for the `lang` of what is written in it.
     #[must_use]
     pub fn tag(self) -> &'static str {
         match self {
@@ -41,22 +48,21 @@ impl Language {
     }
 }
 
-/// One language range that is one of ours (`*` is English), and how much it is wanted.
-fn range(text: &str) -> Option<(Language, f32)> {
+/// A range's language without its region or script, and its weight; one that cannot be read is none.
+fn range(text: &str) -> Option<(String, f32)> {
     let mut parts = text.split(';').map(str::trim);
-    let primary = parts.next()?.split('-').next()?;
-    let language = match primary {
-        "*" => Language::English,
-        _ if primary.eq_ignore_ascii_case("en") => Language::English,
-        _ if primary.eq_ignore_ascii_case("zh") => Language::Chinese,
-        _ => return None,
+    let name = parts.next()?.split('-').next()?.to_ascii_lowercase();
+    let weight = match parts.next() {
+        None => 1.0,
+        Some(part) => part.strip_prefix("q=").or_else(|| part.strip_prefix("Q="))?.parse().ok()?,
     };
-    let quality = parts.find_map(|part| part.strip_prefix("q=").or_else(|| part.strip_prefix("Q=")));
-    match quality.map(str::parse::<f32>) {
-        None => Some((language, 1.0)),
-        Some(Ok(quality)) if (0.0..=1.0).contains(&quality) => Some((language, quality)),
-        Some(Ok(_) | Err(_)) => None,
-    }
+    (!name.is_empty() && (0.0..=1.0).contains(&weight)).then_some((name, weight))
+}
+
+/// A language's weight: its own, or else that of `*`.
+fn weight(ranges: &[(String, f32)], language: &str) -> f32 {
+    let of = |name: &str| ranges.iter().filter(|(range, _)| range == name).map(|(_, weight)| *weight).reduce(f32::max);
+    of(language).or_else(|| of("*")).unwrap_or(0.0)
 }
 
 #[cfg(test)]
@@ -64,37 +70,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_browser_gets_the_language_it_wants_most() {
+    fn the_reader_gets_the_language_he_would_rather_have() {
         let cases = [
             ("", Language::English),
             ("en-US,en;q=0.9", Language::English),
             ("zh-CN,zh;q=0.9,en;q=0.8", Language::Chinese),
             ("zh", Language::Chinese),
             ("ZH-Hant-TW", Language::Chinese),
-            ("en;q=0.5, zh;q=0.8", Language::Chinese),
-            ("en;q=0.8, zh;q=0.5", Language::English),
-            ("de-DE,de;q=0.9,zh;q=0.2", Language::Chinese),
-            ("de", Language::English),
-            ("*", Language::English),
-            ("fr, *;q=0.1, zh;q=0.05", Language::English),
-            ("zh;q=0", Language::English),
-            ("en;q=0, zh;q=0.001", Language::Chinese),
-            ("zh;q=2", Language::English),
-            ("zh;q=NaN", Language::English),
-            ("zh;q=x, en;q=0.1", Language::English),
-            ("zhx, xzh", Language::English),
+            ("en;q=0.5, zh;q=0.6", Language::Chinese),
             ("en, zh", Language::English),
             ("zh, en", Language::Chinese),
+            ("de, zh;q=0.1", Language::Chinese),
+            ("de, fr", Language::English),
+            ("zh;q=0", Language::English),
+            ("zh;q=0, *", Language::English),
+            ("*", Language::English),
+            ("en;q=0.1, *;q=0.5", Language::Chinese),
+            ("zhx", Language::English),
+            ("zh;q=much", Language::English),
+            ("zh;q=2", Language::English),
+            ("zh;q=NaN", Language::English),
+            (",;,zh;q=0.2,", Language::Chinese),
         ];
-        for (text, expected) in cases {
+        for (accepted, expected) in cases {
             let mut headers = HeaderMap::new();
-            headers.insert(ACCEPT_LANGUAGE, text.parse().unwrap());
-            assert_eq!(Language::of(&headers), expected, "{text}");
+            headers.insert(ACCEPT_LANGUAGE, accepted.parse().unwrap());
+            assert_eq!(Language::of(&headers), expected, "{accepted}");
         }
         assert_eq!(Language::of(&HeaderMap::new()), Language::English);
-        let mut several = HeaderMap::new();
-        several.append(ACCEPT_LANGUAGE, "de".parse().unwrap());
-        several.append(ACCEPT_LANGUAGE, "zh;q=0.7".parse().unwrap());
-        assert_eq!(Language::of(&several), Language::Chinese);
+        let mut two = HeaderMap::new();
+        two.append(ACCEPT_LANGUAGE, "en;q=0.3".parse().unwrap());
+        two.append(ACCEPT_LANGUAGE, "zh;q=0.4".parse().unwrap());
+        assert_eq!(Language::of(&two), Language::Chinese);
     }
 }

@@ -33,6 +33,7 @@ pub mod rest;
 pub mod resume;
 pub mod sample;
 pub mod settings;
+pub mod sign_in;
 pub mod tasks;
 pub mod wait;
 pub mod wire;
@@ -151,6 +152,9 @@ pub(crate) fn operations() -> Vec<(&'static Op, UtoipaMethodRouter<Arc<Http>>)> 
         (&resume::approve::OP, routes!(resume::approve::approve_request)),
         (&resume::reject_page::OP, routes!(resume::reject_page::get_reject_page)),
         (&resume::reject::OP, routes!(resume::reject::reject_request)),
+        (&sign_in::show::OP, routes!(sign_in::show::get_sign_in)),
+        (&sign_in::enter::OP, routes!(sign_in::enter::sign_in)),
+        (&sign_in::leave::OP, routes!(sign_in::leave::sign_out)),
         (&docs::OPENAPI, routes!(docs::get_openapi)),
         (&docs::DOCS, routes!(docs::get_docs)),
         (&problems::OP, routes!(problems::get_problem_page)),

@@ -11,6 +11,7 @@ use utoipa_axum::router::OpenApiRouter;
 use super::operation::{Door, Op};
 use super::problem::{Code, Problem};
 use super::sample;
+use super::sign_in::cookie;
 use super::wire::{problem::Problem as ProblemSchema, request::InterventionRequest, task::AgentTask};
 
 #[derive(utoipa::OpenApi)]
@@ -25,6 +26,7 @@ use super::wire::{problem::Problem as ProblemSchema, request::InterventionReques
         (name = "tasks", description = "One conversation of one agent for one user"),
         (name = "requests", description = "Questions to humans, and their answers"),
         (name = "agents", description = "Who is there"),
+        (name = "sign-in", description = "The browser's door: a key becomes a session"),
         (name = "service", description = "The service itself; no key is needed")
     )
 )]
@@ -47,13 +49,21 @@ pub(crate) fn document() -> Value {
         routes = routes.routes(methods);
     }
     let mut document = serde_json::to_value(routes.into_openapi()).unwrap_or_default();
-    put(&mut document, &["security"], json!([{ "bearer": [] }]));
+    put(&mut document, &["security"], json!([{ "bearer": [] }, { "cookie": [] }]));
     let bearer =
         json!({ "type": "http", "scheme": "bearer", "description": "A key of the operator's `auth.api_keys`." });
     put(&mut document, &["components", "securitySchemes", "bearer"], bearer);
-    for operation in every_operation(&mut document) {
+    let cookie = json!({
+        "type": "apiKey", "in": "cookie", "name": cookie::NAME,
+        "description": "A browser's session, which `POST /sign-in` begins. `Authorization` beats it."
+    });
+    put(&mut document, &["components", "securitySchemes", "cookie"], cookie);
+    for (method, operation) in every_operation(&mut document) {
         let id = operation.get("operationId").and_then(Value::as_str).unwrap_or_default().to_owned();
         if let Some(op) = problems.get(id.as_str()) {
+            if method == "get" && op.door == Door::Key {
+                put_way_in(operation);
+            }
             finish(operation, op);
         }
     }
@@ -67,19 +77,30 @@ pub(crate) fn document() -> Value {
     document
 }
 
-fn every_operation(document: &mut Value) -> impl Iterator<Item = &mut Map<String, Value>> {
+/// Where a browser that has neither key nor session is sent.
+fn put_way_in(operation: &mut Map<String, Value>) {
+    let way_in = json!({
+        "description": "Nobody is signed in, and `Accept` prefers `text/html`: to the page that takes a key",
+        "headers": { "Location": { "description": "`/sign-in?next=…`", "schema": { "type": "string" } } }
+    });
+    if let Some(responses) = operation.get_mut("responses").and_then(Value::as_object_mut) {
+        responses.insert("303".to_owned(), way_in);
+    }
+}
+
+fn every_operation(document: &mut Value) -> impl Iterator<Item = (&str, &mut Map<String, Value>)> {
     let paths = document.get_mut("paths").and_then(Value::as_object_mut);
     paths
         .into_iter()
         .flat_map(Map::values_mut)
         .filter_map(Value::as_object_mut)
-        .flat_map(Map::values_mut)
-        .filter_map(Value::as_object_mut)
+        .flat_map(Map::iter_mut)
+        .filter_map(|(method, operation)| Some((method.as_str(), operation.as_object_mut()?)))
 }
 
 /// Its problems, its parameters without `null` (nobody can send that), and whether it needs a key.
 fn finish(operation: &mut Map<String, Value>, op: &Op) {
-    if op.door != Door::Key {
+    if matches!(op.door, Door::Open | Door::Health) {
         operation.insert("security".to_owned(), json!([]));
     }
     for parameter in operation.get_mut("parameters").and_then(Value::as_array_mut).into_iter().flatten() {
@@ -121,7 +142,9 @@ fn optional_body(operation: &mut Map<String, Value>) {
 /// What every operation behind a door can answer with.
 fn common(door: Door) -> &'static [Code] {
     match door {
-        Door::Key => &[Code::BadRequest, Code::Unauthorized, Code::Forbidden, Code::Internal, Code::Unavailable],
+        Door::Key | Door::Out => {
+            &[Code::BadRequest, Code::Unauthorized, Code::Forbidden, Code::Internal, Code::Unavailable]
+        }
         Door::Open => &[Code::Forbidden, Code::Internal],
         Door::Health => &[Code::Internal],
     }
@@ -179,6 +202,7 @@ const SENT: &[&str] = &[
     "RespondCall",
     "ApproveBody",
     "RejectBody",
+    "SignIn",
     "Problem",
 ];
 
@@ -315,7 +339,7 @@ pub(crate) mod tests {
         let mut document = document();
         assert_eq!(document["openapi"], "3.1.0");
         let mut ids = BTreeSet::new();
-        for operation in every_operation(&mut document) {
+        for (_, operation) in every_operation(&mut document) {
             let id = operation["operationId"].as_str().unwrap().to_owned();
             assert!(ids.insert(id.clone()), "{id} twice");
             assert!(operation["responses"]["500"]["content"]["application/problem+json"].is_object(), "{id}");

@@ -1,12 +1,13 @@
 //! What is true of an operation before its handler runs. The guard is put on each operation's own method, so that an
 //! unknown path is 404 and an unknown method 405 before anything else is looked at; then it checks, in this order, that
-//! the request comes from here (without accounts), its origin, its announced size and its key.
+//! the request comes from here (without accounts), its origin, its announced size and its key, or its session's cookie.
 
 use std::sync::Arc;
 
 use axum::extract::{FromRequestParts, Path, Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
+use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use std::str::FromStr;
@@ -17,6 +18,10 @@ use super::caller::Who;
 use super::edge::Seen;
 use super::origin::not_from_here;
 use super::problem::{Code, Problem};
+use super::sign_in::cookie;
+use super::sign_in::session::{self, asks_for_a_page, way_in};
+use crate::people::Caller;
+use crate::people::authenticator::{AuthError, speaks_for_nobody};
 
 /// The body of most operations.
 pub const SMALL: usize = 1024 * 1024;
@@ -39,8 +44,10 @@ pub struct Op {
 /// Who gets in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Door {
-    /// Whoever has a key.
+    /// Whoever has a key, or a session that is alive.
     Key,
+    /// The same, and whoever has a session that is over: the way out.
+    Out,
     /// Everybody.
     Open,
     /// Everybody, by whatever name or proxy: whether the service lives.
@@ -70,12 +77,38 @@ pub async fn guard(
     if announced.is_some_and(|length| length > op.body as u64) {
         return Err(too_large(op.body));
     }
-    if op.door == Door::Key {
-        let caller = http.authenticator.authenticate(request.headers())?;
-        request.extensions_mut().insert(Who(caller));
+    match op.door {
+        Door::Key => match who(&http, request.headers()).await? {
+            Some(caller) => {
+                request.extensions_mut().insert(Who(caller));
+            }
+            None if asks_for_a_page(request.method(), request.headers()) => {
+                return Ok(way_in(request.uri(), &http.settings.public_url));
+            }
+            None => return Err(AuthError::Missing.into()),
+        },
+        Door::Out => may_leave(&http, request.headers())?,
+        Door::Open | Door::Health => {}
     }
     request.extensions_mut().insert(op);
     Ok(next.run(request).await)
+}
+
+/// Who sent these headers; `None` when nobody says. A key beats a session: the cookie is looked at only where there is no
+/// `Authorization` at all, so a wrong key is refused however good the cookie is.
+async fn who(http: &Http, headers: &HeaderMap) -> Result<Option<Caller>, Problem> {
+    match http.authenticator.authenticate(headers) {
+        Err(AuthError::Missing) => session::caller(http, headers).await,
+        found => Ok(Some(found?)),
+    }
+}
+
+/// Who shows the cookie may leave, alive or not: that the session was over already is no reason to keep him.
+fn may_leave(http: &Http, headers: &HeaderMap) -> Result<(), Problem> {
+    match http.authenticator.authenticate(headers) {
+        Err(AuthError::Missing) if cookie::came(headers) => Ok(speaks_for_nobody(headers)?),
+        found => Ok(found.map(|_| ())?),
+    }
 }
 
 /// An id in the path. One that is no id is 404, as one that is nobody's.

@@ -55,6 +55,7 @@ pub fn settings() -> Settings {
         wait: Duration::from_secs(10),
         open: false,
         roster: Roster::default(),
+        sealer: None,
     }
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::origin::Origins;
 use crate::people::may::Roster;
+use crate::secret::seal::Sealer;
 use crate::world::Mistakes;
 
 /// The longest a POST waits.
@@ -24,6 +25,8 @@ pub struct Settings {
     pub open: bool,
     /// Who is known: what of a request somebody is offered depends on it.
     pub roster: Roster,
+    /// What hashes bodies, which may hold credentials.
+    pub sealer: Option<Sealer>,
 }
 
 impl Settings {

@@ -1,4 +1,5 @@
-//! Who is at the door, from the headers of a request. Two ways in: keys, and no accounts at all.
+//! Who is at the door, from the headers of a request. Two ways in: keys, and no accounts at all. A browser's session is a
+//! key that was shown before.
 //! What must stay true: a `Holdpoint-…` header is obeyed only where its key may speak for people, and refused everywhere
 //! else, never ignored.
 
@@ -6,6 +7,7 @@ use http::HeaderMap;
 use http::header::AUTHORIZATION;
 
 use super::directory::{Account, Directory, is_user};
+use super::session::Token;
 use super::{Caller, May};
 
 /// Says who is at the door.
@@ -15,6 +17,20 @@ pub trait Authenticator: Send + Sync {
     /// # Errors
     /// [`AuthError`] when nobody may come in with them.
     fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, AuthError>;
+
+    /// What binds a session to the key it begins with; `None` when the key is nobody's. Without accounts there are no keys
+    /// and no sessions.
+    fn bind(&self, _token: &Token, _key: &str) -> Option<String> {
+        None
+    }
+
+    /// Whose session this is: the account, as it is today, whose key gives the binding.
+    ///
+    /// # Errors
+    /// `Missing` when there is no such key any more; `Forbidden` when the session wants to speak for somebody.
+    fn by_session(&self, _headers: &HeaderMap, _token: &Token, _binding: &str) -> Result<Caller, AuthError> {
+        Err(AuthError::Missing)
+    }
 
     /// Whether there are accounts. Without, the door looks at `Host` and proxies' headers too.
     fn accounts(&self) -> bool {
@@ -84,6 +100,28 @@ impl Authenticator for Keys {
         let groups = groups(single(headers, GROUPS)?.unwrap_or(""))?;
         Ok(caller(account, user.to_owned(), groups, Some(account.user.clone())))
     }
+
+    fn bind(&self, token: &Token, key: &str) -> Option<String> {
+        Some(token.binding(&self.directory.by_key(key)?.key_sha256))
+    }
+
+    fn by_session(&self, headers: &HeaderMap, token: &Token, binding: &str) -> Result<Caller, AuthError> {
+        let account = self.directory.by_binding(token, binding).ok_or(AuthError::Missing)?;
+        speaks_for_nobody(headers)?;
+        Ok(caller(account, account.user.clone(), account.groups.clone(), None))
+    }
+}
+
+/// A session is one person's, whatever the key behind it may do: another's name would be whatever a page can send.
+///
+/// # Errors
+/// `Forbidden` on any `Holdpoint-…` header.
+pub fn speaks_for_nobody(headers: &HeaderMap) -> Result<(), AuthError> {
+    if headers.keys().any(|name| name.as_str().starts_with("holdpoint-")) {
+        let detail = "A browser's session speaks for nobody else: no `Holdpoint-…` header may come with it.";
+        return Err(AuthError::Forbidden(detail.to_owned()));
+    }
+    Ok(())
 }
 
 fn caller(account: &Account, user_id: String, groups: Vec<String>, via: Option<String>) -> Caller {
@@ -270,6 +308,27 @@ mod tests {
             let all = headers(&[("authorization", "Bearer alice-key"), (name, "alice")]);
             assert!(matches!(keys().authenticate(&all), Err(AuthError::Forbidden(_))), "{name}");
         }
+    }
+
+    #[test]
+    fn a_session_is_the_user_of_its_key_and_speaks_for_nobody() {
+        let token = Token::of([9; 32]);
+        let binding = keys().bind(&token, "web-key").unwrap();
+        let caller = keys().by_session(&headers(&[]), &token, &binding).unwrap();
+        assert_eq!((caller.user_id.as_str(), caller.tenant.as_str(), caller.via), ("web", "acme", None));
+        let ops = keys().bind(&token, "ops-key").unwrap();
+        assert!(!keys().by_session(&headers(&[]), &token, &ops).unwrap().may.create, "what the key may, no more");
+        for name in ["holdpoint-user", "holdpoint-groups", "holdpoint-anything"] {
+            let found = keys().by_session(&headers(&[(name, "bob")]), &token, &binding);
+            assert!(matches!(found, Err(AuthError::Forbidden(_))), "{name}");
+        }
+        assert_eq!(keys().bind(&token, "nobody"), None);
+        let other = Token::of([8; 32]);
+        assert_eq!(keys().by_session(&headers(&[]), &other, &binding), Err(AuthError::Missing));
+        let without = Keys::new(Directory::default());
+        assert_eq!(without.by_session(&headers(&[]), &token, &binding), Err(AuthError::Missing), "dead with its key");
+        assert_eq!(Open.bind(&token, "web-key"), None);
+        assert_eq!(Open.by_session(&headers(&[]), &token, &binding), Err(AuthError::Missing));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConstantTimeEq as _};
 
 use super::May;
+use super::session::Token;
 use crate::task::verdict::Approvers;
 
 /// One key and whose it is.
@@ -56,6 +57,19 @@ impl Directory {
         let mut found = None;
         for account in &self.accounts {
             let same: Choice = account.key_sha256.ct_eq(&presented);
+            if bool::from(same) {
+                found = Some(account);
+            }
+        }
+        found
+    }
+
+    /// The account whose key began the session with this token and binding. Looks at every account, however soon one fits.
+    #[must_use]
+    pub fn by_binding(&self, token: &Token, binding: &str) -> Option<&Account> {
+        let mut found = None;
+        for account in &self.accounts {
+            let same: Choice = token.binding(&account.key_sha256).as_bytes().ct_eq(binding.as_bytes());
             if bool::from(same) {
                 found = Some(account);
             }
@@ -159,6 +173,16 @@ mod tests {
         assert_eq!(directory.groups("other", "alice"), None);
         assert!(directory.vouches("acme", "web") && !directory.vouches("acme", "alice"));
         assert!(!format!("{directory:?}").contains("key"));
+    }
+
+    #[test]
+    fn a_session_finds_the_account_of_its_key_and_of_no_other() {
+        let directory = Directory::new(vec![account("alice", "alice-key"), account("web", "web-key")]);
+        let token = Token::of([5; 32]);
+        assert_eq!(directory.by_binding(&token, &token.binding(&hash("web-key"))).unwrap().user, "web");
+        for wrong in ["", &token.binding(&hash("old-key")), &Token::of([6; 32]).binding(&hash("web-key"))] {
+            assert_eq!(directory.by_binding(&token, wrong), None, "{wrong}");
+        }
     }
 
     #[test]

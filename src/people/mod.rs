@@ -3,6 +3,7 @@
 pub mod authenticator;
 pub mod directory;
 pub mod may;
+pub mod session;
 
 /// The user that everybody is without accounts.
 pub const LOCAL: &str = "local";

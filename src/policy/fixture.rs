@@ -21,6 +21,7 @@ pub(super) fn tool(name: &str, kind: ToolKind, parameters: Value) -> ToolSpec {
         summary: None,
         timeout: Duration::from_secs(30),
         definition: String::new(),
+        needs: Vec::new(),
     }
 }
 

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use uuid::Uuid;
 
 use crate::task::change::{Change, Guard, IdempotencyRow, LeaseChange, TaskChange};
+use crate::task::credential::SealedCredential;
 use crate::task::decision::{Action, CallAnswer, Decision};
 use crate::task::id::{RequestId, TaskId};
 use crate::task::item::Fact;
@@ -31,6 +32,8 @@ pub(super) struct Rows {
     pub(super) touched: Vec<TouchedLine>,
     /// Answers.
     pub(super) decisions: Vec<DecisionLine>,
+    /// Sealed credentials.
+    pub(super) credentials: Vec<CredentialLine>,
     /// The idempotency row.
     pub(super) idempotency: Option<IdempotencyRow>,
 }
@@ -39,6 +42,9 @@ pub(super) struct Rows {
 pub(super) const NEW: i64 = 0;
 pub(super) const VERSION: i64 = 1;
 pub(super) const ANY: i64 = 2;
+
+/// How a task ends.
+const ENDS: [TaskStatus; 3] = [TaskStatus::Completed, TaskStatus::Failed, TaskStatus::Canceled];
 
 /// What happens to a lease, as a number for SQL.
 pub(super) const KEEP: i64 = 0;
@@ -165,6 +171,15 @@ pub(super) struct DecisionLine {
     pub(super) seq: i64,
 }
 
+/// A sealed credential.
+#[derive(Debug)]
+pub(super) struct CredentialLine {
+    pub(super) task_id: Uuid,
+    pub(super) sealed: SealedCredential,
+    /// In microseconds from now.
+    pub(super) expires_in: Option<i64>,
+}
+
 /// Turns a change into rows. `None`: it cannot be stored (a NUL in a name, a task twice, items for an ancestor).
 pub(super) fn rows(change: Change) -> Option<Rows> {
     let mut rows = Rows {
@@ -176,6 +191,7 @@ pub(super) fn rows(change: Change) -> Option<Rows> {
         approvers: Vec::new(),
         touched: Vec::new(),
         decisions: Vec::new(),
+        credentials: Vec::new(),
         idempotency: change.idempotency,
     };
     let mut touched = BTreeMap::new();
@@ -214,6 +230,13 @@ impl TouchedLine {
     }
 }
 
+impl TaskLine {
+    /// Whether the task ends with this change: its credentials end with it.
+    pub(super) fn ends(&self) -> bool {
+        ENDS.iter().any(|end| self.status == Some(end.as_str()))
+    }
+}
+
 impl Rows {
     /// Whether the root runs after this change, where it says so.
     pub(super) fn root_runs(&self) -> Option<bool> {
@@ -230,7 +253,7 @@ impl Rows {
         let twice = self.tasks.iter().any(|line| line.task_id == task.task_id.0);
         let shape = match guard {
             NEW => task.last_seq == 0 && !task.facts.is_empty(),
-            ANY => task.facts.is_empty(),
+            ANY => task.facts.is_empty() && task.credentials.is_empty(),
             _ => true,
         };
         if twice || !shape {
@@ -279,8 +302,21 @@ impl Rows {
         if guard == NEW && line.status.is_none() {
             line.status = Some(TaskStatus::Running.as_str());
         }
+        if !line.ends() {
+            self.keep(task.task_id.0, task.credentials);
+        }
         self.tasks.push(line);
         Some(())
+    }
+
+    /// Of several credentials of one name, the last one.
+    fn keep(&mut self, task_id: Uuid, credentials: Vec<SealedCredential>) {
+        let by_name: BTreeMap<_, _> = credentials.into_iter().map(|sealed| (sealed.name.clone(), sealed)).collect();
+        self.credentials.extend(by_name.into_values().map(|sealed| CredentialLine {
+            task_id,
+            expires_in: sealed.expires_in.map(micros),
+            sealed,
+        }));
     }
 
     /// The rows that follow from a fact.
@@ -409,7 +445,15 @@ impl Rows {
         let key =
             self.idempotency.iter().flat_map(|row| [&row.tenant, &row.user_id, &row.path, &row.key, &row.body_digest]);
         let bodies = self.items.iter().map(|line| &line.body);
-        !tasks.chain(people).chain(approvers).chain(key).chain(bodies).any(|text| text.contains('\0'))
+        let sealed = self.credentials.iter().map(|line| &line.sealed);
+        let sealed = sealed.flat_map(|sealed| [&sealed.name, &sealed.key_id, &sealed.text]);
+        !tasks.chain(people).chain(approvers).chain(key).chain(bodies).chain(sealed).any(|text| text.contains('\0'))
+    }
+
+    /// How many bytes of text it brings.
+    pub(super) fn size(&self) -> usize {
+        let items: usize = self.items.iter().map(|item| item.body.len()).sum();
+        items + self.credentials.iter().map(|line| line.sealed.text.len()).sum::<usize>()
     }
 
     /// The first item, by which a change whose answer was lost is looked up.

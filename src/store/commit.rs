@@ -164,7 +164,7 @@ impl Committer {
         let mut bytes = 0;
         while let Some(waiting) = queue.waiting.pop_front() {
             let root = waiting.rows.root;
-            let size: usize = waiting.rows.items.iter().map(|item| item.body.len()).sum();
+            let size = waiting.rows.size();
             let full = batch.len() >= MOST_CHANGES || (!batch.is_empty() && bytes + size > MOST_BYTES);
             if full || behind.contains(&root) || queue.busy.contains(&root) {
                 behind.insert(root);

@@ -136,6 +136,19 @@ with changes as materialized (
         created_at = excluded.created_at, request_id = excluded.request_id,
         task_id = case when idempotency.request_id is null
             and idempotency.created_at <= excluded.created_at - 86400000000 then excluded.task_id end
+), inserted_credentials as (
+    insert into credential (task_id, name, tenant, root_task_id, request_id, key_id, sealed, created_at, expires_at)
+    select s.task_id, s.name, w.tenant, k.root, s.request_id, s.key_id, s.sealed, m.at, m.at + s.expires_in
+      from unnest($79::bigint[], $80::uuid[], $81::text[], $82::uuid[], $83::text[], $84::text[], $85::bigint[])
+            as s (change, task_id, name, request_id, key_id, sealed, expires_in)
+      join taken k on k.change = s.change join known w on w.task_id = s.task_id cross join moment m
+     order by s.task_id, s.name
+    on conflict (task_id, name) do update set request_id = excluded.request_id, key_id = excluded.key_id,
+        sealed = excluded.sealed, created_at = excluded.created_at, expires_at = excluded.expires_at
+), deleted_credentials as (
+    -- What this statement does not see was committed with a version that its change does not name.
+    delete from credential c using named n join taken k on k.change = n.change
+     where n.status in ('Completed', 'Failed', 'Canceled') and c.task_id = n.task_id
 )
 select c.change, k.change is not null as taken, m.at
   from changes c left join taken k on k.change = c.change cross join moment m order by c.change";
@@ -180,6 +193,7 @@ fn columns(batch: &[&Rows]) -> Vec<Value> {
     requests(batch, &mut values);
     decisions(batch, &mut values);
     pinned(batch, &mut values);
+    credentials(batch, &mut values);
     values
 }
 
@@ -263,7 +277,20 @@ fn tasks(batch: &[&Rows], values: &mut Vec<Value>) {
     ]);
 }
 
-/// The agent versions that change: the last column, as most commits have none.
+fn credentials(batch: &[&Rows], values: &mut Vec<Value>) {
+    let sealed = lines(batch, |rows| &rows.credentials);
+    values.extend([
+        change!(sealed),
+        ids!(sealed, line => line.task_id),
+        texts!(sealed, line => line.sealed.name.clone()),
+        ids!(sealed, line => line.sealed.request_id.0),
+        texts!(sealed, line => line.sealed.key_id.clone()),
+        texts!(sealed, line => line.sealed.text.clone()),
+        maybe_ints!(sealed, line => line.expires_in),
+    ]);
+}
+
+/// The agent versions that change: the last column of the tasks, as most commits have none.
 fn pinned(batch: &[&Rows], values: &mut Vec<Value>) {
     let named = lines(batch, |rows| &rows.tasks);
     values.push(maybe_texts!(named, line => line.agent_version.clone()));

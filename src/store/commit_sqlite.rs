@@ -9,7 +9,8 @@ use uuid::Uuid;
 use super::batch::{ANY, NEW, Needs, Rows, TaskLine, VERSION};
 use super::db::{Db, Failure, LiteTx, Value, hex, list};
 
-pub(super) const READ_TASKS: &str = "select task_id, root_task_id, version, last_seq, next_event from agent_task
+pub(super) const READ_TASKS: &str = "select task_id, root_task_id, version, last_seq, next_event,
+    exists (select 1 from credential c where c.task_id = agent_task.task_id) as credentials from agent_task
     where task_id in (select unhex(value) from json_each($1))";
 
 pub(super) const READ_REQUESTS: &str = "select request_id, status, expires_at from intervention_request
@@ -92,6 +93,17 @@ select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, unhex(va
         task_id = case when idempotency.request_id is null
             and idempotency.created_at <= excluded.created_at - 86400000000 then excluded.task_id end";
 
+pub(super) const INSERT_CREDENTIALS: &str = "
+insert into credential (task_id, name, tenant, root_task_id, request_id, key_id, sealed, created_at, expires_at)
+select t.task_id, c.value ->> 1, t.tenant, t.root_task_id, unhex(c.value ->> 2), c.value ->> 3, c.value ->> 4, $2,
+    $2 + (c.value ->> 5)
+  from json_each($1) as c join agent_task t on t.task_id = unhex(c.value ->> 0) where true
+    on conflict (task_id, name) do update set request_id = excluded.request_id, key_id = excluded.key_id,
+        sealed = excluded.sealed, created_at = excluded.created_at, expires_at = excluded.expires_at";
+
+pub(super) const DELETE_CREDENTIALS: &str =
+    "delete from credential where task_id in (select unhex(value) from json_each($1))";
+
 /// For the test that prepares every statement.
 pub(super) const STATEMENTS: &[&str] = &[
     READ_TASKS,
@@ -104,6 +116,8 @@ pub(super) const STATEMENTS: &[&str] = &[
     INSERT_DECISIONS,
     UPDATE_REQUESTS,
     INSERT_KEYS,
+    INSERT_CREDENTIALS,
+    DELETE_CREDENTIALS,
 ];
 
 #[derive(sqlx::FromRow)]
@@ -113,6 +127,8 @@ struct TaskState {
     version: i64,
     last_seq: i64,
     next_event: i64,
+    /// Whether it has any.
+    credentials: bool,
 }
 
 #[derive(sqlx::FromRow)]
@@ -151,12 +167,14 @@ async fn in_transaction(tx: &mut LiteTx, db: &Db, batch: &[&Rows]) -> Result<Vec
         (INSERT_DECISIONS, decisions(&rows)),
         (UPDATE_REQUESTS, touched(&rows)),
         (INSERT_KEYS, keys(&rows)),
+        (INSERT_CREDENTIALS, credentials(&rows)),
+        (DELETE_CREDENTIALS, ended(&rows, &state)),
     ] {
         if lines.is_empty() {
             continue;
         }
         let mut values = vec![Value::Text(list(lines.into_iter()))];
-        if sql != UPDATE_REQUESTS && sql != INSERT_APPROVERS {
+        if sql.contains("$2") {
             values.push(Value::Int(state.at));
         }
         tx.rows(sql, values).await?;
@@ -331,6 +349,29 @@ fn touched(batch: &[&Rows]) -> Vec<Json> {
     lines
         .map(|line| json!([hex(Some(line.request_id)), line.status.map(super::RequestStatus::as_str), line.resumed]))
         .collect()
+}
+
+fn credentials(batch: &[&Rows]) -> Vec<Json> {
+    let lines = batch.iter().flat_map(|rows| &rows.credentials);
+    lines
+        .map(|line| {
+            json!([
+                hex(Some(line.task_id)),
+                line.sealed.name,
+                hex(Some(line.sealed.request_id.0)),
+                line.sealed.key_id,
+                line.sealed.text,
+                line.expires_in
+            ])
+        })
+        .collect()
+}
+
+/// The tasks that end and have credentials: most have none, and then nothing is asked of the table.
+fn ended(batch: &[&Rows], state: &State) -> Vec<Json> {
+    let lines = batch.iter().flat_map(|rows| &rows.tasks).filter(|line| line.ends());
+    let found = lines.filter_map(|line| state.tasks.get(&line.task_id));
+    found.filter(|task| task.credentials).map(|task| hex(Some(task.task_id))).collect()
 }
 
 fn keys(batch: &[&Rows]) -> Vec<Json> {

@@ -8,6 +8,7 @@ mod claim;
 mod commit;
 mod commit_postgres;
 mod commit_sqlite;
+mod credentials;
 mod db;
 mod feed;
 mod idempotency;
@@ -17,6 +18,7 @@ mod line;
 mod open;
 mod remains;
 mod requests;
+mod sessions;
 mod settings;
 mod tasks;
 
@@ -346,11 +348,13 @@ impl Store {
             .into_iter()
             .chain(lite)
             .chain(claim::STATEMENTS.iter().copied())
+            .chain(credentials::STATEMENTS.iter().copied())
             .chain(idempotency::STATEMENTS.iter().copied())
             .chain(identity::STATEMENTS.iter().copied())
             .chain(journal::STATEMENTS.iter().copied())
             .chain(remains::STATEMENTS.iter().copied())
             .chain(requests::STATEMENTS.iter().copied())
+            .chain(sessions::STATEMENTS.iter().copied())
             .chain(tasks::STATEMENTS.iter().copied())
             .collect()
     }

@@ -100,6 +100,7 @@ impl Progress {
         }
         let Some(phase) = phase_after(standing, &open, decision, answer, leave) else { return };
         let name = standing.call.name.clone();
+        self.filled_in |= kind == RequestKind::Credentials && answer.action == Action::Respond;
         if kind == RequestKind::Approval {
             self.remember(id, &phase, decision, answer);
         }

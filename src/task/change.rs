@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use super::credential::SealedCredential;
 use super::id::{ChangeId, RequestId, TaskId};
 use super::item::{Fact, Item, Usage};
 use super::status::TaskStatus;
@@ -42,6 +43,8 @@ pub struct TaskChange {
     pub counters: Counters,
     /// What happens to its lease.
     pub lease: LeaseChange,
+    /// What a person has filled in for it. A change with which it ends writes none, and removes those there are.
+    pub credentials: Vec<SealedCredential>,
 }
 
 /// At which version a task's row must be found.
@@ -121,7 +124,7 @@ pub struct IdempotencyRow {
     pub path: String,
     /// The `Idempotency-Key` as it stands.
     pub key: String,
-    /// SHA-256 of the body, in hex.
+    /// What is kept of the body: `k1:…`, a keyed hash, or, where nobody can be asked for a credential, SHA-256 in hex.
     pub body_digest: String,
     /// The task the operation answers with.
     pub task_id: TaskId,

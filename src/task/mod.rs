@@ -3,6 +3,7 @@
 
 pub mod answered;
 pub mod change;
+pub mod credential;
 pub mod decision;
 pub mod doubt;
 pub mod eyes;

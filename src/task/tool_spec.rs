@@ -73,6 +73,8 @@ pub struct ToolSpec {
     pub timeout: Duration,
     /// `sha256:…` over kind, target, parameters, effect, and headers and env unexpanded; not over texts or timeout.
     pub definition: String,
+    /// The credentials that its headers, `url` and `env` refer to, each once, in order of their names.
+    pub needs: Vec<String>,
 }
 
 impl ToolSpec {

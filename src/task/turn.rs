@@ -69,6 +69,8 @@ pub struct Progress {
     pub suspects: Suspects,
     /// Calls that a human said no to since the last user message.
     pub noes: Noes,
+    /// A credential was filled in since the task last ended.
+    pub filled_in: bool,
     /// Calls since then that were refused for being the same as one of those.
     pub repeats: u32,
     /// Items up to here are in doubt; 0 is none.
@@ -96,6 +98,7 @@ impl Progress {
             suspects: Suspects::default(),
             noes: Noes::default(),
             repeats: 0,
+            filled_in: false,
             doubted_seq: 0,
             message_doubted: false,
         }
@@ -206,6 +209,7 @@ impl Progress {
             self.running_since = Some(at);
         }
         if status.is_terminal() {
+            self.filled_in = false;
             self.ending = None;
         }
         self.status = Some(status);

@@ -2,7 +2,7 @@
 //! definition's digest is computed from what the operator wrote, with `${…}` unexpanded where a secret could stand, and
 //! changes with whatever a call of the tool could do.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -109,6 +109,7 @@ impl Settings {
         }
         let schema = CompiledSchema::closed(&parameters).ok();
         let (mut checked, mut form) = (None, None);
+        let mut needs = BTreeSet::new();
         let (kind, target, timeout) = match &self.kind {
             Kind::Http(settings) => {
                 let (http, wrong) = settings.checked();
@@ -116,6 +117,7 @@ impl Settings {
                 let target = http.as_ref().map(Checked::target).unwrap_or_default();
                 if let Some(http) = &http {
                     check_members(name, http, &parameters, mistakes);
+                    needs = http.needs();
                 }
                 checked = http;
                 (ToolKind::Http, target, settings.timeout)
@@ -123,6 +125,7 @@ impl Settings {
             Kind::Shell(settings) => {
                 add_all(mistakes, &["tools", name, "shell"], settings.mistakes());
                 check_command(name, &parameters, mistakes);
+                needs = settings.needs();
                 (ToolKind::Shell, format!("shell {}", self.shown_directory(settings)), settings.timeout)
             }
             Kind::External(settings) => {
@@ -152,6 +155,7 @@ impl Settings {
             summary: self.summary.clone(),
             timeout,
             definition,
+            needs: needs.into_iter().collect(),
         };
         Some(Prepared { spec, schema: schema?, form, http: checked })
     }

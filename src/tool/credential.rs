@@ -1,8 +1,140 @@
-//! `{{credential:NAME.FIELD}}` in a tool's headers, `url` and `env`: how it is written. What stands there is filled in
-//! right before sending, by whoever has the sealed credentials; until then such a tool is not called.
+//! Credentials in hand, and how a tool's headers, `url` and `env` refer to them: `{{credential:NAME.FIELD}}`. What must
+//! stay true: a value is filled in right before sending and shown nowhere; one that is missing, or that could end a line,
+//! keeps the call from being sent.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use zeroize::Zeroizing;
+
+use crate::secret::seal::{SealError, Sealed, Sealer};
+use crate::secret::{Redactor, Secret};
+use crate::task::credential::{CredentialRow, SealedCredential, credential_bound};
+use crate::task::id::{RequestId, TaskId};
 
 /// How a reference begins.
-pub(super) const OPEN: &str = "{{credential:";
+pub const OPEN: &str = "{{credential:";
+
+/// The fields of one credential, by name.
+pub type Fields = BTreeMap<String, Secret<String>>;
+
+/// Credentials in hand for one call, by name.
+#[derive(Clone, Default)]
+pub struct Credentials(BTreeMap<String, Fields>);
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+impl Credentials {
+    /// Takes one in hand.
+    pub fn insert(&mut self, name: impl Into<String>, fields: Fields) {
+        self.0.insert(name.into(), fields);
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether this one is in hand, whatever fields it has.
+    #[must_use]
+    pub fn has_name(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
+    /// Whether this field of this one is in hand.
+    #[must_use]
+    pub fn has(&self, name: &str, field: &str) -> bool {
+        self.0.get(name).is_some_and(|fields| fields.contains_key(field))
+    }
+
+    /// Finds any of them in what comes back.
+    #[must_use]
+    pub fn redactor(&self) -> Redactor {
+        let all = self.0.iter().flat_map(|(name, fields)| fields.iter().map(move |field| (name, field)));
+        let named: Vec<_> = all.map(|(name, (field, value))| (format!("{name}.{field}"), value)).collect();
+        Redactor::new(named.iter().map(|(name, value)| (name.as_str(), *value)))
+    }
+
+    /// The value of a field, to be sent now.
+    ///
+    /// # Errors
+    /// Which credential is missing or cannot be sent; never its value.
+    pub(super) fn value(&self, name: &str, field: &str) -> Result<&str, String> {
+        let Some(fields) = self.0.get(name) else { return Err(format!("the credential `{name}` is missing")) };
+        let Some(value) = fields.get(field) else {
+            return Err(format!("the credential `{name}` has no field `{field}`"));
+        };
+        let value = value.reveal();
+        if is_sendable(value) {
+            Ok(value)
+        } else {
+            Err(format!("the field `{field}` of the credential `{name}` has a character that cannot be sent"))
+        }
+    }
+
+    /// Those of a task: `path` is the task and then its ancestors, the nearest first, whose credential of a name counts.
+    /// One that does not open is left out, as if it had never been given.
+    #[must_use]
+    pub fn open(sealer: &Sealer, tenant: &str, path: &[TaskId], rows: &[CredentialRow]) -> Self {
+        let mut nearest: BTreeMap<&str, (usize, &CredentialRow)> = BTreeMap::new();
+        for row in rows {
+            let Some(distance) = path.iter().position(|task| *task == row.task_id) else { continue };
+            let known = nearest.get(row.name.as_str());
+            if known.is_none_or(|(other, _)| distance < *other) {
+                nearest.insert(&row.name, (distance, row));
+            }
+        }
+        let mut credentials = Self::default();
+        for (name, (_, row)) in nearest {
+            match opened(sealer, tenant, row) {
+                Ok(fields) => credentials.insert(name, fields),
+                Err(error) => {
+                    tracing::warn!(task = %row.task_id, credential = name, key = row.key_id, %error,
+                        "a credential does not open; it is asked for again");
+                }
+            }
+        }
+        credentials
+    }
+}
+
+/// Whether a value can stand in a header, a URL and an environment: it has no control character.
+#[must_use]
+pub fn is_sendable(value: &str) -> bool {
+    !value.chars().any(char::is_control)
+}
+
+/// Seals what a person filled in, for the row it will stand in.
+///
+/// # Errors
+/// [`SealError::Unsealed`].
+pub fn sealed(
+    sealer: &Sealer,
+    tenant: &str,
+    (task, request_id): (TaskId, RequestId),
+    (name, fields): (&str, &Fields),
+    expires_in: Option<Duration>,
+) -> Result<SealedCredential, SealError> {
+    let fields: BTreeMap<&str, &str> =
+        fields.iter().map(|(field, value)| (field.as_str(), value.reveal().as_str())).collect();
+    let plain = Zeroizing::new(serde_json::to_vec(&fields).map_err(|_| SealError::Unsealed)?);
+    let Sealed { key_id, text } = sealer.seal(&credential_bound(tenant, &task, &request_id, name), &plain)?;
+    Ok(SealedCredential { name: name.to_owned(), request_id, key_id, text, expires_in })
+}
+
+/// What a row holds.
+fn opened(sealer: &Sealer, tenant: &str, row: &CredentialRow) -> Result<Fields, SealError> {
+    let kept = Sealed { key_id: row.key_id.clone(), text: row.text.clone() };
+    let plain = sealer.open(&credential_bound(tenant, &row.task_id, &row.request_id, &row.name), &kept)?;
+    let plain = Zeroizing::new(plain.into_inner());
+    serde_json::from_slice(&plain).map_err(|_| SealError::Broken)
+}
 
 /// The (credential, field) pairs that a text refers to, in its order.
 ///
@@ -36,7 +168,30 @@ pub(super) fn split(text: &str) -> Result<((&str, &str), &str), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::references;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::task::time::Time;
+
+    fn fields(token: &str) -> Fields {
+        BTreeMap::from([("token".to_owned(), Secret::new(token.to_owned()))])
+    }
+
+    fn sealer(byte: u8) -> Sealer {
+        Sealer::new(vec![("k1".to_owned(), Secret::new([byte; 32]))]).unwrap()
+    }
+
+    /// The row of a credential of the tenant `acme`.
+    fn row(task: u128, request: u128, name: &str, token: &str) -> CredentialRow {
+        let (task_id, request_id) = (TaskId(Uuid::from_u128(task)), RequestId(Uuid::from_u128(request)));
+        let SealedCredential { name, key_id, text, .. } =
+            sealed(&sealer(1), "acme", (task_id, request_id), (name, &fields(token)), None).unwrap();
+        CredentialRow { task_id, name, request_id, key_id, text, created_at: Time(0), expires_at: None }
+    }
+
+    fn open(rows: &[CredentialRow]) -> Credentials {
+        Credentials::open(&sealer(1), "acme", &[TaskId(Uuid::from_u128(2)), TaskId(Uuid::from_u128(1))], rows)
+    }
 
     #[test]
     fn references_are_found_and_misspelt_ones_refused() {
@@ -45,6 +200,53 @@ mod tests {
         assert_eq!(references("{{other}}"), Ok(vec![]));
         for wrong in ["{{credential:jira}}", "{{credential:.x}}", "{{credential:a.b}", "{{credential:a.b.c}}"] {
             assert!(references(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_nearest_tasks_credential_counts_and_a_strangers_never() {
+        let (root, child, other) =
+            (row(1, 1, "jira", "of the root"), row(2, 2, "jira", "of the child"), row(3, 3, "crm", "x"));
+        for rows in [[root.clone(), child.clone()], [child.clone(), root.clone()]] {
+            assert_eq!(open(&rows).value("jira", "token"), Ok("of the child"));
+        }
+        assert_eq!(open(std::slice::from_ref(&root)).value("jira", "token"), Ok("of the root"));
+        let found = open(&[root, other]);
+        assert!(found.has_name("jira") && found.has("jira", "token") && !found.has("jira", "email"));
+        assert!(!found.has_name("crm"));
+        assert_eq!(found.value("crm", "token"), Err("the credential `crm` is missing".to_owned()));
+        assert_eq!(found.value("jira", "email"), Err("the credential `jira` has no field `email`".to_owned()));
+    }
+
+    #[test]
+    fn one_that_does_not_open_is_as_if_it_had_never_been_given() {
+        let good = row(1, 1, "jira", "hunter2");
+        let moved = [
+            CredentialRow { task_id: TaskId(Uuid::from_u128(2)), ..good.clone() },
+            CredentialRow { request_id: RequestId(Uuid::from_u128(2)), ..good.clone() },
+            CredentialRow { name: "crm".to_owned(), ..good.clone() },
+            CredentialRow { key_id: "k0".to_owned(), ..good.clone() },
+            CredentialRow { text: row(1, 2, "jira", "hunter2").text, ..good.clone() },
+        ];
+        for row in moved {
+            assert!(open(&[row]).is_empty());
+        }
+        let path = [good.task_id];
+        assert!(Credentials::open(&sealer(2), "acme", &path, std::slice::from_ref(&good)).is_empty());
+        assert!(Credentials::open(&sealer(1), "globex", &path, std::slice::from_ref(&good)).is_empty());
+        assert!(!open(&[good]).is_empty());
+    }
+
+    #[test]
+    fn what_is_in_hand_is_never_shown_and_found_in_what_comes_back() {
+        let mut credentials = Credentials::default();
+        credentials.insert("jira", fields("hunter2-hunter2"));
+        assert_eq!(format!("{credentials:?}"), "{\"jira\"}");
+        assert_eq!(credentials.redactor().clean("is hunter2-hunter2"), "is [secret jira.token]");
+        for value in ["a\r\nb: c", "a\0", "\u{85}", "\t", "\u{7f}"] {
+            credentials.insert("jira", fields(value));
+            let refused = credentials.value("jira", "token").unwrap_err();
+            assert_eq!(refused, "the field `token` of the credential `jira` has a character that cannot be sent");
         }
     }
 }

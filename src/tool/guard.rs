@@ -30,8 +30,8 @@ const WAITING: &str = r#"read -r _go && unset _go PWD OLDPWD SHLVL && exec /bin/
 /// How long what a command wrote last may take to arrive, when something outside its group holds the pipe open.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// What to run.
-#[derive(Debug, Serialize, Deserialize)]
+/// What to run. Its environment may hold what nobody may see.
+#[derive(Serialize, Deserialize)]
 pub(super) struct Order {
     pub(super) command: String,
     pub(super) working_dir: String,

@@ -2,7 +2,7 @@
 //! failure; what may have been done and has no complete answer is `Unknown`; what provably never left is `Failed`. No text
 //! holds a URL, a header's value or a known secret.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,8 +12,10 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Request, StatusCode};
 
 use super::builtin::{self, Endpoint};
+use super::credential::Credentials;
+use super::template::Template;
 use super::url_template::UrlTemplate;
-use super::{Invocation, NO_LEAVE, Tool, ToolAnswer, credential, metric, output};
+use super::{Invocation, NO_LEAVE, Tool, ToolAnswer, metric, output};
 use crate::net::{Failure, Net, Room};
 use crate::secret::{Redactor, Secret};
 use crate::task::tool_spec::ToolSpec;
@@ -55,8 +57,10 @@ pub(super) enum Goal {
 pub(super) struct Checked {
     pub(super) method: Method,
     pub(super) goal: Goal,
+    /// Those that are the same for every call.
     headers: HeaderMap,
-    needs_credential: bool,
+    /// Those that credentials are filled into.
+    templates: Vec<(HeaderName, Template)>,
     pub(super) timeout: Duration,
 }
 
@@ -83,37 +87,68 @@ impl Settings {
                 None
             }
         };
-        let mut needs_credential = matches!(&goal, Some(Goal::Url(template)) if template.needs_credential());
-        let mut headers = HeaderMap::new();
+        let (mut headers, mut templates) = (HeaderMap::new(), Vec::new());
         for (name, value) in &self.headers {
             match header(name, value) {
-                Ok((name, value, needs)) => {
-                    needs_credential |= needs;
+                Ok((name, value, template)) => {
                     if headers.insert(name.clone(), value).is_some() {
                         mistakes.push((vec!["headers".to_owned(), name.to_string()], "is there twice".to_owned()));
+                    }
+                    if template.needs().next().is_some() {
+                        templates.push((name, template));
                     }
                 }
                 Err(detail) => mistakes.push((vec!["headers".to_owned(), name.clone()], detail)),
             }
         }
+        for (name, _) in &templates {
+            headers.remove(name);
+        }
         let (method, timeout) = (self.method.clone(), self.timeout);
-        (goal.map(|goal| Checked { method, goal, headers, needs_credential, timeout }), mistakes)
+        (goal.map(|goal| Checked { method, goal, headers, templates, timeout }), mistakes)
     }
 }
 
-fn header(name: &str, value: &Secret<String>) -> Result<(HeaderName, HeaderValue, bool), String> {
+fn header(name: &str, value: &Secret<String>) -> Result<(HeaderName, HeaderValue, Template), String> {
     let parsed = HeaderName::from_bytes(name.as_bytes()).map_err(|_| "is no name of a header".to_owned())?;
     if OURS.contains(&parsed.as_str()) || parsed.as_str().starts_with(OURS_PREFIX) {
         return Err("is set by Holdpoint or by the connection".to_owned());
     }
-    let references = credential::references(value.reveal())?;
-    let mut value =
-        HeaderValue::from_str(value.reveal()).map_err(|_| "has a value that no header can have".to_owned())?;
+    let template = Template::read(value.reveal())?;
+    let value = header_value(value).ok_or_else(|| "has a value that no header can have".to_owned())?;
+    Ok((parsed, value, template))
+}
+
+/// A value that is never shown, if a header can have it.
+fn header_value(value: &Secret<String>) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_str(value.reveal()).ok()?;
     value.set_sensitive(true);
-    Ok((parsed, value, !references.is_empty()))
+    Some(value)
 }
 
 impl Checked {
+    /// The credentials that its headers and its `url` refer to.
+    pub(super) fn needs(&self) -> BTreeSet<String> {
+        let headers = self.templates.iter().flat_map(|(_, template)| template.needs());
+        let url = match &self.goal {
+            Goal::Url(template) => Some(template.needs()),
+            Goal::Builtin(_) => None,
+        };
+        headers.chain(url.into_iter().flatten()).map(str::to_owned).collect()
+    }
+
+    /// The headers with credentials in them.
+    fn filled(&self, credentials: &Credentials) -> Result<Vec<(HeaderName, HeaderValue)>, String> {
+        let filled = self.templates.iter().map(|(name, template)| {
+            let unfit = || {
+                let needs: Vec<_> = template.needs().map(|name| format!("`{name}`")).collect();
+                format!("the credential {} holds what no header can hold", needs.join(" or "))
+            };
+            Ok((name.clone(), header_value(&template.fill(credentials)?).ok_or_else(unfit)?))
+        });
+        filled.collect()
+    }
+
     /// Whether the arguments go into the body.
     pub(super) fn has_body(&self) -> bool {
         self.method != Method::GET && self.method != Method::DELETE
@@ -149,35 +184,42 @@ impl Tool for HttpTool {
 
 impl HttpTool {
     async fn attempt(&self, call: &Invocation) -> ToolAnswer {
-        if self.checked.needs_credential {
-            return self.not_sent("credentials are not available");
-        }
+        let redactor = call.redactor(&self.redactor);
+        let headers = match self.checked.filled(&call.credentials) {
+            Ok(headers) => headers,
+            Err(why) => return self.not_sent(&why),
+        };
         let template = match &self.checked.goal {
             Goal::Url(template) => template,
             Goal::Builtin(_) if !call.leave.holds() => return self.not_sent(NO_LEAVE),
             Goal::Builtin(endpoint) => {
                 let (status, body) = endpoint.answer(&call.call_id.to_string(), &call.arguments);
-                return self.read(status, body.as_bytes(), true);
+                return self.read(&redactor, status, body.as_bytes(), true);
             }
         };
-        let request = match self.request(template, call) {
+        let request = match self.request(template, call, headers) {
             Ok(request) => request,
             Err(why) => return self.not_sent(&why),
         };
         let room = |status: StatusCode| {
             let enough = if status.is_success() { output::KEPT } else { FAILURE };
-            Room { enough, most: output::to_read(&self.redactor, enough) }
+            Room { enough, most: output::to_read(&redactor, enough) }
         };
         let leave = call.leave.clone();
         match self.net.alone(request, self.checked.timeout, move || leave.holds(), room).await {
-            Ok(answer) => self.read(answer.status.as_u16(), &answer.body, !answer.more),
+            Ok(answer) => self.read(&redactor, answer.status.as_u16(), &answer.body, !answer.more),
             Err(failure) => self.failed(failure),
         }
     }
 
-    fn request(&self, template: &UrlTemplate, call: &Invocation) -> Result<Request, String> {
+    fn request(
+        &self,
+        template: &UrlTemplate,
+        call: &Invocation,
+        filled: Vec<(HeaderName, HeaderValue)>,
+    ) -> Result<Request, String> {
         let has_body = self.checked.has_body();
-        let url = template.fill(&call.arguments, !has_body)?;
+        let url = template.fill(&call.arguments, &call.credentials, !has_body)?;
         let mut request = Request::new(self.checked.method.clone(), url);
         let headers = request.headers_mut();
         if has_body {
@@ -186,6 +228,7 @@ impl HttpTool {
         for (name, value) in &self.checked.headers {
             headers.insert(name.clone(), value.clone());
         }
+        headers.extend(filled);
         let (task, id) = (call.task_id.to_string(), call.call_id.to_string());
         let mut ours = vec![
             ("idempotency-key", id.as_str()),
@@ -212,10 +255,10 @@ impl HttpTool {
     }
 
     /// What a complete answer says.
-    fn read(&self, status: u16, body: &[u8], complete: bool) -> ToolAnswer {
+    fn read(&self, redactor: &Redactor, status: u16, body: &[u8], complete: bool) -> ToolAnswer {
         let name = &self.spec.name;
         if (200..300).contains(&status) {
-            let content = output::result(&self.redactor, body, complete);
+            let content = output::result(redactor, body, complete);
             return ToolAnswer::Succeeded { content, http_status: Some(status) };
         }
         if matches!(status, 502 | 504) {
@@ -224,7 +267,7 @@ impl HttpTool {
             );
             return ToolAnswer::Unknown { problem };
         }
-        let (body, cut) = output::clean(&self.redactor, body, complete, FAILURE);
+        let (body, cut) = output::clean(redactor, body, complete, FAILURE);
         let redirect = if (300..400).contains(&status) { " (a redirect, which is not followed)" } else { "" };
         let mut content = format!("The tool `{name}` failed: it answered with status {status}{redirect}.");
         if !body.is_empty() {

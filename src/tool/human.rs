@@ -83,6 +83,7 @@ pub fn entry(kind: RequestKind, services: &[Service]) -> Option<Entry> {
         target: target.to_owned(),
         summary: None,
         timeout: Duration::ZERO,
+        needs: Vec::new(),
         definition,
     };
     Some(Entry { spec, schema, form: None, tool: None })

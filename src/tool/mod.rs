@@ -14,8 +14,10 @@ pub mod names;
 mod output;
 pub mod schema;
 pub mod shell;
+mod template;
 pub mod url_template;
 
+use std::borrow::Cow;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,6 +26,8 @@ use std::time::Instant;
 use async_trait::async_trait;
 use serde_json::Value;
 
+use self::credential::Credentials;
+use crate::secret::Redactor;
 use crate::task::id::{CallId, TaskId};
 use crate::task::tool_spec::ToolSpec;
 
@@ -58,6 +62,18 @@ pub struct Invocation {
     pub traceparent: String,
     /// Leave to send it.
     pub leave: Leave,
+    /// What people have filled in for its task: what the tool's configuration refers to is filled in from here.
+    pub credentials: Credentials,
+}
+
+impl Invocation {
+    /// Looks for what the configuration keeps secret, and for every credential in hand, whether the tool took it or not.
+    fn redactor<'r>(&self, known: &'r Redactor) -> Cow<'r, Redactor> {
+        if self.credentials.is_empty() {
+            return Cow::Borrowed(known);
+        }
+        Cow::Owned(known.and(&self.credentials.redactor()))
+    }
 }
 
 /// Leave to send one attempt. Asked once, at the last moment before anything goes out (after a connection is made): a

@@ -2,7 +2,7 @@
 //! ends with the call, also when the service is killed or the call is dropped; its environment is what the operator named;
 //! without the guard's report the outcome is unknown.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io;
 use std::path::PathBuf;
@@ -16,7 +16,9 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
+use super::credential::Credentials;
 use super::guard::{End, GREETING, Line, Order, Stream, written};
+use super::template::Template;
 use super::{Invocation, Leave, NO_LEAVE, Tool, ToolAnswer, credential, metric, output};
 use crate::secret::{Redactor, Secret};
 use crate::task::tool_spec::ToolSpec;
@@ -60,7 +62,7 @@ impl Settings {
             add("max_output", "must be more than 0 and less than 1MiB");
         }
         for name in self.env.iter().chain(self.environment.keys()) {
-            if name.is_empty() || name.contains(['=', '\0']) {
+            if name.is_empty() || name.contains(['=', '\0']) || name.contains(credential::OPEN) {
                 add("env", "has a name that no variable can have");
             }
         }
@@ -73,6 +75,22 @@ impl Settings {
             }
         }
         mistakes
+    }
+}
+
+impl Settings {
+    /// The credentials that its environment refers to.
+    pub(super) fn needs(&self) -> BTreeSet<String> {
+        let values = self.environment.values().filter_map(|value| Template::read(value.reveal()).ok());
+        values.flat_map(|template| template.needs().map(str::to_owned).collect::<Vec<_>>()).collect()
+    }
+
+    /// The environment of one command.
+    fn filled(&self, credentials: &Credentials) -> Result<BTreeMap<String, String>, String> {
+        let filled = self.environment.iter().map(|(name, value)| {
+            Ok((name.clone(), Template::read(value.reveal())?.fill(credentials)?.reveal().clone()))
+        });
+        filled.collect()
     }
 }
 
@@ -143,20 +161,21 @@ impl ShellTool {
         let Some(command) = call.arguments.get("command").and_then(Value::as_str) else {
             return self.not_started("the argument `command` is missing");
         };
-        let environment = &self.settings.environment;
-        if environment.values().any(|value| value.reveal().contains(credential::OPEN)) {
-            return self.not_started("credentials are not available");
-        }
+        let environment = match self.settings.filled(&call.credentials) {
+            Ok(environment) => environment,
+            Err(why) => return self.not_started(&why),
+        };
+        let redactor = call.redactor(&self.redactor);
         let order = Order {
             command: command.to_owned(),
             working_dir: self.settings.working_dir.clone(),
-            environment: environment.iter().map(|(name, value)| (name.clone(), value.reveal().clone())).collect(),
+            environment,
             timeout_ms: u64::try_from(self.settings.timeout.as_millis()).unwrap_or(u64::MAX),
-            keep: output::to_read(&self.redactor, self.settings.max_output),
+            keep: output::to_read(&redactor, self.settings.max_output),
         };
         match self.run(&order, &call.leave).await {
-            Outcome::NotStarted(why) => self.not_started(&why),
-            Outcome::Over { end, stdout, stderr } => self.over(end, &stdout, &stderr),
+            Outcome::NotStarted(why) => self.not_started(&redactor.clean(&why)),
+            Outcome::Over { end, stdout, stderr } => self.over(&redactor, end, &stdout, &stderr),
             Outcome::Lost => self.unknown("was started, and what became of it is not known"),
         }
     }
@@ -199,10 +218,10 @@ impl ShellTool {
         outcome
     }
 
-    fn over(&self, end: End, stdout: &(Vec<u8>, bool), stderr: &(Vec<u8>, bool)) -> ToolAnswer {
+    fn over(&self, redactor: &Redactor, end: End, stdout: &(Vec<u8>, bool), stderr: &(Vec<u8>, bool)) -> ToolAnswer {
         let limit = self.settings.max_output;
-        let (out, out_cut) = output::clean(&self.redactor, &stdout.0, stdout.1, limit);
-        let (err, err_cut) = output::clean(&self.redactor, &stderr.0, stderr.1, limit);
+        let (out, out_cut) = output::clean(redactor, &stdout.0, stdout.1, limit);
+        let (err, err_cut) = output::clean(redactor, &stderr.0, stderr.1, limit);
         // Where both do not fit, each has half, and what one leaves is the other's.
         let half = limit / 2;
         let err_room = half.max(limit.saturating_sub(out.len()));

@@ -8,7 +8,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 use reqwest::Url;
 use serde_json::Value;
 
-use super::credential;
+use super::credential::{self, Credentials};
 use super::names::folded;
 
 /// What stays as it is: the unreserved characters of RFC 3986.
@@ -19,7 +19,7 @@ const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'
 enum Piece {
     Text(String),
     Argument(String),
-    Credential,
+    Credential(String, String),
 }
 
 /// A checked template.
@@ -68,6 +68,9 @@ impl UrlTemplate {
             return Err("has a segment `.` or `..`".to_owned());
         }
         let query = query.map(pieces).transpose()?;
+        if !query.iter().all(|pieces| credentials_are_values(pieces)) {
+            return Err("has a credential in its query that is not a value behind a `=`".to_owned());
+        }
         Ok(Self { origin, start, path: pieces(path)?, query })
     }
 
@@ -77,13 +80,16 @@ impl UrlTemplate {
         let query = self.query.iter().flatten().map(|piece| (piece, false));
         path.chain(query).filter_map(|(piece, in_path)| match piece {
             Piece::Argument(name) => Some((name.as_str(), in_path)),
-            Piece::Text(_) | Piece::Credential => None,
+            Piece::Text(_) | Piece::Credential(..) => None,
         })
     }
 
-    /// Whether it needs a credential.
-    pub fn needs_credential(&self) -> bool {
-        self.path.iter().chain(self.query.iter().flatten()).any(|piece| *piece == Piece::Credential)
+    /// The credentials it needs.
+    pub fn needs(&self) -> impl Iterator<Item = &str> {
+        self.path.iter().chain(self.query.iter().flatten()).filter_map(|piece| match piece {
+            Piece::Credential(name, _) => Some(name.as_str()),
+            Piece::Text(_) | Piece::Argument(_) => None,
+        })
     }
 
     /// The names its own query has, folded.
@@ -92,7 +98,7 @@ impl UrlTemplate {
         for piece in self.query.iter().flatten() {
             match piece {
                 Piece::Text(literal) => text.push_str(literal),
-                Piece::Argument(_) | Piece::Credential => text.push('x'),
+                Piece::Argument(_) | Piece::Credential(..) => text.push('x'),
             }
         }
         url::form_urlencoded::parse(text.as_bytes()).map(|(name, _)| folded(&name)).collect()
@@ -101,14 +107,14 @@ impl UrlTemplate {
     /// The URL of one call. `rest` says that arguments which the template does not name go into the query.
     ///
     /// # Errors
-    /// Why there is none; names the argument, never its value.
-    pub fn fill(&self, arguments: &Value, rest: bool) -> Result<Url, String> {
-        let path = filled(&self.path, arguments, true)?;
+    /// Why there is none; names the argument or the credential, never its value.
+    pub fn fill(&self, arguments: &Value, credentials: &Credentials, rest: bool) -> Result<Url, String> {
+        let path = filled(&self.path, arguments, credentials, true)?;
         if path.split('/').any(is_dots) {
-            return Err("an argument would make `.` or `..` a segment of the path".to_owned());
+            return Err("what is filled in would make `.` or `..` a segment of the path".to_owned());
         }
         let mut query = match &self.query {
-            Some(pieces) => Some(filled(pieces, arguments, false)?),
+            Some(pieces) => Some(filled(pieces, arguments, credentials, false)?),
             None => None,
         };
         for (name, text) in if rest { self.others(arguments)? } else { BTreeMap::new() } {
@@ -123,10 +129,10 @@ impl UrlTemplate {
             whole.push('?');
             whole.push_str(&query);
         }
-        let url = Url::parse(&whole).map_err(|_| "the arguments make no usable URL".to_owned())?;
+        let url = Url::parse(&whole).map_err(|_| "what is filled in makes no usable URL".to_owned())?;
         let segments = url.path().split('/').count();
         if url.origin().ascii_serialization() != self.origin || segments != path.split('/').count().max(2) {
-            return Err("the arguments would change where the call goes".to_owned());
+            return Err("what is filled in would change where the call goes".to_owned());
         }
         Ok(url)
     }
@@ -164,12 +170,32 @@ fn scalar_text(value: &Value) -> Option<String> {
     }
 }
 
-fn filled(pieces: &[Piece], arguments: &Value, in_path: bool) -> Result<String, String> {
+/// Whether each credential stands where a value does: behind the `=` of its pair.
+fn credentials_are_values(query: &[Piece]) -> bool {
+    let mut in_value = false;
+    query.iter().all(|piece| {
+        if let Piece::Text(literal) = piece {
+            let last = literal.rsplit('&').next().unwrap_or_default();
+            in_value = last.contains('=') || (in_value && !literal.contains('&'));
+        }
+        in_value || !matches!(piece, Piece::Credential(..))
+    })
+}
+
+fn filled(pieces: &[Piece], arguments: &Value, credentials: &Credentials, in_path: bool) -> Result<String, String> {
     let mut text = String::new();
     for piece in pieces {
         match piece {
             Piece::Text(literal) => text.push_str(literal),
-            Piece::Credential => return Err("credentials are not available".to_owned()),
+            Piece::Credential(name, field) => {
+                let value = credentials.value(name, field)?;
+                if in_path && matches!(value, "" | "." | "..") {
+                    return Err(format!(
+                        "the field `{field}` of the credential `{name}` is empty, `.` or `..`, which no segment of a path may be"
+                    ));
+                }
+                text.push_str(&encoded(value));
+            }
             Piece::Argument(name) => {
                 let Some(value) = arguments.get(name) else {
                     return Err(format!("the argument `{name}`, which its URL needs, is missing"));
@@ -207,8 +233,8 @@ fn pieces(text: &str) -> Result<Vec<Piece>, String> {
             pieces.push(Piece::Text(before.to_owned()));
         }
         if after.starts_with(credential::OPEN) {
-            let (_, tail) = credential::split(after)?;
-            pieces.push(Piece::Credential);
+            let ((name, field), tail) = credential::split(after)?;
+            pieces.push(Piece::Credential(name.to_owned(), field.to_owned()));
             rest = tail;
             continue;
         }
@@ -235,9 +261,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::secret::Secret;
 
     fn url(template: &str, arguments: &Value) -> Result<String, String> {
-        UrlTemplate::read(template)?.fill(arguments, true).map(String::from)
+        UrlTemplate::read(template)?.fill(arguments, &Credentials::default(), true).map(String::from)
     }
 
     #[test]
@@ -290,7 +317,10 @@ mod tests {
         assert!(url("http://h/?k=1", &json!({"K": 2})).is_err());
         assert!(url("http://h/", &json!({"a": [1]})).is_err());
         let post = UrlTemplate::read("http://h/{id}").unwrap();
-        assert_eq!(post.fill(&json!({"id": 1, "a": 2}), false).map(String::from), Ok("http://h/1".to_owned()));
+        assert_eq!(
+            post.fill(&json!({"id": 1, "a": 2}), &Credentials::default(), false).map(String::from),
+            Ok("http://h/1".to_owned())
+        );
     }
 
     #[test]
@@ -317,23 +347,91 @@ mod tests {
             "http://h/./x",
             "http://h:99999/",
             "http://h/{{credential:jira}}",
+            "http://{{credential:jira.host}}/x",
+            "http://h:{{credential:jira.port}}/x",
+            "{{credential:jira.scheme}}://h/x",
+            "http://{{credential:jira.user}}@h/x",
+            "http://h/?{{credential:jira.token}}",
+            "http://h/?{{credential:jira.token}}=1",
+            "http://h/?a=1&{{credential:jira.token}}",
+            "http://h/?a=1&b{{credential:jira.token}}=2",
+            "http://h/#{{credential:jira.token}}",
             "builtin:other/x",
             "file:///etc/passwd",
         ] {
             assert!(UrlTemplate::read(template).is_err(), "{template}");
         }
-        let template = UrlTemplate::read("HTTPS://H:443/a/{x}?y={z}&{{credential:jira.token}}").unwrap();
+        let template = UrlTemplate::read("HTTPS://H:443/a/{x}?y={z}&k={{credential:jira.token}}").unwrap();
         assert_eq!(template.origin, "https://h");
-        assert!(template.needs_credential());
+        assert_eq!(template.needs().collect::<Vec<_>>(), ["jira"]);
         assert_eq!(template.arguments().collect::<Vec<_>>(), [("x", true), ("z", false)]);
+    }
+
+    fn holding(value: &str) -> Credentials {
+        let mut credentials = Credentials::default();
+        credentials.insert("jira", BTreeMap::from([("token".to_owned(), Secret::new(value.to_owned()))]));
+        credentials
+    }
+
+    #[test]
+    fn a_credential_is_one_segment_or_one_value_whatever_it_holds() {
+        let fill = |template: &str, value: &str| {
+            UrlTemplate::read(template).unwrap().fill(&json!({"id": "7"}), &holding(value), false).map(String::from)
+        };
+        let (path, query) =
+            ("http://h/{id}/{{credential:jira.token}}/x", "http://h/{id}?a=-{{credential:jira.token}}&b={id}");
+        for (value, expected) in [
+            ("plain", "plain"),
+            ("a/b?c#d@evil", "a%2Fb%3Fc%23d%40evil"),
+            ("../../admin", "..%2F..%2Fadmin"),
+            ("%2e%2e", "%252e%252e"),
+            ("a&b=c", "a%26b%3Dc"),
+            ("{id}", "%7Bid%7D"),
+            ("{{credential:jira.token}}", "%7B%7Bcredential%3Ajira.token%7D%7D"),
+            ("clé 中", "cl%C3%A9%20%E4%B8%AD"),
+            ("\\\\evil", "%5C%5Cevil"),
+        ] {
+            assert_eq!(fill(path, value), Ok(format!("http://h/7/{expected}/x")), "{value}");
+            assert_eq!(fill(query, value), Ok(format!("http://h/7?a=-{expected}&b=7")), "{value}");
+        }
+        for value in ["", ".", ".."] {
+            assert!(fill(path, value).is_err(), "{value}");
+            assert!(fill(query, value).is_ok(), "{value}");
+        }
+        assert!(fill("http://h/.{{credential:jira.token}}", ".").is_err());
+        for value in ["a\r\nb", "\0", "\u{7f}"] {
+            assert!(fill(path, value).is_err() && fill(query, value).is_err());
+        }
+        for template in [path, query] {
+            let missing =
+                UrlTemplate::read(template).unwrap().fill(&json!({"id": "7"}), &Credentials::default(), false);
+            assert_eq!(missing.unwrap_err(), "the credential `jira` is missing");
+        }
     }
 
     proptest! {
         #[test]
+        fn whatever_a_credential_holds_stays_in_its_place(token in any::<String>(), other in "[./%2eE\\\\?#@:&=]{0,6}") {
+            for text in [token, other] {
+                let template = UrlTemplate::read("http://h:81/a/{{credential:jira.token}}/b?x={{credential:jira.token}}").unwrap();
+                let Ok(url) = template.fill(&json!({}), &holding(&text), false) else {
+                    prop_assert!(matches!(text.as_str(), "" | "." | "..") || text.chars().any(char::is_control));
+                    continue;
+                };
+                prop_assert_eq!((url.scheme(), url.host_str(), url.port()), ("http", Some("h"), Some(81)));
+                let segments: Vec<&str> = url.path_segments().unwrap().collect();
+                prop_assert_eq!((segments.len(), segments[0], segments[2]), (3, "a", "b"));
+                prop_assert_eq!(percent_decode_str(segments[1]).decode_utf8().unwrap(), text.as_str());
+                let query: Vec<(String, String)> = url.query_pairs().into_owned().collect();
+                prop_assert_eq!(query, [("x".to_owned(), text.clone())]);
+            }
+        }
+
+        #[test]
         fn whatever_is_filled_in_stays_in_its_segment(id in any::<String>(), other in "[./%2eE\\\\?#@:]{0,6}") {
             for text in [id, other] {
                 let template = UrlTemplate::read("http://h:81/a/{id}/b?x={id}").unwrap();
-                let Ok(url) = template.fill(&json!({"id": text, "n": text}), true) else {
+                let Ok(url) = template.fill(&json!({"id": text, "n": text}), &Credentials::default(), true) else {
                     prop_assert!(matches!(text.as_str(), "" | "." | ".."));
                     continue;
                 };

@@ -60,7 +60,7 @@ async fn the_log_holds_nothing_that_was_sent() {
     let mut binary = start(folder.path(), &yaml);
     let url = address(folder.path(), &mut binary).await;
     #[expect(clippy::disallowed_methods, reason = "a test is a client like any other")]
-    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let http = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build().unwrap();
     let send = async |method: Method, path: &str, body: Option<Value>| -> (u16, Value) {
         let mut request = http.request(method, format!("{url}{path}")).bearer_auth(ALICE);
         for name in ["idempotency-key", "prefer", "traceparent", "user-agent", "x-request-id", "cookie", "referer"] {
@@ -95,11 +95,30 @@ async fn the_log_holds_nothing_that_was_sent() {
     assert!(!tool.ledger().is_empty());
     let wrong = http.get(format!("{url}/v1/me")).bearer_auth(format!("{MARK}-0123456789")).send().await.unwrap();
     assert_eq!(wrong.status(), 401);
+    let token = sign_in(&http, &url).await;
     drop(binary);
     let log = fs::read_to_string(folder.path().join("log")).unwrap();
     assert!(log.lines().count() > 10, "{log}");
     for line in log.lines() {
         assert!(serde_json::from_str::<Value>(line).is_ok(), "one JSON line each: {line}");
-        assert!(!line.contains(MARK) && !line.contains(ALICE), "{line}");
+        assert!(!line.contains(MARK) && !line.contains(ALICE) && !line.contains(&token), "{line}");
     }
+}
+
+/// Signs in as a browser does, with a wrong key and with a right one, and out again. The token that it was given.
+async fn sign_in(http: &reqwest::Client, url: &str) -> String {
+    let enter = async |key: &str| {
+        let form = format!("key={key}&next=https%3A%2F%2F{MARK}");
+        let request = http.post(format!("{url}/sign-in?{MARK}={MARK}")).body(form);
+        request.header("content-type", "application/x-www-form-urlencoded").send().await.unwrap()
+    };
+    assert_eq!(enter(&format!("{MARK}-0123456789")).await.status(), 401);
+    let entered = enter(ALICE).await;
+    assert_eq!(entered.status(), 303);
+    let cookie = entered.headers()["set-cookie"].to_str().unwrap().split(';').next().unwrap().to_owned();
+    for (method, path) in [(Method::GET, "/v1/me"), (Method::GET, "/sign-in"), (Method::POST, "/sign-out")] {
+        let request = http.request(method, format!("{url}{path}")).header("cookie", &cookie);
+        assert!(!request.send().await.unwrap().status().is_client_error(), "{path}");
+    }
+    cookie.split('=').nth(1).unwrap().to_owned()
 }

@@ -178,7 +178,16 @@ impl Scene {
             } else {
                 let guard = Guard::Version(i64::try_from(place).unwrap());
                 let facts = facts.clone();
-                TaskChange { task_id: task, guard, facts, last_seq: seq, counters, lease, agent_version: None }
+                TaskChange {
+                    task_id: task,
+                    guard,
+                    facts,
+                    last_seq: seq,
+                    counters,
+                    lease,
+                    agent_version: None,
+                    credentials: Vec::new(),
+                }
             };
             self.stage.house.write(change).await.unwrap();
         }

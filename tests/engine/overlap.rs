@@ -76,6 +76,7 @@ async fn appended(stage: &Stage, task: TaskId) {
             counters: Counters::default(),
             lease: LeaseChange::Keep,
             agent_version: None,
+            credentials: Vec::new(),
         };
         match stage.house.store.commit(change(task, vec![written])).await {
             Ok(_) => return,

@@ -137,6 +137,7 @@ impl Stage {
             catalog: Arc::new(catalog),
             models: config.models.keys().map(|name| (name.clone(), model(name))).collect::<BTreeMap<_, _>>(),
             roster: roster(),
+            sealer: config.sealer(),
             clock: self.house.clock.clone(),
             ids: Arc::new(RandomIds),
             settings: Settings { max_running, ..Settings::default() },

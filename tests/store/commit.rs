@@ -13,7 +13,16 @@ use super::house::{both, change, child_task, fresh, new_task, said, status};
 
 fn ancestor(id: TaskId, counters: Counters) -> TaskChange {
     let lease = LeaseChange::Keep;
-    TaskChange { task_id: id, guard: Guard::Any, facts: Vec::new(), last_seq: 0, agent_version: None, counters, lease }
+    TaskChange {
+        task_id: id,
+        guard: Guard::Any,
+        facts: Vec::new(),
+        last_seq: 0,
+        agent_version: None,
+        counters,
+        lease,
+        credentials: Vec::new(),
+    }
 }
 
 both! {

@@ -20,6 +20,7 @@ async fn write_on(store: Store, trees: Vec<(TaskId, Vec<TaskId>)>, rounds: usize
                 facts: vec![said("one"), said("two")],
                 last_seq: row.last_seq,
                 agent_version: None,
+                credentials: Vec::new(),
                 counters: Counters { model_calls: 1, ..Counters::default() },
                 lease: LeaseChange::Keep,
             });
@@ -34,6 +35,7 @@ async fn write_on(store: Store, trees: Vec<(TaskId, Vec<TaskId>)>, rounds: usize
             facts: Vec::new(),
             last_seq: 0,
             agent_version: None,
+            credentials: Vec::new(),
             counters,
             lease: LeaseChange::Keep,
         });
@@ -127,6 +129,7 @@ both! {
                 facts: vec![said(&number.to_string())],
                 last_seq: row.last_seq + number,
                 agent_version: None,
+                credentials: Vec::new(),
                 counters: Counters::default(),
                 lease: LeaseChange::Keep,
             };

@@ -165,6 +165,7 @@ impl House {
             facts: Vec::new(),
             last_seq: row.last_seq,
             agent_version: None,
+            credentials: Vec::new(),
             counters: Counters::default(),
             lease: LeaseChange::Keep,
         }
@@ -205,6 +206,7 @@ pub fn new_task(id: TaskId, tenant: &str, user: &str) -> TaskChange {
         facts: vec![status(TaskStatus::Running), said("hello")],
         last_seq: 0,
         agent_version: None,
+        credentials: Vec::new(),
         counters: Counters { busy: 1, ..Counters::default() },
         lease: LeaseChange::Queue,
     }

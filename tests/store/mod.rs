@@ -3,6 +3,7 @@
 mod claim;
 mod commit;
 mod contention;
+mod credentials;
 pub(crate) mod house;
 mod identity;
 mod keys;
@@ -12,3 +13,4 @@ mod order;
 mod reads;
 mod requests;
 mod schema;
+mod sessions;

@@ -73,6 +73,7 @@ fn counted(task_id: TaskId, counters: Counters) -> TaskChange {
         agent_version: None,
         counters,
         lease: LeaseChange::Keep,
+        credentials: Vec::new(),
     }
 }
 

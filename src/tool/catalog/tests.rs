@@ -166,7 +166,7 @@ fn a_definition_changes_with_what_a_call_could_do_and_with_nothing_else() {
     let mut header = base();
     header.raw["http"]["headers"]["X-Key"] = json!("${OTHER_KEY}");
     let all = [effect, path, host, method, parameters, header, shell(None), external(None)];
-    let mut seen = std::collections::BTreeSet::from([definition]);
+    let mut seen = BTreeSet::from([definition]);
     for changed in all {
         assert!(seen.insert(of(changed)));
     }

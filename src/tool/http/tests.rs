@@ -15,6 +15,7 @@ use crate::task::tool_spec::Effect;
 use crate::tool::catalog::{self, Catalog, Kind};
 use crate::world::Mistakes;
 
+mod credentials;
 mod keepalive;
 mod wire;
 
@@ -117,6 +118,7 @@ fn invocation(text: &str) -> Invocation {
         decided_by: Some("jürgen 100%".to_owned()),
         traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned(),
         leave: Leave::of(|| true),
+        credentials: Credentials::default(),
     }
 }
 
@@ -307,7 +309,7 @@ async fn the_demonstrations_endpoints_answer_without_a_network() {
 }
 
 #[tokio::test]
-async fn a_tool_that_needs_a_credential_is_not_called() {
+async fn headers_that_cannot_be_are_mistakes() {
     let headers =
         BTreeMap::from([("Authorization".to_owned(), Secret::new("Bearer {{credential:jira.token}}".to_owned()))]);
     let settings = Settings {
@@ -318,7 +320,7 @@ async fn a_tool_that_needs_a_credential_is_not_called() {
     };
     let (checked, mistakes) = settings.checked();
     assert_eq!(mistakes, []);
-    assert!(checked.unwrap().needs_credential);
+    assert_eq!(checked.unwrap().needs(), BTreeSet::from(["jira".to_owned()]));
     let wrong = |name: &str, value: &str| {
         let headers = BTreeMap::from([(name.to_owned(), Secret::new(value.to_owned()))]);
         let (_, mistakes) = Settings { headers, ..settings.clone() }.checked();

@@ -39,6 +39,7 @@ fn tool(directory: &Path, timeout: Duration, max_output: usize) -> ShellTool {
             summary: None,
             timeout,
             definition: String::new(),
+            needs: Vec::new(),
         },
         settings: Settings { working_dir: directory, timeout, environment, env: vec!["PATH".to_owned()], max_output },
         guard: this_program(),
@@ -58,6 +59,7 @@ fn invocation(command: &str) -> Invocation {
         decided_by: None,
         traceparent: String::new(),
         leave: Leave::of(|| true),
+        credentials: Credentials::default(),
     }
 }
 
@@ -188,6 +190,79 @@ async fn its_environment_is_what_was_named_and_its_directory_the_tools() {
         tool.call(&invocation("pwd -P")).await,
         succeeded(&format!("exit code 0\nstdout:\n{}", place.display()))
     );
+}
+
+fn holding(value: &str) -> Credentials {
+    let mut credentials = Credentials::default();
+    credentials.insert("crm", BTreeMap::from([("token".to_owned(), Secret::new(value.to_owned()))]));
+    credentials
+}
+
+/// A tool whose environment takes a credential.
+fn taking(directory: &Path) -> ShellTool {
+    let mut tool = tool(directory, Duration::from_secs(20), 1000);
+    let value = Secret::new("key={{credential:crm.token}};".to_owned());
+    tool.settings.environment.insert("CRM".to_owned(), value);
+    tool
+}
+
+#[tokio::test]
+async fn a_credential_is_in_the_commands_environment_and_in_no_command_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let tool = taking(directory.path());
+    assert_eq!(tool.settings.needs(), BTreeSet::from(["crm".to_owned()]));
+    for value in
+        ["hunter2-hunter2", "$(echo x) `id` \"q\" 'q'", "clé-中文-😀", "{{credential:crm.token}}", "\\n\\0 end"]
+    {
+        let command = "printf %s \"$CRM\" > got; cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' > lines; true";
+        let call = Invocation { credentials: holding(value), ..invocation(command) };
+        assert_eq!(tool.call(&call).await, succeeded("exit code 0"));
+        let read =
+            |name: &str| String::from_utf8_lossy(&std::fs::read(directory.path().join(name)).unwrap()).into_owned();
+        assert_eq!(read("got"), format!("key={value};"));
+        assert!(read("lines").contains("/bin/sh") && !read("lines").contains(value), "{value}");
+    }
+}
+
+#[tokio::test]
+async fn a_command_that_shows_a_credential_shows_its_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let tool = taking(directory.path());
+    let shown = |end: &str| {
+        let command = format!(
+            "echo \"$CRM\"; echo \"$CRM\" >&2; printf %s \"$TOKEN\" | base64; printf %s \"${{CRM#key=}}\" | tr -d ';' | base64; {end}"
+        );
+        Invocation { credentials: holding("hunter2-hunter2"), ..invocation(&command) }
+    };
+    let expected =
+        "stdout:\nkey=[secret crm.token];\n[secret TOKEN]\n[secret crm.token]\nstderr:\nkey=[secret crm.token];";
+    assert_eq!(tool.call(&shown("true")).await, succeeded(&format!("exit code 0\n{expected}")));
+    assert_eq!(tool.call(&shown("exit 3")).await, failed(&format!("exit code 3\n{expected}")));
+    // One that the tool does not take, too.
+    let plain = tool_that_takes_nothing(directory.path());
+    let echo = Invocation { credentials: holding("hunter2-hunter2"), ..invocation("echo hunter2-hunter2") };
+    assert_eq!(plain.call(&echo).await, succeeded("exit code 0\nstdout:\n[secret crm.token]"));
+}
+
+fn tool_that_takes_nothing(directory: &Path) -> ShellTool {
+    tool(directory, Duration::from_secs(20), 1000)
+}
+
+#[tokio::test]
+async fn a_command_whose_credential_is_missing_or_cannot_be_passed_on_does_not_begin() {
+    let directory = tempfile::tempdir().unwrap();
+    let tool = taking(directory.path());
+    let missing = "The tool `Shell` failed before the command was started: the credential `crm` is missing.";
+    assert_eq!(tool.call(&invocation("touch there")).await, failed(missing));
+    for value in ["v4lue\0", "v4lue\r\n", "v4lue\u{1b}"] {
+        let call = Invocation { credentials: holding(value), ..invocation("touch there") };
+        let ToolAnswer::Failed { content, .. } = tool.call(&call).await else { panic!("it began") };
+        assert!(
+            content.contains("the field `token` of the credential `crm`") && !content.contains("v4lue"),
+            "{content}"
+        );
+    }
+    assert!(!directory.path().join("there").exists());
 }
 
 #[tokio::test]

@@ -1,0 +1,12 @@
+//! The browser's door: a page that takes a key, and the session it begins. A session is the key shown once: it is looked
+//! up only where no key comes with the request, it is worth what the key is worth today, and ends with it.
+
+pub mod cookie;
+pub mod enter;
+pub mod leave;
+pub mod next;
+pub mod page;
+pub mod session;
+pub mod show;
+
+pub use self::page::signed_in_bar;

@@ -1,0 +1,88 @@
+//! A browser's session, as far as it is a secret. The browser has the token; what is kept is the token's hash, and a
+//! binding made of the token and the hash of the key that began the session.
+//! What must stay true: nothing that is kept leads back to a token, a key or a key's hash; and no other key fits.
+
+use std::fmt;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use sha2::{Digest as _, Sha256};
+
+/// How long a session lasts.
+pub const LIFE: Duration = Duration::from_hours(12);
+
+/// What makes a browser the one that signed in: 32 random bytes.
+pub struct Token([u8; 32]);
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token")
+    }
+}
+
+impl Token {
+    /// The token of these random bytes.
+    #[must_use]
+    pub fn of(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// The token that somebody wrote, if it is one.
+    #[must_use]
+    pub fn read(text: &str) -> Option<Self> {
+        let bytes = BASE64_URL_SAFE_NO_PAD.decode(text).ok()?;
+        bytes.try_into().ok().map(Self)
+    }
+
+    /// The token, for the browser only.
+    #[must_use]
+    pub fn text(&self) -> String {
+        BASE64_URL_SAFE_NO_PAD.encode(self.0)
+    }
+
+    /// The name under which its session is kept.
+    #[must_use]
+    pub fn digest(&self) -> String {
+        BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(self.0))
+    }
+
+    /// What binds its session to a key. Who knows only this and the digest learns nothing of the key: the token is as
+    /// long as the hash, and random.
+    #[must_use]
+    pub fn binding(&self, key_sha256: &[u8; 32]) -> String {
+        BASE64_URL_SAFE_NO_PAD.encode(Sha256::new().chain_update(self.0).chain_update(key_sha256).finalize())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_43_characters_and_nothing_else_is_one() {
+        let text = Token::of([7; 32]).text();
+        assert_eq!(text.len(), 43);
+        assert_eq!(Token::read(&text).unwrap().text(), text);
+        let mut longer = text.clone();
+        longer.push('A');
+        // The last character holds four bits: another one with the same four is not another way to write it.
+        let twin = format!("{}d", &text[..42]);
+        for wrong in ["", "abc", &text[..42], &longer, &format!("{text}="), &format!(" {text}"), &twin] {
+            assert!(Token::read(wrong).is_none(), "{wrong}");
+        }
+        assert_eq!(format!("{:?}", Token::of([7; 32])), "Token");
+    }
+
+    #[test]
+    fn what_is_kept_is_of_this_token_and_this_key() {
+        let (one, two) = (Token::of([1; 32]), Token::of([2; 32]));
+        assert_eq!(one.digest(), Token::of([1; 32]).digest());
+        assert_ne!(one.digest(), two.digest());
+        assert_eq!(one.binding(&[3; 32]), Token::of([1; 32]).binding(&[3; 32]));
+        assert_ne!(one.binding(&[3; 32]), one.binding(&[4; 32]));
+        assert_ne!(one.binding(&[3; 32]), two.binding(&[3; 32]));
+        assert_ne!(one.binding(&[3; 32]), one.digest());
+        assert_ne!(one.digest(), one.text());
+    }
+}

@@ -1,0 +1,98 @@
+//! Sessions of browsers: begun, looked up, ended, and removed when they are over. What comes here are digests; neither a
+//! token nor a key ever does.
+//!
+//! A session ends by the database's clock. One that is over counts as none, removed or not.
+
+use std::time::Duration;
+
+use sqlx::FromRow;
+
+use super::batch::micros;
+use super::db::{Sql, Value, sql};
+use super::{ReadError, Store};
+
+const BEGIN: Sql = sql!(
+    "insert into browser_session (token_sha256, binding, expires_at) values ($2, $3, " (now 1) " + $4)
+     returning expires_at"
+)
+.by_key();
+
+const FIND: Sql = sql!(
+    "select binding from browser_session where token_sha256 = $2 and expires_at > " (now 1)
+)
+.by_key();
+
+const END: Sql = sql!("delete from browser_session where token_sha256 = $1 returning expires_at").by_key();
+
+/// How many are removed at once.
+const BATCH: usize = 1000;
+
+/// Differs because `SQLite` has no row locks; on Postgres a row that another replica removes is left alone.
+const REMOVE: Sql = Sql {
+    postgres: "
+with spent as materialized (
+    select token_sha256 from browser_session
+     where expires_at <= (select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint)
+     order by expires_at limit $2 for update skip locked
+)
+delete from browser_session b using spent s where b.token_sha256 = s.token_sha256 returning b.expires_at",
+    sqlite: "
+delete from browser_session where rowid in (
+    select rowid from browser_session where expires_at <= $1 order by expires_at limit $2)
+returning expires_at",
+    by_key: false,
+};
+
+pub(super) const STATEMENTS: &[Sql] = &[BEGIN, FIND, END, REMOVE];
+
+#[derive(FromRow)]
+struct Written {
+    #[sqlx(rename = "expires_at")]
+    _expires_at: i64,
+}
+
+#[derive(FromRow)]
+struct Found {
+    binding: String,
+}
+
+impl Store {
+    /// Begins a session that lasts for `life`.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer. Then nobody was told the token, so what may be stored is nobody's.
+    pub async fn begin_session(&self, token_sha256: &str, binding: &str, life: Duration) -> Result<(), ReadError> {
+        let texts = [token_sha256, binding].into_iter().map(|text| Value::Text(text.to_owned()));
+        let values = [Value::Now].into_iter().chain(texts).chain([Value::Int(micros(life))]).collect();
+        self.db().write::<Written>(BEGIN, values).await?;
+        Ok(())
+    }
+
+    /// The binding of a session that is not over.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
+    pub async fn session(&self, token_sha256: &str) -> Result<Option<String>, ReadError> {
+        let values = vec![Value::Now, Value::Text(token_sha256.to_owned())];
+        Ok(self.db().one::<Found>(FIND, values).await?.map(|found| found.binding))
+    }
+
+    /// Ends a session, if there is one.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer: it may go on.
+    pub async fn end_session(&self, token_sha256: &str) -> Result<(), ReadError> {
+        self.db().write::<Written>(END, vec![Value::Text(token_sha256.to_owned())]).await?;
+        Ok(())
+    }
+
+    /// Removes sessions that are over, a batch at most. Whether there may be more.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer.
+    pub async fn remove_spent_sessions(&self) -> Result<bool, ReadError> {
+        let most = i64::try_from(BATCH).unwrap_or(i64::MAX);
+        let removed: Vec<Written> = self.db().write(REMOVE, vec![Value::Now, Value::Int(most)]).await?;
+        Ok(removed.len() >= BATCH)
+    }
+}

@@ -1,0 +1,80 @@
+//! A configured text with `{{credential:NAME.FIELD}}` in it: a header's value, a variable's. What must stay true: only
+//! what the operator wrote is a template; what is filled in is never read again.
+
+use super::credential::{self, Credentials};
+use crate::secret::Secret;
+
+/// A checked template.
+#[derive(Clone, Debug)]
+pub(super) struct Template(Vec<Piece>);
+
+#[derive(Clone, Debug)]
+enum Piece {
+    Text(Secret<String>),
+    Credential(String, String),
+}
+
+impl Template {
+    /// Reads a template.
+    ///
+    /// # Errors
+    /// What is wrong with a reference.
+    pub(super) fn read(text: &str) -> Result<Self, String> {
+        let mut pieces = Vec::new();
+        let mut rest = text;
+        while let Some((before, after)) = rest.find(credential::OPEN).and_then(|at| rest.split_at_checked(at)) {
+            let ((name, field), tail) = credential::split(after)?;
+            pieces.push(Piece::Text(Secret::new(before.to_owned())));
+            pieces.push(Piece::Credential(name.to_owned(), field.to_owned()));
+            rest = tail;
+        }
+        pieces.push(Piece::Text(Secret::new(rest.to_owned())));
+        Ok(Self(pieces))
+    }
+
+    /// The credentials it needs.
+    pub(super) fn needs(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter_map(|piece| match piece {
+            Piece::Text(_) => None,
+            Piece::Credential(name, _) => Some(name.as_str()),
+        })
+    }
+
+    /// The text with the credentials filled in.
+    ///
+    /// # Errors
+    /// Which credential is missing or cannot be sent; never its value.
+    pub(super) fn fill(&self, credentials: &Credentials) -> Result<Secret<String>, String> {
+        let mut text = String::new();
+        for piece in &self.0 {
+            match piece {
+                Piece::Text(literal) => text.push_str(literal.reveal()),
+                Piece::Credential(name, field) => text.push_str(credentials.value(name, field)?),
+            }
+        }
+        Ok(Secret::new(text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn what_is_filled_in_is_never_read_again() {
+        let mut credentials = Credentials::default();
+        let value = |text: &str| Secret::new(text.to_owned());
+        credentials.insert("a", BTreeMap::from([("x".to_owned(), value("{{credential:b.y}}"))]));
+        credentials.insert("b", BTreeMap::from([("y".to_owned(), value("inner"))]));
+        let template = Template::read("1{{credential:a.x}}2{{credential:b.y}}{{credential:b.y}}3").unwrap();
+        assert_eq!(template.needs().collect::<Vec<_>>(), ["a", "b", "b"]);
+        let filled = template.fill(&credentials).unwrap();
+        assert_eq!(filled.reveal(), "1{{credential:b.y}}2innerinner3");
+        assert_eq!(Template::read("plain {x}").unwrap().fill(&credentials).unwrap().reveal(), "plain {x}");
+        assert!(Template::read("{{credential:b.z}}").unwrap().fill(&credentials).is_err());
+        assert!(Template::read("{{credential:b}}").is_err());
+        assert!(!format!("{:?}", Template::read("s3cr3t").unwrap()).contains("s3cr3t"));
+    }
+}

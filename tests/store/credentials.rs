@@ -1,0 +1,273 @@
+//! Sealed credentials: written with the answer that gave them or not at all, over with their task, and never readable
+//! in the database.
+
+use std::time::Duration;
+
+use holdpoint::secret::Secret;
+use holdpoint::secret::seal::{SealError, Sealed, Sealer};
+use holdpoint::store::CommitError;
+use holdpoint::task::change::{Counters, Guard, LeaseChange, TaskChange};
+use holdpoint::task::credential::{CredentialRow, SealedCredential, credential_bound};
+use holdpoint::task::id::{RequestId, TaskId};
+use holdpoint::task::status::TaskStatus;
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, Row as _};
+
+use super::house::{House, both, change, child_task, fresh, new_task, said, status};
+
+const PLAIN: &[u8] = b"{\"token\":\"hunter2-hunter2-hunter2\"}";
+
+fn sealer() -> Sealer {
+    Sealer::new(vec![("k1".to_owned(), Secret::new([7; 32]))]).unwrap()
+}
+
+/// A credential of a task, as an answer gives it.
+fn given(task: TaskId, name: &str, plain: &[u8]) -> SealedCredential {
+    let request_id = RequestId(fresh());
+    let Sealed { key_id, text } = sealer().seal(&credential_bound("acme", &task, &request_id, name), plain).unwrap();
+    SealedCredential { name: name.to_owned(), request_id, key_id, text, expires_in: None }
+}
+
+fn opened(row: &CredentialRow) -> Result<Vec<u8>, SealError> {
+    let sealed = Sealed { key_id: row.key_id.clone(), text: row.text.clone() };
+    let bound = credential_bound("acme", &row.task_id, &row.request_id, &row.name);
+    sealer().open(&bound, &sealed).map(|plain| plain.reveal().clone())
+}
+
+/// The next change of a task: a word, and these credentials.
+async fn giving(house: &House, task: TaskId, credentials: Vec<SealedCredential>) -> TaskChange {
+    TaskChange { facts: vec![said("here")], credentials, ..house.next(task).await }
+}
+
+/// The change with which a task ends.
+async fn ending(house: &House, task: TaskId, end: TaskStatus) -> TaskChange {
+    let counters = Counters { busy: -1, ..Counters::default() };
+    TaskChange {
+        facts: vec![status(end)],
+        counters,
+        lease: LeaseChange::Park { wake_in: None },
+        ..house.next(task).await
+    }
+}
+
+async fn names(house: &House, tasks: &[TaskId]) -> Vec<String> {
+    house.store.credentials(tasks).await.unwrap().into_iter().map(|row| row.name).collect()
+}
+
+const COUNT: &str = "select count(*) from credential";
+
+both! {
+    async fn a_credential_is_written_with_its_change_and_opens_where_it_belongs(house) {
+        let (task, other) = (house.task().await, house.task().await);
+        let credential = given(task, "jira", PLAIN);
+        let at = house.write(giving(&house, task, vec![credential.clone()]).await).await.unwrap().at;
+        let rows = house.store.credentials(&[task]).await.unwrap();
+        let expected = CredentialRow {
+            task_id: task,
+            name: "jira".to_owned(),
+            request_id: credential.request_id,
+            key_id: "k1".to_owned(),
+            text: credential.text.clone(),
+            created_at: at,
+            expires_at: None,
+        };
+        assert_eq!(rows, [expected]);
+        assert_eq!(opened(&rows[0]).unwrap(), PLAIN);
+        assert!(house.store.credentials(&[other]).await.unwrap().is_empty());
+        assert!(house.store.credentials(&[]).await.unwrap().is_empty());
+        let kept = "select count(*) from credential where tenant = 'acme' and root_task_id = task_id";
+        assert_eq!(house.number(kept).await, 1);
+    }
+
+    async fn a_change_that_comes_too_late_writes_no_credential_and_takes_none_away(house) {
+        let task = house.task().await;
+        let stale = giving(&house, task, vec![given(task, "jira", PLAIN)]).await;
+        let stale_end = ending(&house, task, TaskStatus::Completed).await;
+        house.write(giving(&house, task, vec![given(task, "mail", PLAIN)]).await).await.unwrap();
+        assert_eq!(house.write(stale).await, Err(CommitError::Stale));
+        assert_eq!(house.write(stale_end).await, Err(CommitError::Stale));
+        assert_eq!(names(&house, &[task]).await, ["mail"]);
+        // Nor does one whose neighbour in the same change is stale.
+        let (root, child) = (task, TaskId(fresh()));
+        house.store.commit(change(root, vec![child_task(child, root)])).await.unwrap();
+        let mut behind = house.next(root).await;
+        behind.guard = Guard::Version(1);
+        behind.facts = vec![said("late")];
+        let both = change(root, vec![giving(&house, child, vec![given(child, "jira", PLAIN)]).await, behind]);
+        assert_eq!(house.store.commit(both).await, Err(CommitError::Stale));
+        assert_eq!(house.number(COUNT).await, 1);
+        let mut ancestor = giving(&house, root, vec![given(root, "jira", PLAIN)]).await;
+        (ancestor.guard, ancestor.facts) = (Guard::Any, Vec::new());
+        assert_eq!(house.write(ancestor).await, Err(CommitError::Refused), "only who names a version gives one");
+    }
+
+    async fn the_latest_answer_takes_the_place_of_the_one_before(house) {
+        let task = house.task().await;
+        let first = SealedCredential { expires_in: Some(Duration::from_hours(1)), ..given(task, "jira", b"first") };
+        house.write(giving(&house, task, vec![first, given(task, "mail", PLAIN)]).await).await.unwrap();
+        let latest = given(task, "jira", b"latest");
+        let two = vec![given(task, "jira", b"second"), latest.clone()];
+        house.write(giving(&house, task, two).await).await.unwrap();
+        let rows = house.store.credentials(&[task]).await.unwrap();
+        assert_eq!(rows.iter().map(|row| row.name.as_str()).collect::<Vec<_>>(), ["jira", "mail"]);
+        assert_eq!(opened(&rows[0]).unwrap(), b"latest");
+        assert_eq!((rows[0].request_id, rows[0].expires_at), (latest.request_id, None));
+    }
+
+    async fn a_task_and_its_ancestors_are_asked_at_once(house) {
+        let (root, child, other) = (house.task().await, TaskId(fresh()), house.task().await);
+        house.store.commit(change(root, vec![child_task(child, root)])).await.unwrap();
+        for task in [root, child, other] {
+            let next = giving(&house, task, vec![given(task, "jira", PLAIN)]).await;
+            house.store.commit(change(if task == child { root } else { task }, vec![next])).await.unwrap();
+        }
+        let found = house.store.credentials(&[child, root]).await.unwrap();
+        let tasks: Vec<_> = found.iter().map(|row| row.task_id).collect();
+        assert_eq!(tasks.len(), 2);
+        assert!(tasks.contains(&root) && tasks.contains(&child));
+        assert!(found.iter().all(|row| opened(row).is_ok()));
+        assert_eq!(house.number("select count(*) from credential where root_task_id = task_id").await, 2);
+    }
+
+    async fn a_task_that_ends_takes_its_credentials_with_it_in_the_same_commit(house) {
+        let bystander = house.task().await;
+        house.write(giving(&house, bystander, vec![given(bystander, "jira", PLAIN)]).await).await.unwrap();
+        for end in [TaskStatus::Completed, TaskStatus::Failed, TaskStatus::Canceled] {
+            let task = house.task().await;
+            let credentials = vec![given(task, "jira", PLAIN), given(task, "mail", PLAIN)];
+            house.write(giving(&house, task, credentials).await).await.unwrap();
+            assert_eq!(house.number(COUNT).await, 3);
+            let mut last = ending(&house, task, end).await;
+            // What it is given with its end is not kept either.
+            last.credentials = vec![given(task, "mail", b"anew"), given(task, "crm", PLAIN)];
+            house.write(last).await.unwrap();
+            assert_eq!(house.number(COUNT).await, 1, "{end:?}");
+        }
+        assert_eq!(names(&house, &[bystander]).await, ["jira"]);
+    }
+
+    async fn a_sub_agents_end_takes_its_own_and_a_roots_end_in_the_same_change_both(house) {
+        let (root, child) = (house.task().await, TaskId(fresh()));
+        house.store.commit(change(root, vec![child_task(child, root)])).await.unwrap();
+        for task in [root, child] {
+            let next = giving(&house, task, vec![given(task, "jira", PLAIN)]).await;
+            house.store.commit(change(root, vec![next])).await.unwrap();
+        }
+        let sub = ending(&house, child, TaskStatus::Completed).await;
+        house.store.commit(change(root, vec![sub])).await.unwrap();
+        assert_eq!(house.store.credentials(&[root, child]).await.unwrap().len(), 1);
+        assert_eq!(names(&house, &[root]).await, ["jira"]);
+        let again = TaskChange {
+            facts: vec![status(TaskStatus::Running)],
+            counters: Counters { busy: 1, ..Counters::default() },
+            credentials: vec![given(child, "jira", PLAIN)],
+            ..house.next(child).await
+        };
+        house.store.commit(change(root, vec![again])).await.unwrap();
+        let ends = vec![
+            ending(&house, root, TaskStatus::Canceled).await,
+            ending(&house, child, TaskStatus::Canceled).await,
+        ];
+        house.store.commit(change(root, ends)).await.unwrap();
+        assert_eq!(house.number(COUNT).await, 0);
+    }
+
+    async fn many_tasks_that_end_at_once_take_each_their_own(house) {
+        let mut tasks = Vec::new();
+        for _ in 0..12 {
+            let task = house.task().await;
+            house.write(giving(&house, task, vec![given(task, "jira", PLAIN)]).await).await.unwrap();
+            tasks.push(task);
+        }
+        let mut changes = Vec::new();
+        for (place, task) in tasks.iter().enumerate() {
+            changes.push(change(*task, vec![match place % 3 {
+                0 => ending(&house, *task, TaskStatus::Completed).await,
+                1 => giving(&house, *task, vec![given(*task, "mail", PLAIN)]).await,
+                _ => TaskChange { guard: Guard::Version(99), ..ending(&house, *task, TaskStatus::Failed).await },
+            }]));
+        }
+        let written = futures_util::future::join_all(changes.into_iter().map(|change| house.store.commit(change))).await;
+        assert_eq!(written.iter().filter(|result| result.is_ok()).count(), 8);
+        for (place, task) in tasks.iter().enumerate() {
+            let expected: &[&str] = [&[], &["jira", "mail"][..], &["jira"]][place % 3];
+            assert_eq!(names(&house, &[*task]).await, expected, "{place}");
+        }
+    }
+
+    async fn a_new_task_may_be_given_one_in_its_first_commit(house) {
+        let task = TaskId(fresh());
+        let new = TaskChange { credentials: vec![given(task, "jira", PLAIN)], ..new_task(task, "acme", "alice") };
+        house.write(new).await.unwrap();
+        assert_eq!(names(&house, &[task]).await, ["jira"]);
+    }
+
+    async fn a_credential_is_over_by_the_databases_clock_and_removed_later(house) {
+        let task = house.task().await;
+        let hour = Duration::from_hours(1);
+        let short = SealedCredential { expires_in: Some(hour), ..given(task, "jira", PLAIN) };
+        let endless = SealedCredential { expires_in: Some(Duration::MAX), ..given(task, "crm", PLAIN) };
+        let at = house.write(giving(&house, task, vec![short, endless, given(task, "mail", PLAIN)]).await).await.unwrap().at;
+        let rows = house.store.credentials(&[task]).await.unwrap();
+        assert_eq!(rows[1].name, "jira");
+        assert_eq!(rows[1].expires_at.unwrap().0 - at.0, 3_600_000_000);
+        house.forward(hour.checked_sub(Duration::from_secs(20)).unwrap());
+        assert!(!house.store.remove_expired_credentials().await.unwrap());
+        assert_eq!(names(&house, &[task]).await, ["crm", "jira", "mail"]);
+        house.forward(Duration::from_secs(20));
+        assert_eq!(names(&house, &[task]).await, ["crm", "mail"]);
+        assert_eq!(house.number(COUNT).await, 3);
+        assert!(!house.store.remove_expired_credentials().await.unwrap(), "there are no more");
+        assert_eq!(house.number(COUNT).await, 2);
+    }
+
+    async fn rows_that_were_renamed_swapped_or_moved_do_not_open(house) {
+        let first = "(select o.task_id from credential o where o.name = 'jira' order by o.task_id limit 1)";
+        for (damage, left) in [
+            ("update credential set name = name || '2'".to_owned(), 0),
+            ("update credential set request_id = task_id".to_owned(), 0),
+            ("update credential set sealed = (select o.sealed from credential o where o.name = 'mail'
+                and o.task_id = credential.task_id) where name = 'jira'".to_owned(), 2),
+            (format!("update credential set sealed = (select o.sealed from credential o where o.name = 'jira'
+                and o.task_id = {first}) where name = 'jira'"), 3),
+        ] {
+            house.numbers("delete from credential").await.unwrap();
+            let (one, two) = (house.task().await, house.task().await);
+            for task in [one, two] {
+                let credentials = vec![given(task, "jira", PLAIN), given(task, "mail", PLAIN)];
+                house.write(giving(&house, task, credentials).await).await.unwrap();
+            }
+            house.numbers(&damage).await.unwrap();
+            let found: Vec<_> = house.store.credentials(&[one, two]).await.unwrap().iter().map(opened).collect();
+            assert_eq!(found.len(), 4);
+            assert_eq!(found.iter().filter(|opened| opened.is_ok()).count(), left, "{damage}");
+            assert!(found.iter().all(|opened| matches!(opened, Ok(_) | Err(SealError::Broken))));
+        }
+    }
+
+    async fn the_database_never_holds_what_was_filled_in(house) {
+        let task = house.task().await;
+        house.write(giving(&house, task, vec![given(task, "jira", PLAIN)]).await).await.unwrap();
+        let whole = raw(&house).await;
+        assert!(has(&whole, b"jira"), "what is not secret is found");
+        for encoded in ["hunter2", "aHVudGVy", "68756e74657232"] {
+            assert!(!has(&whole, encoded.as_bytes()), "{encoded}");
+        }
+    }
+}
+
+fn has(whole: &[u8], wanted: &[u8]) -> bool {
+    whole.windows(wanted.len()).any(|window| window == wanted)
+}
+
+/// Everything in the database: the files of `SQLite`, every row of Postgres.
+async fn raw(house: &House) -> Vec<u8> {
+    if let Some(file) = house.settings.url.strip_prefix("sqlite://") {
+        let read = |ending: &str| std::fs::read(format!("{file}{ending}")).unwrap_or_default();
+        return [read(""), read("-wal"), read("-shm")].concat();
+    }
+    let mut connection = sqlx::PgConnection::connect(&house.settings.url).await.unwrap();
+    let sql = "select coalesce(string_agg(query_to_xml('select * from ' || quote_ident(table_name), true, false, '')::text, ''), '')
+        from information_schema.tables where table_schema = 'public' and table_type = 'BASE TABLE'";
+    let row = connection.fetch_one(AssertSqlSafe(sql.to_owned())).await.unwrap();
+    row.get::<String, _>(0).into_bytes()
+}
