@@ -17,10 +17,6 @@ pub use crate::task::eyes::visible;
 
 const STYLE: &str = include_str!("page.css");
 
-/// In an answer's extensions: an error that is a page already, and says more than its problem could.
-#[derive(Clone, Copy, Debug)]
-pub struct SaidAlready;
-
 /// Nothing is loaded but our own style, nothing is sent but to us, nobody frames us.
 static POLICY: LazyLock<Option<HeaderValue>> = LazyLock::new(|| {
     let hash = base64::prelude::BASE64_STANDARD.encode(Sha256::digest(STYLE));

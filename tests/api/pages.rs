@@ -120,4 +120,109 @@ on_both! {
         assert!(after.status == 200 && !after.text.contains("<form"), "no button where the POST would be refused");
         app.stop().await;
     }
+
+    async fn a_form_that_does_not_fit_comes_back_with_what_was_typed(on: On) {
+        let app = TestApp::open(on).await;
+        app.model.then(calls(&[("refund", r#"{"order":17,"amount":50}"#)]));
+        let held = app.nobody().post("/v1/tasks", &json!({"input": "go"})).await;
+        let path = format!("/resume/{}", held.str("/pending/0/request_id"));
+        let (digest, call) = (held.str("/pending/0/digest"), held.str("/pending/0/tool_calls/0/tool_call_id"));
+        let edit = |text: &str| {
+            form(&[("digest", &digest), (&format!("call.{call}.action"), "edit"), (&format!("call.{call}.arguments"), text)])
+        };
+        let browser = || app.nobody().header("accept", "text/html").header("origin", &app.url());
+        for (typed, said) in [
+            (r#"{"order":17,"amount":-3.25}"#, "<code>/amount</code>"),
+            ("{\"order\":17,", "JSON that can be read in one way only"),
+            (r#"{"order":17,"amount":1,"amount":2}"#, "JSON that can be read in one way only"),
+            ("[]", "an object: the full replacement"),
+        ] {
+            let page = browser().send(Method::POST, &path, edit(typed)).await;
+            assert_eq!(page.status, 422, "{}", page.text);
+            assert!(page.header("content-type").starts_with("text/html"));
+            assert_eq!(page.header("cache-control"), "no-store");
+            let shown = typed.replace('"', "&quot;");
+            for part in [said, "role=\"alert\"", "aria-invalid=\"true\"", shown.as_str(), digest.as_str()] {
+                assert!(page.text.contains(part), "{part}: {}", page.text);
+            }
+            let program = app.nobody().send(Method::POST, &path, edit(typed)).await;
+            assert_eq!((program.status, program.header("content-type")), (422, "application/problem+json"));
+        }
+        let unknown = browser().send(Method::POST, &path, form(&[("action", "approve"), ("<x>", "1")])).await;
+        assert!(unknown.status == 422 && unknown.text.contains("/&lt;x&gt;"), "{}", unknown.text);
+        assert!(app.tool.ledger().is_empty(), "nothing was stored");
+        app.model.then(says("ok"));
+        let done = browser().send(Method::POST, &path, edit("{\"order\": 17,\r\n \"amount\": 20.10}")).await;
+        assert_eq!(done.status, 303, "{}", done.text);
+        app.tool.reached(1).await;
+        let after = app.nobody().header("accept", "text/html").get(&path).await;
+        assert!(after.text.contains("&quot;amount&quot;:20.10"), "as it was typed: {}", after.text);
+        app.stop().await;
+    }
+
+    async fn a_page_answers_each_call_as_it_was_chosen(on: On) {
+        let app = TestApp::open(on).await;
+        let amounts = [50, 60, 70].map(|amount| format!(r#"{{"order":17,"amount":{amount}}}"#));
+        app.model.then(calls(&amounts.each_ref().map(|text| ("refund", text.as_str()))));
+        let held = app.nobody().post("/v1/tasks", &json!({"input": "go"})).await;
+        let path = format!("/resume/{}", held.str("/pending/0/request_id"));
+        let id = |index: usize| held.str(&format!("/pending/0/tool_calls/{index}/tool_call_id"));
+        let name = |index: usize, part: &str| format!("call.{}.{part}", id(index));
+        let chosen = form(&[
+            ("digest", &held.str("/pending/0/digest")),
+            (&name(0, "action"), "approve"),
+            (&name(0, "arguments"), &amounts[0]),
+            (&name(0, "reason"), ""),
+            (&name(1, "action"), "reject"),
+            (&name(1, "reason"), "not this one"),
+            (&name(2, "action"), ""),
+            (&name(2, "arguments"), &amounts[2]),
+            ("then", "continue"),
+        ]);
+        let posted = app.nobody().send(Method::POST, &path, chosen).await;
+        assert_eq!(posted.status, 303, "{}", posted.text);
+        let half = app.nobody().get(&path).await;
+        assert_eq!(half.str("/status"), "pending");
+        assert_eq!(half.str("/tool_calls/0/decision/action"), "approve");
+        assert_eq!(half.str("/tool_calls/1/decision/reason"), "not this one");
+        assert!(half.body["tool_calls"][2]["decision"].is_null() && app.tool.ledger().is_empty());
+        app.model.then(says("ok"));
+        let rest = app.nobody().send(Method::POST, &format!("{path}/approve"), form(&[("reason", "")])).await;
+        assert_eq!(rest.status, 303, "{}", rest.text);
+        app.tool.reached(2).await;
+        app.stop().await;
+    }
+
+    async fn what_a_page_is_refused_is_said_on_a_page(on: On) {
+        let app = TestApp::with_finance(on).await;
+        let held = app.held().await;
+        let path = format!("/resume/{}", held.request);
+        let approve = format!("{path}/approve");
+        let stale = app.approver().header("accept", "text/html")
+            .send(Method::POST, &approve, form(&[("digest", "sha256:0")])).await;
+        assert_eq!(stale.status, 412, "{}", stale.text);
+        assert!(stale.text.contains(&format!("href=\"{path}\"")) && stale.text.contains("digest_mismatch"));
+        let other = app.owner().header("accept", "text/html").send(Method::POST, &approve, form(&[])).await;
+        assert!(other.status == 403 && other.text.contains("for others to decide"), "{}", other.text);
+        let chinese = app.owner().header("accept", "text/html").header("accept-language", "zh-CN,zh;q=0.9,en;q=0.1");
+        let page = chinese.send(Method::POST, &approve, form(&[])).await;
+        assert!(page.status == 403 && page.text.contains("此请求由其他人决定"), "{}", page.text);
+        assert!(page.headers.get_all("vary").iter().any(|vary| vary == "Accept-Language"));
+        let same = chinese.get(&path).await;
+        assert!(same.status == 200 && same.text.contains("lang=\"zh-Hans\""), "{}", same.text);
+        assert!(same.headers.get_all("vary").iter().any(|vary| vary == "Accept-Language"));
+        let json = app.owner().header("accept-language", "zh").get(&path).await;
+        assert!(!json.headers.get_all("vary").iter().any(|vary| vary == "Accept-Language"));
+        app.model.then(says("ok"));
+        assert_eq!(app.approver().send(Method::POST, &approve, form(&[])).await.status, 303);
+        let late = app.approver().header("accept", "text/html").send(Method::POST, &approve, form(&[])).await;
+        assert!(late.status == 409 && late.text.contains("Approved by bob"), "{}", late.text);
+        app.stop().await;
+    }
+}
+
+/// A page's form as a browser sends it.
+fn form(fields: &[(&str, &str)]) -> Option<(&'static str, String)> {
+    let body = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
+    Some(("application/x-www-form-urlencoded", body))
 }

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { chromium } from "playwright-core";
 import * as world from "./world.js";
-import { asks, cancel, ended, executablePath, fits, main, newPage, ran, readable, refund, request, send, service, shot } from "./world.js";
+import { asks, authorizations, cancel, ended, executablePath, fits, main, newPage, ran, readable, refund, request, send, service, shot } from "./world.js";
 
 async function seesEverything(page, request) {
   const text = await main(page);
@@ -239,6 +239,34 @@ async function answersTheOthers(browser) {
   await context.close();
 }
 
+// A login: sealed, for the tools that are named, and never seen again, also where it does not fit.
+async function givesALogin(browser) {
+  const { task, request: asked } = await asks("comment_ticket", '{"text":"hello"}');
+  assert.equal(asked.kind, "credentials");
+  const { context, page, wrong } = await newPage(browser);
+  await page.goto(asked.url);
+  assert.match(await main(page), /It is sealed[^]*comment_ticket: POST http[^]*forgotten after 8 h/);
+  assert.equal(await page.locator('input[type="password"]').count(), 2);
+  await page.getByLabel("email").fill("no address of a mailbox");
+  await page.getByLabel("token").fill("token-that-nobody-may-see");
+  const refused = await send(page, page.getByRole("button", { name: "Seal and hand over" }));
+  assert.equal(refused.status(), 422);
+  const again = await page.content();
+  assert.ok(!again.includes("token-that-nobody-may-see") && !again.includes("no address of a mailbox"));
+  assert.match(await main(page), /What you typed was not kept/);
+  await readable(page, "a login that does not fit");
+  await shot(page, "login");
+  await page.getByLabel("email").fill("me@acme.example");
+  await page.getByLabel("token").fill("token-that-nobody-may-see");
+  assert.equal((await send(page, page.getByRole("button", { name: "Seal and hand over" }))).status(), 303);
+  assert.equal((await ended(task)).status, "Completed");
+  assert.equal(authorizations.at(-1), "Bearer token-that-nobody-may-see");
+  await page.reload();
+  assert.ok(!(await page.content()).includes("token-that-nobody-may-see"));
+  assert.deepEqual(wrong, []);
+  await context.close();
+}
+
 // A form of an agent's with every type of field.
 const everyField = {
   type: "object",
@@ -263,6 +291,7 @@ async function everybodyCanRead(browser) {
     guidance: await asks("request_human_guidance", '{"question":"What now?","options":["wait","go on"]}'),
     form: await asks("request_human_guidance", JSON.stringify({ question: "Which?", form: everyField })),
     confirmation: await asks("request_confirmation", '{"action":"Close it.","risks":["It may be reopened."]}'),
+    credentials: await asks("comment_ticket", '{"text":"hello"}'),
     external: await asks("count_orders", '{"customer":4}'),
     reconcile: await asks("lose", '{"order":1}'),
   };
@@ -381,6 +410,7 @@ try {
   await decidesByKeyboard(browser);
   await hostileTextStaysText(browser);
   await answersTheOthers(browser);
+  await givesALogin(browser);
   await everybodyCanRead(browser);
   await comesTooLate(browser);
   await showsSomethingElse(browser);

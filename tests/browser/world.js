@@ -13,6 +13,7 @@ const shots = process.env.SHOTS;
 
 // The bodies that the tools were called with, in order.
 export const ran = [];
+export const authorizations = [];
 
 // The endpoint of the tools: it keeps what it is sent and answers, or loses the connection.
 export const endpoint = http.createServer((call, answer) => {
@@ -20,6 +21,7 @@ export const endpoint = http.createServer((call, answer) => {
   call.on("data", (piece) => (body += piece));
   call.on("end", () => {
     ran.push(body);
+    authorizations.push(call.headers.authorization);
     if (call.url === "/lose") return call.socket.destroy();
     answer.setHeader("content-type", "application/json");
     answer.end('{"done":true}');

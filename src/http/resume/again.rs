@@ -10,8 +10,8 @@ use super::page::{self, View};
 use crate::engine::FieldError;
 use crate::http::accept::wants_html;
 use crate::http::body::Posted;
+use crate::http::edge::Whole;
 use crate::http::language::Language;
-use crate::http::page::SaidAlready;
 use crate::http::problem::{Code, Problem};
 use crate::http::{Http, read};
 use crate::task::decision::Action;
@@ -38,7 +38,7 @@ pub async fn again(
     let typed = Typed::new(&row, in_path, fields, &mistakes(&problem), page::single(&view));
     view.typed = Some(&typed);
     let mut response = (StatusCode::UNPROCESSABLE_ENTITY, page::whole(&view)).into_response();
-    response.extensions_mut().insert(SaidAlready);
+    response.extensions_mut().insert(Whole);
     Ok(response)
 }
 

@@ -69,6 +69,8 @@ words! {
     by_agent_form: "The agent's questions, not verified", "智能体提出的问题，未经核实";
     by_agent_arguments: "Arguments written by the agent, exactly as they will run", "由智能体撰写的参数，将原样执行";
     by_agent_asking: "Arguments written by the agent, exactly as it asked", "由智能体撰写的参数，提问原文";
+    by_agent_sent: "Arguments written by the agent, exactly as they were sent", "由智能体撰写的参数，已原样发送";
+    by_editor: "Arguments as {user} changed them, exactly as they will run", "由 {user} 修改的参数，将原样执行";
     no_bytes: "(no text at all)", "（没有任何文本）";
     what_is_known: "What is known", "已知情况";
     sent_at: "Sent", "发送时间";
@@ -96,6 +98,11 @@ words! {
     reason: "Reason", "理由";
     call_id: "Call id", "调用编号";
     warning: "Warning", "警告";
+    warned_hidden: "hidden characters.", "含有隐藏字符。";
+    warned_scripts: "letters of several scripts.", "混用多种文字。";
+    warned_blanks: "long blanks.", "含有大段空白。";
+    warned_large: "long.", "内容较长。";
+    warned_doubt: "may already have run.", "可能已经执行过。";
     approvals: "Approvals", "批准情况";
     approvals_so_far: "{have} of {required}", "{have} / {required}";
     approvals_missing: "{have} of {required}; still needed: {missing} of {names}", "{have} / {required}；还需 {names} 中的 {missing} 人批准";

@@ -87,7 +87,10 @@ fn known(view: &View<'_>) -> Markup {
             h2 { (words.what_is_known) }
             dl {
                 @for (name, value) in details {
-                    @if !value.is_null() { dt { (called(name)) } dd { (visible(&plain(value))) } }
+                    @if !value.is_null() {
+                        dt { (called(name)) }
+                        dd { (if name == "sent_at" { moment(&plain(value)) } else { visible(&plain(value)) }) }
+                    }
                 }
             }
         }

@@ -8,14 +8,12 @@ use crate::http::page::{moment, said, visible};
 use crate::http::resume::words::fill;
 use crate::http::wire::decision::Decision;
 use crate::http::wire::request::{Effect, RequestKind, RequestedCall, Verdict};
+use crate::task::doubt::MAY_ALREADY_HAVE_RUN;
+use crate::task::eyes::{HIDDEN_CHARACTERS, LARGE, LONG_BLANKS, MIXED_SCRIPTS};
 
 /// A call, as it stands among the others.
 pub fn one(view: &View<'_>, call: &RequestedCall, index: usize) -> Markup {
     let words = view.words;
-    let asks = match view.request.kind {
-        RequestKind::Approval | RequestKind::Reconcile | RequestKind::ExternalResult => words.by_agent_arguments,
-        RequestKind::Guidance | RequestKind::Credentials | RequestKind::Confirmation => words.by_agent_asking,
-    };
     html! {
         section {
             h2 { (title(view, call, index)) }
@@ -25,25 +23,58 @@ pub fn one(view: &View<'_>, call: &RequestedCall, index: usize) -> Markup {
                 dt { (words.goes_to) } dd { (visible(&call.target)) }
                 dt { (words.effect) } dd { (effect(view, call.effect)) }
                 dt { (words.verdict) } dd { (verdict(view, call.verdict)) }
-                dt { (words.rule) } dd { (call.rule.as_deref().map_or(words.no_rule.to_owned(), visible)) }
+                @if call.rule.is_some() || call.verdict != Verdict::Human {
+                    dt { (words.rule) } dd { (call.rule.as_deref().map_or(words.no_rule.to_owned(), visible)) }
+                }
                 @if let Some(reason) = &call.reason { dt { (words.reason) } dd { (visible(reason)) } }
                 dt { (words.call_id) } dd { code { (call.tool_call_id) } }
                 @if call.needs_decision && view.required() > 1 { dt { (words.approvals) } dd { (approvals(view, call)) } }
             }
             @for warning in &call.warnings {
                 p.warning {
-                    (words.warning) ": " (said(words, &warning.detail, words.translated(&warning.detail)))
+                    (words.warning) ": " (warned(view, &warning.code)) (said(words, &warning.detail, words.translated(&warning.detail)))
                     @if !warning.pointer.is_empty() { " " code { (visible(&warning.pointer)) } }
                 }
             }
             div.agent {
-                p.by { (asks) }
+                p.by { (written(view, call)) }
                 @if call.arguments_text.is_empty() { p { (words.no_bytes) } }
                 pre dir="ltr" { (visible(&call.arguments_text)) }
             }
             @if let Some(decision) = &call.decision { (decided(view, call, decision)) }
         }
     }
+}
+
+/// Who wrote the arguments, and what becomes of them.
+fn written(view: &View<'_>, call: &RequestedCall) -> String {
+    let words = view.words;
+    let own = view.row.asked.pending_tool_calls.iter().find(|own| own.tool_call_id.to_string() == call.tool_call_id);
+    if let Some(editor) = own.and_then(|own| own.editor.as_deref()) {
+        return fill(words.by_editor, &[("user", &visible(editor))]);
+    }
+    match view.request.kind {
+        RequestKind::Approval => words.by_agent_arguments,
+        RequestKind::Reconcile => words.by_agent_sent,
+        RequestKind::Guidance | RequestKind::Credentials | RequestKind::Confirmation | RequestKind::ExternalResult => {
+            words.by_agent_asking
+        }
+    }
+    .to_owned()
+}
+
+/// What a warning is about, in the reader's language; its sentence may not be.
+fn warned(view: &View<'_>, code: &str) -> Markup {
+    let words = view.words;
+    let about = match code {
+        HIDDEN_CHARACTERS => words.warned_hidden,
+        MIXED_SCRIPTS => words.warned_scripts,
+        LONG_BLANKS => words.warned_blanks,
+        LARGE => words.warned_large,
+        MAY_ALREADY_HAVE_RUN => words.warned_doubt,
+        _ => return html! {},
+    };
+    html! { (about) " " }
 }
 
 /// What a call is called: its tool, and which one it is of several.

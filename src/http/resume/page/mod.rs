@@ -22,6 +22,7 @@ use crate::http::language::Language;
 use crate::http::page::{frame_in, visible};
 use crate::http::problem::prefix;
 use crate::http::resume::words::Words;
+use crate::http::sign_in::signed_in_bar;
 use crate::http::wire::decision::{DecisionAction, open_for};
 use crate::http::wire::request::{InterventionRequest, RequestKind, RequestStatus, RequestedCall};
 use crate::http::{Http, Settings};
@@ -186,6 +187,7 @@ fn page(view: &View<'_>, answers: &Markup) -> Markup {
             (asked::about(view))
             (asked::decided(view))
             (answers)
+            footer { (signed_in_bar(view.caller, &view.prefix, view.words.language)) }
         },
     )
 }

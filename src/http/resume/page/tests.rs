@@ -12,7 +12,14 @@ use crate::task::request::{RequestKind, Warning};
 use crate::task::status::RequestStatus;
 
 pub fn page_in(language: Language, row: &RequestRow, caller: &Caller) -> String {
-    whole(&View::new(row, caller, &sample::settings(), language, sample::now())).into_string()
+    asked(&whole(&View::new(row, caller, &sample::settings(), language, sample::now())).into_string())
+}
+
+/// The page without its foot, where somebody signs out.
+pub fn asked(page: &str) -> String {
+    let (page, foot) = page.rsplit_once("<footer>").unwrap();
+    assert_eq!(foot.matches("<button").count(), foot.matches("/sign-out").count());
+    page.to_owned()
 }
 
 pub fn page(row: &RequestRow, caller: &Caller) -> String {
@@ -198,7 +205,7 @@ fn of_credentials_only_the_names_are_shown() {
 fn the_one_button_page_has_one_or_none() {
     let one = |row: &RequestRow, caller: &Caller, action| {
         let settings = sample::settings();
-        one_button(&View::new(row, caller, &settings, Language::English, sample::now()), action).into_string()
+        asked(&one_button(&View::new(row, caller, &settings, Language::English, sample::now()), action).into_string())
     };
     let (row, bob) = (sample::request(), sample::approver());
     for action in [Action::Approve, Action::Reject] {
