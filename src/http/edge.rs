@@ -32,6 +32,10 @@ impl Seen {
     }
 }
 
+/// An error whose page is written already: it goes out as it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Whole;
+
 /// What the answer will need of the request.
 struct Asked {
     id: Uuid,
@@ -95,7 +99,7 @@ fn write_out(http: &Http, asked: &Asked, mut response: Response) -> Response {
     let is_problem = status.is_client_error() || status.is_server_error();
     match response.extensions_mut().remove::<Problem>() {
         Some(found) => problem(http, asked, &found),
-        None if is_problem && response.extensions().get::<page::SaidAlready>().is_none() => {
+        None if is_problem && response.extensions().get::<Whole>().is_none() => {
             let mut found = Problem::of_status(status);
             let allow = response.headers().get(header::ALLOW).cloned();
             found.headers.extend(allow.map(|allow| (header::ALLOW, allow)));

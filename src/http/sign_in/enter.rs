@@ -14,10 +14,10 @@ use super::session::see_other;
 use super::{cookie, next, page};
 use crate::http::Http;
 use crate::http::body::form;
+use crate::http::edge::Whole;
 use crate::http::fields::{Errors, pointer};
 use crate::http::language::Language;
 use crate::http::operation::{Door, Op, SMALL};
-use crate::http::page::SaidAlready;
 use crate::http::problem::{Code, Problem, prefix};
 use crate::people::session::{LIFE, Token};
 use crate::world::random_bytes;
@@ -82,7 +82,7 @@ pub(crate) async fn sign_in(State(http): State<Arc<Http>>, request: Request) -> 
     let Some(binding) = http.authenticator.bind(&token, key) else {
         let again = page::ask(next, true, &prefix, language);
         let mut response = (StatusCode::UNAUTHORIZED, [(WWW_AUTHENTICATE, "Bearer")], again).into_response();
-        response.extensions_mut().insert(SaidAlready);
+        response.extensions_mut().insert(Whole);
         return Ok(response);
     };
     http.store.begin_session(&token.digest(), &binding, LIFE).await?;
