@@ -162,8 +162,8 @@ impl Replica {
             catalog: Arc::clone(&rooms.catalog),
             models: rooms.models,
             roster: roster.clone(),
-            clock: Arc::clone(&clock),
             sealer: config.sealer(),
+            clock: Arc::clone(&clock),
             ids: Arc::clone(&ids),
             settings: engine_settings(&config),
         });

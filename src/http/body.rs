@@ -136,16 +136,7 @@ impl Posted {
     /// # Errors
     /// A field sent twice, or a U+0000 somewhere.
     pub fn fields(&self) -> Result<BTreeMap<String, String>, Problem> {
-        let mut fields = BTreeMap::new();
-        for (name, value) in url::form_urlencoded::parse(&self.bytes) {
-            if name.contains('\0') || value.contains('\0') {
-                return Err(Problem::invalid_at("", "text without U+0000"));
-            }
-            if fields.insert(name.into_owned(), value.replace("\r\n", "\n")).is_some() {
-                return Err(Problem::new(Code::BadJson, "A field is repeated."));
-            }
-        }
-        Ok(fields)
+        form_fields(&self.bytes)
     }
 
     /// The text of its JSON; an empty body is an empty object.
@@ -169,7 +160,7 @@ impl Posted {
 ///
 /// # Errors
 /// Another type, a body that is too large or slow, a field sent twice, or a U+0000 somewhere.
-pub async fn form(request: Request) -> Result<(HeaderMap, Value), Problem> {
+pub async fn form(request: Request) -> Result<(HeaderMap, BTreeMap<String, String>), Problem> {
     let limit = request.extensions().get::<&'static Op>().map_or(0, |op| op.body);
     let (parts, body) = request.into_parts();
     let bytes = arrived(body, limit).await?;
@@ -179,16 +170,18 @@ pub async fn form(request: Request) -> Result<(HeaderMap, Value), Problem> {
     Ok((parts.headers, form_fields(&bytes)?))
 }
 
-fn form_fields(bytes: &[u8]) -> Result<Value, Problem> {
-    let mut fields = Map::new();
+/// A form's fields, line ends as LF.
+fn form_fields(bytes: &[u8]) -> Result<BTreeMap<String, String>, Problem> {
+    let mut fields = BTreeMap::new();
     for (name, value) in url::form_urlencoded::parse(bytes) {
-        // A browser sends what was left empty as an empty text: nothing was said.
-        let value = if value.is_empty() { Value::Null } else { Value::String(value.replace("\r\n", "\n")) };
-        if fields.insert(name.into_owned(), value).is_some() {
+        if name.contains('\0') || value.contains('\0') {
+            return Err(Problem::invalid_at("", "text without U+0000"));
+        }
+        if fields.insert(name.into_owned(), value.replace("\r\n", "\n")).is_some() {
             return Err(Problem::new(Code::BadJson, "A field is repeated."));
         }
     }
-    clean(Value::Object(fields))
+    Ok(fields)
 }
 
 fn is_type(headers: &HeaderMap, wanted: &str) -> bool {

@@ -1,12 +1,14 @@
-//! Which language a page for a person speaks: English, unless the reader would rather have Chinese.
+//! In which language somebody reads our pages: English or Chinese, as his browser says (RFC 9110, 12.5.4). Only pages
+//! for people have a language; the API has none.
 
 use http::HeaderMap;
 use http::header::ACCEPT_LANGUAGE;
 
-/// The languages of the pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A language that pages are written in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Language {
-    /// English.
+    /// English, also for whoever asks for neither.
+    #[default]
     English,
     /// Chinese, in simplified characters.
     Chinese,
@@ -16,29 +18,20 @@ impl Language {
     /// All of them.
     pub const ALL: [Self; 2] = [Self::English, Self::Chinese];
 
-    /// The one that `Accept-Language` gives more weight; of two with the same weight the one that is named first.
+    /// The language that is wanted most of those we have; of two wanted alike, the one named first.
     #[must_use]
     pub fn of(headers: &HeaderMap) -> Self {
-        let ranges: Vec<(String, f32)> = headers
-            .get_all(ACCEPT_LANGUAGE)
-            .iter()
-            .filter_map(|value| value.to_str().ok())
-            .flat_map(|value| value.split(','))
-            .filter_map(range)
-            .collect();
-        let (chinese, english) = (weight(&ranges, "zh"), weight(&ranges, "en"));
-        let first = || {
-            let place = |name: &str| ranges.iter().position(|(range, _)| range == name).unwrap_or(ranges.len());
-            place("zh") < place("en")
-        };
-        if chinese > english || (chinese > 0.0 && chinese >= english && first()) {
-            Self::Chinese
-        } else {
-            Self::English
+        let mut best: Option<(Self, f32)> = None;
+        let ranges = headers.get_all(ACCEPT_LANGUAGE).iter().filter_map(|value| value.to_str().ok());
+        for (language, quality) in ranges.flat_map(|value| value.split(',')).filter_map(range) {
+            if quality > 0.0 && best.is_none_or(|(_, most)| quality > most) {
+                best = Some((language, quality));
+            }
         }
+        best.map_or(Self::English, |(language, _)| language)
     }
 
-    /// Its tag, for the `lang` of what is written in it.
+    /// The word for `lang`.
     #[must_use]
     pub fn tag(self) -> &'static str {
         match self {
@@ -48,21 +41,22 @@ impl Language {
     }
 }
 
-/// A range's language without its region or script, and its weight; one that cannot be read is none.
-fn range(text: &str) -> Option<(String, f32)> {
+/// One language range that is one of ours (`*` is English), and how much it is wanted.
+fn range(text: &str) -> Option<(Language, f32)> {
     let mut parts = text.split(';').map(str::trim);
-    let name = parts.next()?.split('-').next()?.to_ascii_lowercase();
-    let weight = match parts.next() {
-        None => 1.0,
-        Some(part) => part.strip_prefix("q=").or_else(|| part.strip_prefix("Q="))?.parse().ok()?,
+    let primary = parts.next()?.split('-').next()?;
+    let language = match primary {
+        "*" => Language::English,
+        _ if primary.eq_ignore_ascii_case("en") => Language::English,
+        _ if primary.eq_ignore_ascii_case("zh") => Language::Chinese,
+        _ => return None,
     };
-    (!name.is_empty() && (0.0..=1.0).contains(&weight)).then_some((name, weight))
-}
-
-/// A language's weight: its own, or else that of `*`.
-fn weight(ranges: &[(String, f32)], language: &str) -> f32 {
-    let of = |name: &str| ranges.iter().filter(|(range, _)| range == name).map(|(_, weight)| *weight).reduce(f32::max);
-    of(language).or_else(|| of("*")).unwrap_or(0.0)
+    let quality = parts.find_map(|part| part.strip_prefix("q=").or_else(|| part.strip_prefix("Q=")));
+    match quality.map(str::parse::<f32>) {
+        None => Some((language, 1.0)),
+        Some(Ok(quality)) if (0.0..=1.0).contains(&quality) => Some((language, quality)),
+        Some(Ok(_) | Err(_)) => None,
+    }
 }
 
 #[cfg(test)]
@@ -70,37 +64,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_reader_gets_the_language_he_would_rather_have() {
+    fn a_browser_gets_the_language_it_wants_most() {
         let cases = [
             ("", Language::English),
             ("en-US,en;q=0.9", Language::English),
             ("zh-CN,zh;q=0.9,en;q=0.8", Language::Chinese),
             ("zh", Language::Chinese),
             ("ZH-Hant-TW", Language::Chinese),
-            ("en;q=0.5, zh;q=0.6", Language::Chinese),
-            ("en, zh", Language::English),
-            ("zh, en", Language::Chinese),
-            ("de, zh;q=0.1", Language::Chinese),
-            ("de, fr", Language::English),
-            ("zh;q=0", Language::English),
-            ("zh;q=0, *", Language::English),
+            ("en;q=0.5, zh;q=0.8", Language::Chinese),
+            ("en;q=0.8, zh;q=0.5", Language::English),
+            ("de-DE,de;q=0.9,zh;q=0.2", Language::Chinese),
+            ("de", Language::English),
             ("*", Language::English),
-            ("en;q=0.1, *;q=0.5", Language::Chinese),
-            ("zhx", Language::English),
-            ("zh;q=much", Language::English),
+            ("fr, *;q=0.1, zh;q=0.05", Language::English),
+            ("zh;q=0", Language::English),
+            ("en;q=0, zh;q=0.001", Language::Chinese),
             ("zh;q=2", Language::English),
             ("zh;q=NaN", Language::English),
-            (",;,zh;q=0.2,", Language::Chinese),
+            ("zh;q=x, en;q=0.1", Language::English),
+            ("zhx, xzh", Language::English),
+            ("en, zh", Language::English),
+            ("zh, en", Language::Chinese),
         ];
-        for (accepted, expected) in cases {
+        for (text, expected) in cases {
             let mut headers = HeaderMap::new();
-            headers.insert(ACCEPT_LANGUAGE, accepted.parse().unwrap());
-            assert_eq!(Language::of(&headers), expected, "{accepted}");
+            headers.insert(ACCEPT_LANGUAGE, text.parse().unwrap());
+            assert_eq!(Language::of(&headers), expected, "{text}");
         }
         assert_eq!(Language::of(&HeaderMap::new()), Language::English);
-        let mut two = HeaderMap::new();
-        two.append(ACCEPT_LANGUAGE, "en;q=0.3".parse().unwrap());
-        two.append(ACCEPT_LANGUAGE, "zh;q=0.4".parse().unwrap());
-        assert_eq!(Language::of(&two), Language::Chinese);
+        let mut several = HeaderMap::new();
+        several.append(ACCEPT_LANGUAGE, "de".parse().unwrap());
+        several.append(ACCEPT_LANGUAGE, "zh;q=0.7".parse().unwrap());
+        assert_eq!(Language::of(&several), Language::Chinese);
     }
 }

@@ -1,4 +1,5 @@
-//! What an idempotency key keeps of a body that may hold a credential: a keyed hash, never an unkeyed one.
+//! What is kept of what people fill in: of a body a keyed hash, never an unkeyed one; of a credential nothing once it is
+//! over.
 
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _, SqliteConnection};
@@ -13,9 +14,9 @@ const ANEW: &str = "\nsecrets: { keys: [ { id: k2, key: 'YWJjZGVmZ2hpamtsbW5vcHF
 /// SHA-256 of `{"input":"go"}`.
 const UNKEYED: &str = "2423fb4751d4f1b3a4a79d53d7970aaba5abd6c7b409e49b9ea3fb35b331a38a";
 
-/// What the rows keep of bodies, in the order of the keys.
-async fn kept(app: &TestApp) -> Vec<String> {
-    let sql = AssertSqlSafe("select body_digest from idempotency order by key".to_owned());
+/// The texts that a statement returns.
+async fn texts(app: &TestApp, sql: &str) -> Vec<String> {
+    let sql = AssertSqlSafe(sql.to_owned());
     if app.database.url().starts_with("postgres") {
         let mut connection = PgConnection::connect(app.database.url()).await.unwrap();
         return connection.fetch_all(sql).await.unwrap().iter().map(|row| row.get(0)).collect();
@@ -25,6 +26,22 @@ async fn kept(app: &TestApp) -> Vec<String> {
 }
 
 on_both! {
+    async fn a_credential_that_is_over_is_removed_by_the_worker(on: On) {
+        let mut app = TestApp::start(on).await;
+        app.model.then(calls(&[("refund", r#"{"order":1,"amount":50}"#)]));
+        app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+        for (name, expires_at) in [("over", "1"), ("endless", "null")] {
+            let insert = format!(
+                "insert into credential (task_id, name, tenant, root_task_id, request_id, key_id, sealed, created_at, expires_at)
+                 select task_id, '{name}', tenant, root_task_id, task_id, 'k1', 'x', 0, {expires_at} from agent_task"
+            );
+            texts(&app, &insert).await;
+        }
+        app.restart().await;
+        while texts(&app, "select name from credential order by name").await != ["endless"] {}
+        app.stop().await;
+    }
+
     async fn a_body_is_kept_as_a_keyed_hash_and_known_again_when_the_keys_have_changed(on: On) {
         let mut app = TestApp::start(on).await;
         let body = json!({"input": "go"});
@@ -40,7 +57,7 @@ on_both! {
         let answer = app.owner().header("idempotency-key", "4").post(&path, &json!({"action": "approve"})).await;
         assert_eq!(answer.status, 200, "{}", answer.text);
 
-        let rows = kept(&app).await;
+        let rows = texts(&app, "select body_digest from idempotency order by key").await;
         assert_eq!(rows.len(), 4);
         assert_eq!(rows[0], UNKEYED);
         for (row, id) in rows[1..].iter().zip(["k1:", "k2:", "k2:"]) {

@@ -1,6 +1,7 @@
 //! `POST /sign-in`: a key becomes a session. The key is looked at once and kept nowhere; the browser gets a token of
 //! fresh random bytes, whatever it sent before.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
@@ -14,7 +15,7 @@ use super::{cookie, next, page};
 use crate::http::Http;
 use crate::http::body::form;
 use crate::http::edge::Whole;
-use crate::http::fields::{Errors, Fields};
+use crate::http::fields::{Errors, pointer};
 use crate::http::language::Language;
 use crate::http::operation::{Door, Op, SMALL};
 use crate::http::problem::{Code, Problem, prefix};
@@ -95,16 +96,16 @@ pub(crate) async fn sign_in(State(http): State<Arc<Http>>, request: Request) -> 
 }
 
 impl SignIn {
-    fn read(fields: serde_json::Value) -> Result<Self, Problem> {
+    fn read(mut fields: BTreeMap<String, String>) -> Result<Self, Problem> {
         let mut errors = Errors::default();
-        let sent = Fields::of(fields, "", &mut errors).map(|mut fields| {
-            let sent = Self {
-                key: fields.text("key", &mut errors).unwrap_or_default(),
-                next: fields.text("next", &mut errors),
-            };
-            fields.finish(&mut errors);
-            sent
-        });
-        sent.filter(|_| errors.0.is_empty()).ok_or_else(|| Problem::invalid(&errors.0))
+        let (key, next) = (fields.remove("key").unwrap_or_default(), fields.remove("next"));
+        for name in fields.keys() {
+            errors.add(&pointer("", name), "no such member");
+        }
+        if errors.0.is_empty() {
+            Ok(Self { key, next: next.filter(|next| !next.is_empty()) })
+        } else {
+            Err(Problem::invalid(&errors.0))
+        }
     }
 }
