@@ -174,7 +174,7 @@ impl Replica {
         };
         let measured = store.clone();
         let public_url = config.server.public_url.clone().unwrap_or_else(|| format!("http://{address}"));
-        let router = http::router(Http {
+        let service = http::router(Http {
             engine: Arc::clone(&engine),
             store: store.clone(),
             agents: cards(&rooms.agents, &rooms.catalog),
@@ -199,7 +199,7 @@ impl Replica {
             }),
         });
         let closed = CancellationToken::new();
-        let (server, worker) = (serving(listener, router, closed.clone()), working(Arc::clone(&engine)));
+        let (server, worker) = (serving(listener, service, closed.clone()), working(Arc::clone(&engine)));
         Ok(Self { address, engine, store, stop, closed, handlers, server, worker })
     }
 

@@ -128,7 +128,7 @@ on_both! {
         let path = format!("/resume/{}", held.str("/pending/0/request_id"));
         let (digest, call) = (held.str("/pending/0/digest"), held.str("/pending/0/tool_calls/0/tool_call_id"));
         let edit = |text: &str| {
-            form(&[("digest", &digest), (&format!("call.{call}.action"), "edit"), (&format!("call.{call}.arguments"), text)])
+            Some(form(&[("digest", &digest), (&format!("call.{call}.action"), "edit"), (&format!("call.{call}.arguments"), text)]))
         };
         let browser = || app.nobody().header("accept", "text/html").header("origin", &app.url());
         for (typed, said) in [
@@ -148,7 +148,7 @@ on_both! {
             let program = app.nobody().send(Method::POST, &path, edit(typed)).await;
             assert_eq!((program.status, program.header("content-type")), (422, "application/problem+json"));
         }
-        let unknown = browser().send(Method::POST, &path, form(&[("action", "approve"), ("<x>", "1")])).await;
+        let unknown = browser().send(Method::POST, &path, Some(form(&[("action", "approve"), ("<x>", "1")]))).await;
         assert!(unknown.status == 422 && unknown.text.contains("/&lt;x&gt;"), "{}", unknown.text);
         assert!(app.tool.ledger().is_empty(), "nothing was stored");
         app.model.then(says("ok"));
@@ -168,7 +168,7 @@ on_both! {
         let path = format!("/resume/{}", held.str("/pending/0/request_id"));
         let id = |index: usize| held.str(&format!("/pending/0/tool_calls/{index}/tool_call_id"));
         let name = |index: usize, part: &str| format!("call.{}.{part}", id(index));
-        let chosen = form(&[
+        let chosen = Some(form(&[
             ("digest", &held.str("/pending/0/digest")),
             (&name(0, "action"), "approve"),
             (&name(0, "arguments"), &amounts[0]),
@@ -178,7 +178,7 @@ on_both! {
             (&name(2, "action"), ""),
             (&name(2, "arguments"), &amounts[2]),
             ("then", "continue"),
-        ]);
+        ]));
         let posted = app.nobody().send(Method::POST, &path, chosen).await;
         assert_eq!(posted.status, 303, "{}", posted.text);
         let half = app.nobody().get(&path).await;
@@ -187,7 +187,7 @@ on_both! {
         assert_eq!(half.str("/tool_calls/1/decision/reason"), "not this one");
         assert!(half.body["tool_calls"][2]["decision"].is_null() && app.tool.ledger().is_empty());
         app.model.then(says("ok"));
-        let rest = app.nobody().send(Method::POST, &format!("{path}/approve"), form(&[("reason", "")])).await;
+        let rest = app.nobody().send(Method::POST, &format!("{path}/approve"), Some(form(&[("reason", "")]))).await;
         assert_eq!(rest.status, 303, "{}", rest.text);
         app.tool.reached(2).await;
         app.stop().await;
@@ -199,13 +199,13 @@ on_both! {
         let path = format!("/resume/{}", held.request);
         let approve = format!("{path}/approve");
         let stale = app.approver().header("accept", "text/html")
-            .send(Method::POST, &approve, form(&[("digest", "sha256:0")])).await;
+            .send(Method::POST, &approve, Some(form(&[("digest", "sha256:0")]))).await;
         assert_eq!(stale.status, 412, "{}", stale.text);
         assert!(stale.text.contains(&format!("href=\"{path}\"")) && stale.text.contains("digest_mismatch"));
-        let other = app.owner().header("accept", "text/html").send(Method::POST, &approve, form(&[])).await;
+        let other = app.owner().header("accept", "text/html").send(Method::POST, &approve, Some(form(&[]))).await;
         assert!(other.status == 403 && other.text.contains("for others to decide"), "{}", other.text);
         let chinese = app.owner().header("accept", "text/html").header("accept-language", "zh-CN,zh;q=0.9,en;q=0.1");
-        let page = chinese.send(Method::POST, &approve, form(&[])).await;
+        let page = chinese.send(Method::POST, &approve, Some(form(&[]))).await;
         assert!(page.status == 403 && page.text.contains("此请求由其他人决定"), "{}", page.text);
         assert!(page.headers.get_all("vary").iter().any(|vary| vary == "Accept-Language"));
         let same = chinese.get(&path).await;
@@ -214,15 +214,15 @@ on_both! {
         let json = app.owner().header("accept-language", "zh").get(&path).await;
         assert!(!json.headers.get_all("vary").iter().any(|vary| vary == "Accept-Language"));
         app.model.then(says("ok"));
-        assert_eq!(app.approver().send(Method::POST, &approve, form(&[])).await.status, 303);
-        let late = app.approver().header("accept", "text/html").send(Method::POST, &approve, form(&[])).await;
+        assert_eq!(app.approver().send(Method::POST, &approve, Some(form(&[]))).await.status, 303);
+        let late = app.approver().header("accept", "text/html").send(Method::POST, &approve, Some(form(&[]))).await;
         assert!(late.status == 409 && late.text.contains("Approved by bob"), "{}", late.text);
         app.stop().await;
     }
 }
 
 /// A page's form as a browser sends it.
-fn form(fields: &[(&str, &str)]) -> Option<(&'static str, String)> {
+fn form(fields: &[(&str, &str)]) -> (&'static str, String) {
     let body = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
-    Some(("application/x-www-form-urlencoded", body))
+    ("application/x-www-form-urlencoded", body)
 }

@@ -297,7 +297,7 @@ async function everybodyCanRead(browser) {
   };
   const pages = Object.entries(every).map(([name, { request }]) => [name, request.url]);
   pages.push(["approve", every.approval.request.approval_url], ["reject", every.approval.request.rejection_url]);
-  pages.push(["not-approvable", `${every.guidance.request.url}/approve`], ["unknown", `${service}/resume/0`]);
+  pages.push(["not-approvable", `${every.guidance.request.url}/approve`], ["unknown", `${service}/resume/0`], ["sign-in", `${service}/sign-in`]);
   for (const [locale, lang] of [["en-GB", "en"], ["zh-CN", "zh-Hans"]]) {
     for (const colorScheme of ["light", "dark"]) {
       const { context, page } = await newPage(browser, { locale, colorScheme });

@@ -57,6 +57,7 @@ words! {
     people_have_to: "{names}; {count} different people have to approve", "{names}；须有 {count} 个不同的人批准";
     nobody: "nobody", "无人";
     between: ", ", "、";
+    colon: ": ", "：";
     // Time.
     in_time: "in {time}", "剩余 {time}";
     ago: "{time} ago", "{time}前";

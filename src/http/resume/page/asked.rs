@@ -45,7 +45,7 @@ pub fn standing(view: &View<'_>) -> Markup {
     html! {
         p.status { (status) }
         p {
-            (words.answer_before) ": "
+            (words.answer_before) (words.colon)
             @match view.row.expires_at { Some(at) => (when(at, view.now, words)), None => (words.no_deadline) }
         }
     }

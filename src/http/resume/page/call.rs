@@ -32,7 +32,7 @@ pub fn one(view: &View<'_>, call: &RequestedCall, index: usize) -> Markup {
             }
             @for warning in &call.warnings {
                 p.warning {
-                    (words.warning) ": " (warned(view, &warning.code)) (said(words, &warning.detail, words.translated(&warning.detail)))
+                    (words.warning) (words.colon) (warned(view, &warning.code)) (said(words, &warning.detail, words.translated(&warning.detail)))
                     @if !warning.pointer.is_empty() { " " code { (visible(&warning.pointer)) } }
                 }
             }

@@ -57,7 +57,7 @@ impl<'v> Place<'v> {
         html! {
             @if !wrong.is_empty() {
                 p.error id=(format!("{}-error", self.id())) {
-                    (self.view.words.error) ": "
+                    (self.view.words.error) (self.view.words.colon)
                     @for (index, wrong) in wrong.iter().enumerate() {
                         @if index > 0 { "; " }
                         (mistake(self.view, wrong))
@@ -188,7 +188,7 @@ pub fn summary(view: &View<'_>, typed: &Typed) -> Markup {
                 @for wrong in &typed.wrong {
                     li {
                         @match &wrong.field {
-                            Some(field) => { a href=(format!("#{}", element(typed.form, field))) { (label(view, field)) } ": " (mistake(view, wrong)) }
+                            Some(field) => { a href=(format!("#{}", element(typed.form, field))) { (label(view, field)) } (words.colon) (mistake(view, wrong)) }
                             None => (mistake(view, wrong)),
                         }
                     }

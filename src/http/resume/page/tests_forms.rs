@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use super::tests::{decider, page};
-use super::typed::Typed;
+use super::typed::{Typed, Which};
 use super::{View, single, whole};
 use crate::engine::FieldError;
 use crate::http::language::Language;
@@ -163,6 +163,11 @@ fn credentials_never_come_back() {
     let page = again(&row, &sample::caller(), None, &fields, Vec::new());
     assert!(page.contains("this is needed") && page.contains("What you typed was not kept"), "{page}");
     assert!(!page.contains("me@acme.example"));
+    let kept: BTreeMap<String, String> =
+        [("field.token", "hunter2"), ("reason", "r")].map(|(name, text)| (name.to_owned(), text.to_owned())).into();
+    let typed = Typed::new(&row, None, kept, &[], true);
+    assert_eq!(typed.text(Which::Answer, "field.token"), None, "not even kept");
+    assert_eq!(typed.text(Which::Answer, "reason"), Some("r"));
     let unknown = [("action", "respond"), ("field.tokne", "hunter2hunter2")];
     assert!(!again(&row, &sample::caller(), None, &unknown, Vec::new()).contains("hunter2"));
 }
