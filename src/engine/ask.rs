@@ -144,5 +144,5 @@ impl Engine {
 /// What an approver of a call should look at.
 fn warnings(standing: &Standing) -> Vec<Warning> {
     let may_have_run = standing.may_have_run().then(Warning::may_already_have_run);
-    may_have_run.into_iter().chain(eyes::warnings(&standing.call.arguments_text)).collect()
+    may_have_run.into_iter().chain(eyes::warnings(standing.arguments_text())).collect()
 }

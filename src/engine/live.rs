@@ -313,6 +313,8 @@ impl Live {
             budget.spent = Some("max_model_calls");
         } else if ran >= limits.max_duration {
             budget.spent = Some("max_duration");
+        } else if self.progress.repeats > limits.max_rejections {
+            budget.spent = Some("max_rejections");
         }
         for standing in self.progress.unfinished() {
             let Phase::Started(start) = &standing.phase else { continue };

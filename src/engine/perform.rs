@@ -146,7 +146,10 @@ impl Engine {
         if standing.approval.is_some() || standing.performer == ToolKind::Human {
             return None;
         }
-        let arguments = arguments::parse(standing.arguments_text()).ok()?;
+        let text = standing.arguments_text();
+        // No text at all is an empty object, here as everywhere.
+        let arguments =
+            arguments::parse(if text.trim_matches([' ', '\t', '\n', '\r']).is_empty() { "{}" } else { text }).ok()?;
         let no = live.progress.noes.find(&standing.call.name, &arguments)?;
         let said = "A human has said no to this same call.".to_owned();
         let reason = Some(no.reason.as_ref().map_or(said.clone(), |reason| format!("{said} Reason: {reason}")));

@@ -51,8 +51,13 @@ impl Progress {
 
     pub(super) fn decided(&mut self, id: RequestId, decision: &Decision) {
         let Some(place) = self.open.iter().position(|open| open.asked.request_id == id) else { return };
-        for (call, answer) in &decision.decisions {
-            self.call_decided(place, *call, decision, answer);
+        // Of one answer that says both to calls that are the same, the no stands: no yes came after it.
+        for noes in [false, true] {
+            for (call, answer) in &decision.decisions {
+                if (answer.action == Action::Reject) == noes {
+                    self.call_decided(place, *call, decision, answer);
+                }
+            }
         }
         if let Some(open) = self.open.get_mut(place) {
             open.then = decision.then.or(open.then);
@@ -65,6 +70,23 @@ impl Progress {
         if let Some(then) = decision.then.filter(|then| *then != Then::Continue) {
             self.ending = Some(then);
             self.given_up(&open);
+        } else {
+            self.left_out(&open);
+        }
+    }
+
+    /// A call that nothing was said of, although its question is over, is a new one: no journal of ours has it, and it must
+    /// neither run nor be forgotten.
+    fn left_out(&mut self, open: &Open) {
+        for call in open.asked.own_calls() {
+            if let Some(standing) = self.call_mut(call.tool_call_id)
+                && standing.is_asked_by(open.asked.request_id)
+            {
+                standing.phase = match (open.asked.kind, standing.start.clone()) {
+                    (RequestKind::Reconcile, Some(start)) => Phase::Started(start),
+                    (_, _) => Phase::New,
+                };
+            }
         }
     }
 
@@ -73,6 +95,7 @@ impl Progress {
         for (call, _) in open.decided.iter().filter(|(_, action)| **action == Action::Respond) {
             if open.asked.kind == RequestKind::Approval
                 && let Some(standing) = self.call_mut(*call)
+                && !matches!(standing.phase, Phase::Done(_))
             {
                 let text = "The task was canceled; this call was not run.".to_owned();
                 standing.phase = Phase::Refused(Outcome::Canceled, text);
@@ -87,7 +110,8 @@ impl Progress {
         let mut leave = answer.leave;
         if matches!(answer.action, Action::Approve | Action::Retry) {
             open.approvals.entry(id).or_default().push(decision.vote());
-            leave |= decision.closes || open.approved(id) >= open.asked.required();
+            let over = decision.closes && decision.then.is_none_or(|then| then == Then::Continue);
+            leave |= over || open.approved(id) >= open.asked.required();
         }
         if leave || answer.settles() {
             open.decided.insert(id, answer.action);

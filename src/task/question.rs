@@ -4,7 +4,7 @@ use super::id::CallId;
 use super::request::RequestKind;
 use super::standing::{Phase, Standing};
 use super::tool_spec::ToolKind;
-use super::turn::Progress;
+use super::turn::{Open, Progress};
 use super::verdict::Terms;
 
 /// Questions that are open at once; further ones wait.
@@ -36,6 +36,13 @@ impl Progress {
     pub fn goes_on(&self) -> bool {
         let waits = |standing: &Standing| matches!(standing.phase, Phase::Asked(_) | Phase::Refused(..));
         !self.is_blocked() && (self.open.is_empty() || !self.unfinished().all(waits))
+    }
+
+    /// Whether the question that decided a call is still open: an answer to a neighbour may end the task, and then what was
+    /// said of this one is not its result.
+    pub(super) fn may_be_given_up(&self, standing: &Standing) -> bool {
+        let decides = |open: &Open| open.decided.contains_key(&standing.call.tool_call_id);
+        self.open.iter().any(|open| open.asked.kind == RequestKind::Approval && decides(open))
     }
 
     /// How many more questions may be open.

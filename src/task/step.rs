@@ -80,7 +80,11 @@ pub fn next_step(progress: &Progress, budget: &Budget) -> Step {
     if !new.is_empty() {
         return Step::Judge(new);
     }
-    let refused: Vec<_> = progress.unfinished().filter_map(Standing::refusal).collect();
+    let refused: Vec<_> = progress
+        .unfinished()
+        .filter(|standing| !progress.may_be_given_up(standing))
+        .filter_map(Standing::refusal)
+        .collect();
     if !refused.is_empty() {
         return Step::Refuse(refused);
     }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use holdpoint::engine::{Engine, Parts};
 use holdpoint::model::{Answer, ModelClient, ModelError, Prompt};
+use holdpoint::people::Caller;
 use holdpoint::task::change::{Counters, Guard, LeaseChange, TaskChange};
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::id::{CallId, TaskId};
@@ -278,6 +279,15 @@ fn well_formed(messages: &[Message]) {
     assert!(wanted.is_empty(), "calls without results at the end");
 }
 
+/// A yes of somebody whom a key vouches for.
+fn approved_by(question: &Asked, caller: &Caller) -> Fact {
+    let mut yes = decided(question, &caller.user_id, Action::Approve, true);
+    if let Fact::Decision { decision, .. } = &mut yes {
+        (decision.via, decision.groups) = (caller.via.clone(), caller.groups.clone());
+    }
+    yes
+}
+
 fn id() -> TaskId {
     TaskId(fresh())
 }
@@ -337,7 +347,7 @@ both! {
                 asks(TURNS + 1, &[&one]), one.judged(Verdict::Hold), Fact::InterventionRequested(question.clone()), status(TaskStatus::Paused),
             ]];
             if approved {
-                groups.push(vec![decided(&question, "alice", Action::Approve, true), status(TaskStatus::Running)]);
+                groups.push(vec![approved_by(&question, &alice()), status(TaskStatus::Running)]);
             }
             scene.imported(task, &groups).await;
             if !approved {

@@ -1,0 +1,318 @@
+//! A human's own arguments in place of the model's: read as strictly, judged again, run to the byte; and where several have
+//! to agree, approved by others.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use holdpoint::engine::{Engine, Refusal};
+use holdpoint::people::Caller;
+use holdpoint::people::may::{Roster, answers};
+use holdpoint::task::decision::Action;
+use holdpoint::task::id::{CallId, RequestId, TaskId};
+use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::request::RequestKind;
+use holdpoint::task::status::TaskStatus;
+
+use super::replies::{approve, asked, became, bodies, each, edit, places, question, refused, reject, respond, shown};
+use super::stage::{Stage, alice, person, turn, whole};
+use crate::store::house::{House, both};
+
+const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
+/// What a double would not keep as it stands, in an order of its own.
+const EDITED: &str = r#"{ "amount": 41.10, "order": 2 }"#;
+const AGAIN: &str = r#"{"order":3,"amount":1e2}"#;
+
+/// Rules by what is asked for, before the ones of the stage.
+const RULES: &str = r#"
+  - { name: odd, tools: [refund], when: "args.order == 666", decide: deny, reason: Not that order. }
+  - { name: huge, tools: [refund], when: "args.amount > 1000.0", decide: hold, approvers: { users: [carol] } }
+  - { name: alike, tools: [refund], when: "args.amount > 500.0", decide: hold, approvers: {approvers} }
+  - { name: small"#;
+
+async fn stage(house: House, approvers: &str) -> Stage {
+    let mut stage = Stage::set(house, LARGE).await;
+    let rules = RULES.replace("{approvers}", approvers);
+    stage.configure(|yaml| yaml.replace("{ owner: true }", approvers).replace("\n  - { name: small", &rules));
+    stage
+}
+
+/// Two of three have to agree.
+const TWO: &str = "{ owner: true, users: [bob, carol], required: 2 }";
+
+async fn begun(stage: &Stage) -> (TaskId, RequestId, CallId, Arc<Engine>) {
+    let task = stage.held().await;
+    let (request, calls) = question(stage, task).await;
+    (task, request, calls[0], stage.engine(0))
+}
+
+/// Bob's words in a call that two have to approve: the question that follows.
+async fn rewritten(stage: &Stage, text: &str) -> (TaskId, RequestId, CallId, Arc<Engine>) {
+    let (task, request, call, door) = begun(stage).await;
+    door.decide(&person("bob"), request, each([(call, edit(text))]), None).await.unwrap();
+    stage.run().await;
+    let (anew, calls) = question(stage, task).await;
+    assert_eq!((calls, anew == request), (vec![call], false));
+    (task, anew, call, door)
+}
+
+/// What somebody is offered to answer.
+async fn offered(stage: &Stage, task: TaskId, caller: &Caller) -> Vec<Action> {
+    answers(&stage.parts(0).roster, caller, "acme", "alice", &asked(stage, task).await)
+}
+
+/// The digests that were asked and that ran.
+async fn digests(stage: &Stage, task: TaskId) -> (Vec<String>, Vec<String>) {
+    let (mut asked, mut ran) = (Vec::new(), Vec::new());
+    for item in stage.journal(task).await.items {
+        match item.fact {
+            Fact::InterventionRequested(question) => asked.push(question.pending_tool_calls[0].digest.clone()),
+            Fact::ToolStarted { digest, .. } => ran.push(digest),
+            _ => {}
+        }
+    }
+    (asked, ran)
+}
+
+both! {
+    async fn what_a_human_writes_is_read_as_strictly_as_what_a_model_writes(house) {
+        let stage = stage(house, "{ owner: true }").await;
+        let (task, _, call, door) = begun(&stage).await;
+        let blanks = " ".repeat(256 * 1024);
+        let long = format!(r#"{{"order":1,"amount":50{blanks}}}"#);
+        let cases = [
+            (r#"{"order":1,"amount":50,"amount":51}"#, "/amount"),
+            (r#"{"order":1,"amount":50,"Amount":51}"#, "/Amount"),
+            (r#"{"order":1,"amount":20.000000000000000001}"#, "/amount"),
+            (r#"{"order":9007199254740993,"amount":50}"#, "/order"),
+            (r#"{"order":1,"amount":-50}"#, "/amount"),
+            (r#"{"order":"777777","amount":50}"#, "/order"),
+            (r#"{"order":1,"amount":50,"more":777777}"#, ""),
+            (r#"{"order":777777}"#, ""),
+            (r#"{"order":1,"amount":50} 777777"#, ""),
+            (r#"{"order":1,"amount":50,"\ud800":1}"#, ""),
+            ("[777777]", ""),
+            ("null", ""),
+            ("", ""),
+            ("777777", ""),
+            (&long, ""),
+        ];
+        for (text, place) in cases {
+            let refusal = refused(&stage, &door, &alice(), task, each([(call, edit(text))])).await;
+            let expected = format!("/decisions/{call}/arguments{place}");
+            assert!(places(&refusal).iter().all(|at| at.starts_with(&expected)), "{text:.80}: {refusal:?}");
+            assert!(!format!("{refusal:?}").contains("777777"), "never the value: {refusal:?}");
+        }
+        assert!(matches!(refused(&stage, &door, &person("bob"), task, each([(call, edit(EDITED))])).await, Refusal::Forbidden(_)));
+    }
+
+    async fn the_bytes_that_were_written_are_the_bytes_that_run(house) {
+        let stage = stage(house, "{ owner: true }").await;
+        let (task, request, call, door) = begun(&stage).await;
+        door.decide(&alice(), request, each([(call, edit(EDITED))]), None).await.unwrap();
+        stage.run().await;
+        assert_eq!(stage.status(task).await, TaskStatus::Completed);
+        assert_eq!(bodies(&stage, task, "/refund"), [(call.to_string(), EDITED.to_owned())]);
+        let (asked, ran) = digests(&stage, task).await;
+        assert_eq!((asked.len(), ran.len(), asked[0] == ran[0]), (1, 1, false));
+        let row = stage.house.store.request(request).await.unwrap().unwrap();
+        assert_eq!(row.asked.pending_tool_calls[0].arguments_text, LARGE[0].1);
+        let (_, decision) = &row.answers[0];
+        let kept = &decision.decisions[&call];
+        assert_eq!((decision.by.as_str(), kept.action), ("alice", Action::Edit));
+        assert_eq!(kept.edit.as_ref().unwrap().arguments_text, EDITED);
+        assert_eq!(kept.edit.as_ref().unwrap().digest, ran[0]);
+        let told = shown(&stage);
+        assert!(told[0].contains(EDITED) && told[0].contains(r#"{"ok":true}"#), "{told:?}");
+        assert_eq!(stage.tool.ledger()[0].header("holdpoint-decided-by"), "alice");
+    }
+
+    async fn the_rules_judge_what_a_human_writes(house) {
+        let stage = stage(house, "{ owner: true }").await;
+        let (task, _, call, door) = begun(&stage).await;
+        let denied = refused(&stage, &door, &alice(), task, each([(call, edit(r#"{"order":666,"amount":5}"#))])).await;
+        assert_eq!(places(&denied), [format!("/decisions/{call}/arguments")]);
+        assert!(format!("{denied:?}").contains("Not that order"), "{denied:?}");
+        // Allowed, held by its own rule, held by another one under equal terms.
+        for text in [r#"{"order":1,"amount":5}"#, r#"{"order":1,"amount":77.70}"#, r#"{"order":1,"amount":700.0}"#] {
+            let (task, request, call, door) = begun(&stage).await;
+            door.decide(&alice(), request, each([(call, edit(text))]), None).await.unwrap();
+            stage.run().await;
+            assert_eq!((stage.status(task).await, bodies(&stage, task, "/refund")), (TaskStatus::Completed, vec![(call.to_string(), text.to_owned())]));
+        }
+        // Other people decide of this one.
+        let text = r#"{"order":1,"amount":5000.00}"#;
+        let (task, request, call, door) = begun(&stage).await;
+        door.decide(&alice(), request, each([(call, edit(text))]), None).await.unwrap();
+        stage.run().await;
+        assert_eq!(stage.executions(task, "/refund"), 0);
+        let anew = asked(&stage, task).await;
+        assert_eq!((anew.terms.approvers.users.as_slice(), anew.pending_tool_calls[0].arguments_text.as_str()), (&["carol".to_owned()][..], text));
+        assert_eq!(anew.pending_tool_calls[0].rule.as_deref(), Some("huge"));
+        let own = door.decide(&alice(), anew.request_id, whole(Action::Approve, None), None).await;
+        assert!(matches!(own.err(), Some(Refusal::Forbidden(_))));
+        door.decide(&person("carol"), anew.request_id, whole(Action::Approve, None), None).await.unwrap();
+        stage.run().await;
+        assert_eq!(bodies(&stage, task, "/refund"), [(call.to_string(), text.to_owned())]);
+    }
+
+    async fn where_two_have_to_agree_who_wrote_the_bytes_is_not_one_of_them(house) {
+        let stage = stage(house, TWO).await;
+        // Held, and allowed by a rule: neither is an approval.
+        for text in [EDITED, r#"{"order":1,"amount":5}"#] {
+            let (task, request, call, door) = rewritten(&stage, text).await;
+            assert_eq!(stage.executions(task, "/refund"), 0);
+            let shown = asked(&stage, task).await;
+            assert_eq!(shown.pending_tool_calls[0].arguments_text, text);
+            assert_eq!(shown.pending_tool_calls[0].editor.as_deref(), Some("bob"));
+            let bob = offered(&stage, task, &person("bob")).await;
+            assert!(!bob.contains(&Action::Approve) && bob.contains(&Action::Reject) && bob.contains(&Action::Edit), "{bob:?}");
+            for own in [whole(Action::Approve, None), each([(call, approve())])] {
+                assert!(matches!(refused(&stage, &door, &person("bob"), task, own).await, Refusal::Forbidden(_)));
+            }
+            door.decide(&alice(), request, whole(Action::Approve, None), None).await.unwrap();
+            assert!(stage.engine(1).claim().await.unwrap().is_empty(), "one is not enough");
+            door.decide(&person("carol"), request, each([(call, approve())]), None).await.unwrap();
+            stage.run().await;
+            assert_eq!(bodies(&stage, task, "/refund"), [(call.to_string(), text.to_owned())]);
+            let ledger = stage.tool.ledger();
+            assert_eq!(ledger.last().unwrap().header("holdpoint-decided-by"), "alice,carol");
+            assert_eq!(stage.status(task).await, TaskStatus::Completed);
+        }
+    }
+
+    async fn who_wrote_them_may_still_reject_or_write_again(house) {
+        let stage = stage(house, TWO).await;
+        let (task, request, call, door) = rewritten(&stage, EDITED).await;
+        door.decide(&person("bob"), request, each([(call, reject())]), None).await.unwrap();
+        assert_eq!((stage.status(task).await, became(&stage, task, [call]).await), (TaskStatus::Canceled, [Some(Outcome::Rejected)]));
+        let (task, request, call, door) = rewritten(&stage, EDITED).await;
+        door.decide(&alice(), request, whole(Action::Approve, None), None).await.unwrap();
+        door.decide(&person("bob"), request, each([(call, edit(AGAIN))]), None).await.unwrap();
+        stage.run().await;
+        let (third, _) = question(&stage, task).await;
+        // An approval of other bytes is none of these; bob has now approved nobody's but his own.
+        door.decide(&alice(), third, whole(Action::Approve, None), None).await.unwrap();
+        assert!(matches!(refused(&stage, &door, &person("bob"), task, whole(Action::Approve, None)).await, Refusal::Forbidden(_)));
+        assert!(stage.engine(1).claim().await.unwrap().is_empty());
+        // Carol writes them anew: now bob may be one of the two.
+        door.decide(&person("carol"), third, each([(call, edit(EDITED))]), None).await.unwrap();
+        stage.run().await;
+        let (fourth, _) = question(&stage, task).await;
+        for user in ["bob", "alice"] {
+            door.decide(&person(user), fourth, whole(Action::Approve, None), None).await.unwrap();
+        }
+        stage.run().await;
+        assert_eq!(bodies(&stage, task, "/refund"), [(call.to_string(), EDITED.to_owned())]);
+    }
+
+    async fn where_two_have_to_agree_nobody_answers_for_the_tool_and_too_few_cannot_be_left(house) {
+        let stage = stage(House::like(&house).await, "{ users: [bob, carol], required: 2 }").await;
+        let (task, _, call, door) = begun(&stage).await;
+        assert_eq!(offered(&stage, task, &person("bob")).await, [Action::Approve, Action::Reject]);
+        for reply in [edit(EDITED), respond("1")] {
+            let refusal = refused(&stage, &door, &person("bob"), task, each([(call, reply)])).await;
+            assert_eq!(places(&refusal), [format!("/decisions/{call}/action")]);
+        }
+        // Three are named, and one of them has no key.
+        let stage = super::edited::stage(house, "{ users: [bob, carol, dave], required: 2 }").await;
+        let (task, ..) = begun(&stage).await;
+        let asked = asked(&stage, task).await;
+        for (known, left) in [(&["bob", "carol"][..], false), (&["bob", "carol", "dave"], true)] {
+            let roster = Roster::new(Some(super::people::directory(known.iter().map(|user| super::people::account(user, &[])))));
+            let bob = answers(&roster, &person("bob"), "acme", "alice", &asked);
+            assert_eq!(bob.contains(&Action::Edit), left, "{known:?}");
+        }
+    }
+
+    async fn the_next_approver_is_warned_of_what_a_human_wrote(house) {
+        let stage = stage(house, TWO).await;
+        let (task, ..) = rewritten(&stage, "{\"order\":1,\"amount\":50              }").await;
+        let codes: Vec<_> = asked(&stage, task).await.pending_tool_calls[0].warnings.iter().map(|warning| warning.code.clone()).collect();
+        assert_eq!(codes, ["long_blanks"]);
+    }
+
+    async fn a_crash_anywhere_neither_loses_nor_repeats_nor_changes_what_a_human_wrote(house) {
+        let stage = stage(house, "{ owner: true }").await;
+        let (mut polls, mut whole_lives, mut doubts) = (0, 0, 0);
+        while whole_lives < 2 {
+            polls += 1;
+            let (task, request, call, door) = begun(&stage).await;
+            door.decide(&alice(), request, each([(call, edit(EDITED))]), None).await.unwrap();
+            let driver = stage.engine(1).claim().await.unwrap().pop().unwrap();
+            {
+                let (mut driver, mut left) = (pin!(driver), polls);
+                let done = poll_fn(|context| {
+                    if left == 0 {
+                        return Poll::Ready(false);
+                    }
+                    left -= 1;
+                    driver.as_mut().poll(context).map(|()| true)
+                });
+                whole_lives += u32::from(done.await);
+            }
+            stage.later();
+            stage.run().await;
+            if let Some((_, RequestKind::Reconcile)) = stage.open(task).await.first() {
+                doubts += 1;
+                assert_eq!(asked(&stage, task).await.pending_tool_calls[0].arguments_text, EDITED);
+            }
+            stage.finish(task).await;
+            let ran = bodies(&stage, task, "/refund");
+            assert!(ran.len() <= 1 && ran.iter().all(|(_, body)| body == EDITED), "{polls}: {ran:?}");
+            let [became] = became(&stage, task, [call]).await;
+            assert!(matches!(became, Some(Outcome::Responded | Outcome::Succeeded)), "{polls}: {became:?}");
+            assert!(ran.len() == 1 || became == Some(Outcome::Responded));
+        }
+        assert!(polls > 4 && doubts > 0, "{polls} {doubts}");
+    }
+
+    async fn an_attempt_that_was_lost_is_asked_about_or_repeated_with_what_a_human_wrote(house) {
+        let stage = stage(House::like(&house).await, "{ owner: true }").await;
+        stage.tool.answers(502, "");
+        let (task, request, call, door) = begun(&stage).await;
+        door.decide(&alice(), request, each([(call, edit(EDITED))]), None).await.unwrap();
+        stage.run().await;
+        let doubt = asked(&stage, task).await;
+        assert_eq!((doubt.kind, doubt.pending_tool_calls[0].arguments_text.as_str()), (RequestKind::Reconcile, EDITED));
+        stage.tool.answers(200, "paid");
+        door.decide(&alice(), doubt.request_id, whole(Action::Retry, None), None).await.unwrap();
+        stage.run().await;
+        assert_eq!(bodies(&stage, task, "/refund"), [(call.to_string(), EDITED.to_owned()), (call.to_string(), EDITED.to_owned())]);
+        assert!(shown(&stage)[0].contains(EDITED));
+
+        const TAG: &[(&str, &str)] = &[("tag", r#"{"text":"x"}"#)];
+        const TAGGED: &str = r#"{ "text" : "\u0079" }"#;
+        let mut stage = Stage::set(house, TAG).await;
+        stage.configure(|yaml| yaml.replace("tools: [lookup, tag], decide: allow", "tools: [lookup, tag], decide: hold"));
+        stage.tool.answers(502, "");
+        let (task, request, call, door) = begun(&stage).await;
+        door.decide(&alice(), request, each([(call, edit(TAGGED))]), None).await.unwrap();
+        stage.run().await;
+        assert_eq!(bodies(&stage, task, "/tag"), vec![(call.to_string(), TAGGED.to_owned()); 3]);
+        assert_eq!(became(&stage, task, [call]).await, [Some(Outcome::Failed)]);
+    }
+
+    async fn what_a_rule_has_against_the_new_bytes_by_now_holds_or_refuses_them(house) {
+        for (now, asked_again) in [("decide: deny", false), ("decide: hold, approvers: { users: [carol] }", true)] {
+            let mut stage = stage(House::like(&house).await, "{ owner: true }").await;
+            stage.script(|asked| Ok(turn(if asked == 1 { LARGE } else { &[] })));
+            let (task, request, call, door) = begun(&stage).await;
+            door.decide(&alice(), request, each([(call, edit(EDITED))]), None).await.unwrap();
+            let rule = format!("policy:\n  - {{ name: late, tools: [refund], when: \"args.order == 2\", {now} }}\n");
+            stage.configure(|yaml| yaml.replace("policy:\n", &rule));
+            stage.run().await;
+            assert_eq!(stage.executions(task, "/refund"), 0);
+            if !asked_again {
+                assert_eq!(became(&stage, task, [call]).await, [Some(Outcome::Denied)]);
+                continue;
+            }
+            let anew = asked(&stage, task).await;
+            assert_eq!(anew.pending_tool_calls[0].arguments_text, EDITED);
+            stage.engine(0).decide(&person("carol"), anew.request_id, whole(Action::Approve, None), None).await.unwrap();
+            stage.run().await;
+            assert_eq!(bodies(&stage, task, "/refund"), [(call.to_string(), EDITED.to_owned())]);
+        }
+    }
+}

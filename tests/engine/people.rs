@@ -1,0 +1,293 @@
+//! Who approved is asked again when a call starts: keys, groups and rules may be others by then.
+
+use std::sync::Arc;
+
+use holdpoint::engine::{Engine, Parts, Refusal};
+use holdpoint::people::directory::{Account, Directory};
+use holdpoint::people::may::Roster;
+use holdpoint::people::{Caller, May};
+use holdpoint::task::decision::Action;
+use holdpoint::task::id::{CallId, RequestId, TaskId};
+use holdpoint::task::item::Outcome;
+use holdpoint::task::status::TaskStatus;
+
+use super::replies::{approve, asked, became, bodies, each, edit, question, refused, respond};
+use super::stage::{Stage, alice, go, person, too_late, whole};
+use crate::store::house::{House, both};
+
+const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
+const EDITED: &str = r#"{"order":1,"amount":44.40}"#;
+
+/// Somebody with a key of his own.
+pub fn account(user: &str, groups: &[&str]) -> Account {
+    Account {
+        user: user.to_owned(),
+        tenant: "acme".to_owned(),
+        groups: groups.iter().map(ToString::to_string).collect(),
+        act_as: false,
+        admin: false,
+        may: May::ALL,
+        key_sha256: [0; 32],
+    }
+}
+
+pub fn directory(accounts: impl Iterator<Item = Account>) -> Directory {
+    Directory::new(accounts.collect())
+}
+
+fn web() -> Account {
+    Account { act_as: true, ..account("web", &[]) }
+}
+
+/// Somebody at the door with his own key.
+fn keyed(user: &str, groups: &[&str]) -> Caller {
+    Caller { via: None, groups: groups.iter().map(ToString::to_string).collect(), ..person(user) }
+}
+
+/// Somebody in finance for whom `web` speaks.
+fn vouched(user: &str) -> Caller {
+    Caller { groups: vec!["finance".to_owned()], ..person(user) }
+}
+
+fn local() -> Caller {
+    Caller { unaccounted: true, ..keyed("local", &[]) }
+}
+
+/// A process that knows these people.
+fn process(stage: &Stage, roster: &Roster, room: usize) -> Arc<Engine> {
+    Engine::new(Parts { roster: roster.clone(), ..stage.parts(room) })
+}
+
+fn known<const N: usize>(accounts: [Account; N]) -> Roster {
+    Roster::new(Some(directory(accounts.into_iter())))
+}
+
+async fn driven(stage: &Stage, roster: &Roster) {
+    for driver in process(stage, roster, 4).claim().await.unwrap() {
+        driver.await;
+    }
+}
+
+async fn stage(house: House, approvers: &str) -> Stage {
+    let mut stage = Stage::set(house, LARGE).await;
+    stage.configure(|yaml| yaml.replace("{ owner: true }", approvers));
+    stage
+}
+
+async fn begun(stage: &Stage) -> (TaskId, RequestId, CallId) {
+    let task = stage.held().await;
+    let (request, calls) = question(stage, task).await;
+    (task, request, calls[0])
+}
+
+/// It did not run, and somebody is asked about it again.
+async fn asked_again(stage: &Stage, task: TaskId, before: RequestId) -> RequestId {
+    assert_eq!((stage.executions(task, "/refund"), stage.status(task).await), (0, TaskStatus::Paused));
+    let anew = asked(stage, task).await;
+    assert_ne!(anew.request_id, before);
+    anew.request_id
+}
+
+async fn ran(stage: &Stage, task: TaskId) {
+    assert_eq!((stage.executions(task, "/refund"), stage.status(task).await), (1, TaskStatus::Completed));
+}
+
+both! {
+    async fn who_has_lost_his_right_since_has_not_approved(house) {
+        let bob = || account("bob", &["finance"]);
+        let table = [
+            ("his key is gone", vec![]),
+            ("his group is", vec![account("bob", &["support"])]),
+            ("he may not decide any more", vec![Account { may: May { decide: false, ..May::ALL }, ..bob() }]),
+            ("he is of another tenant", vec![Account { tenant: "other".to_owned(), ..bob() }]),
+        ];
+        let stage = stage(house, "{ groups: [finance] }").await;
+        let carol = account("carol", &["finance"]);
+        let before = known([bob(), carol.clone()]);
+        for (why, mut accounts) in table {
+            let (task, request, _) = begun(&stage).await;
+            let yes = whole(Action::Approve, None);
+            process(&stage, &before, 0).decide(&keyed("bob", &["finance"]), request, yes.clone(), None).await.unwrap();
+            accounts.push(carol.clone());
+            let now = Roster::new(Some(directory(accounts.into_iter())));
+            driven(&stage, &now).await;
+            let anew = asked_again(&stage, task, request).await;
+            let reason = asked(&stage, task).await.pending_tool_calls[0].reason.clone();
+            assert!(reason.is_some_and(|reason| reason.contains("may not do so any more")), "{why}");
+            process(&stage, &now, 0).decide(&keyed("carol", &["finance"]), anew, yes, None).await.unwrap();
+            driven(&stage, &now).await;
+            ran(&stage, task).await;
+        }
+        let (task, request, _) = begun(&stage).await;
+        process(&stage, &before, 0).decide(&keyed("bob", &["finance"]), request, whole(Action::Approve, None), None).await.unwrap();
+        driven(&stage, &known([account("bob", &["finance", "more"])])).await;
+        ran(&stage, task).await;
+    }
+
+    async fn who_was_vouched_for_has_approved_while_that_key_may_speak_for_people(house) {
+        let stage = stage(house, "{ groups: [finance] }").await;
+        let table = [
+            (vec![web()], true),
+            (vec![], false),
+            (vec![Account { act_as: false, ..web() }], false),
+            (vec![Account { may: May { decide: false, ..May::ALL }, ..web() }], false),
+            (vec![Account { tenant: "other".to_owned(), ..web() }], false),
+            // A key of his own says nothing about what another one said for him.
+            (vec![account("bob", &["finance"])], false),
+        ];
+        for (accounts, counts) in table {
+            let (task, request, _) = begun(&stage).await;
+            stage.engine(0).decide(&vouched("bob"), request, whole(Action::Approve, None), None).await.unwrap();
+            let what = format!("{accounts:?}");
+            driven(&stage, &Roster::new(Some(directory(accounts.into_iter())))).await;
+            if counts {
+                ran(&stage, task).await;
+            } else {
+                asked_again(&stage, task, request).await;
+                assert_eq!(stage.executions(task, "/refund"), 0, "{what}");
+            }
+        }
+    }
+
+    async fn one_of_two_who_is_gone_leaves_one(house) {
+        let stage = stage(house, "{ groups: [finance], required: 2 }").await;
+        let (bob, carol) = (account("bob", &["finance"]), account("carol", &["finance"]));
+        let before = known([bob.clone(), carol.clone(), account("dave", &["finance"])]);
+        for (now, stands) in [(known([bob.clone(), carol.clone()]), true), (known([bob, account("dave", &["finance"])]), false)] {
+            let (task, request, _) = begun(&stage).await;
+            for user in ["bob", "carol"] {
+                process(&stage, &before, 0).decide(&keyed(user, &["finance"]), request, whole(Action::Approve, None), None).await.unwrap();
+            }
+            driven(&stage, &now).await;
+            if stands {
+                ran(&stage, task).await;
+                continue;
+            }
+            // Asked anew, from no approvals.
+            let anew = asked_again(&stage, task, request).await;
+            process(&stage, &now, 0).decide(&keyed("bob", &["finance"]), anew, whole(Action::Approve, None), None).await.unwrap();
+            assert!(process(&stage, &now, 1).claim().await.unwrap().is_empty());
+            process(&stage, &now, 0).decide(&keyed("dave", &["finance"]), anew, whole(Action::Approve, None), None).await.unwrap();
+            driven(&stage, &now).await;
+            ran(&stage, task).await;
+        }
+    }
+
+    async fn what_somebody_wrote_who_is_gone_is_held_with_his_bytes(house) {
+        let stage = stage(house, "{ groups: [finance] }").await;
+        let carol = account("carol", &["finance"]);
+        let (task, request, call) = begun(&stage).await;
+        let before = known([account("bob", &["finance"]), carol.clone()]);
+        process(&stage, &before, 0).decide(&keyed("bob", &["finance"]), request, each([(call, edit(EDITED))]), None).await.unwrap();
+        let now = known([carol]);
+        driven(&stage, &now).await;
+        let anew = asked_again(&stage, task, request).await;
+        assert_eq!(asked(&stage, task).await.pending_tool_calls[0].arguments_text, EDITED);
+        process(&stage, &now, 0).decide(&keyed("carol", &["finance"]), anew, whole(Action::Approve, None), None).await.unwrap();
+        driven(&stage, &now).await;
+        assert_eq!(bodies(&stage, task, "/refund"), [(call.to_string(), EDITED.to_owned())]);
+    }
+
+    async fn a_rule_with_other_approvers_asks_unless_those_who_approved_are_among_them(house) {
+        let table = [
+            ("{ users: [bob] }", true),
+            ("{ users: [carol], groups: [finance] }", true),
+            ("{ users: [carol] }", false),
+            ("{ groups: [audit] }", false),
+            ("{ groups: [finance], required: 2 }", false),
+            ("{ owner: true }", false),
+        ];
+        for (approvers, stands) in table {
+            let mut stage = stage(House::like(&house).await, "{ groups: [finance] }").await;
+            let (task, request, _) = begun(&stage).await;
+            stage.engine(0).decide(&vouched("bob"), request, whole(Action::Approve, None), None).await.unwrap();
+            stage.configure(|yaml| yaml.replace("{ groups: [finance] }", approvers));
+            stage.run().await;
+            if stands {
+                ran(&stage, task).await;
+            } else {
+                asked_again(&stage, task, request).await;
+                let terms = asked(&stage, task).await.terms.approvers;
+                assert!(!terms.groups.contains(&"finance".to_owned()) || terms.required == 2, "the terms of today: {terms:?}");
+            }
+        }
+    }
+
+    async fn a_rule_that_refuses_by_now_refuses_what_was_approved(house) {
+        let mut stage = stage(house, "{ owner: true }").await;
+        let (task, request, call) = begun(&stage).await;
+        stage.configure(|yaml| yaml.replace("policy:\n", "policy:\n  - { name: stop, tools: [refund], decide: deny, reason: Not today. }\n"));
+        stage.engine(0).decide(&alice(), request, whole(Action::Approve, None), None).await.unwrap();
+        stage.run().await;
+        assert_eq!((stage.executions(task, "/refund"), became(&stage, task, [call]).await), (0, [Some(Outcome::Denied)]));
+        assert!(super::replies::shown(&stage)[0].contains("Not today"));
+    }
+
+    async fn the_owner_does_not_count_as_a_member_of_a_group(house) {
+        let stage = stage(house, "{ groups: [finance], users: [alice] }").await;
+        let (task, ..) = begun(&stage).await;
+        let door = stage.engine(0);
+        for action in [Action::Approve, Action::Reject] {
+            assert!(matches!(refused(&stage, &door, &vouched("alice"), task, whole(action, None)).await, Refusal::Forbidden(_)));
+        }
+        // Nor when she was not yet known to be one: a vote that the journal has does not count either.
+        let roster = known([web()]);
+        let approvers = asked(&stage, task).await.terms.approvers;
+        let vote = |by: &str| holdpoint::task::decision::Vote { by: by.to_owned(), via: Some("web".to_owned()), groups: vec!["finance".to_owned()] };
+        assert!(roster.still_counts("acme", "alice", &approvers, &vote("bob")));
+        assert!(!roster.still_counts("acme", "alice", &approvers, &vote("alice")));
+    }
+
+    async fn one_person_twice_is_told_of_his_first_answer_and_one_no_decides(house) {
+        let stage = stage(house, "{ groups: [finance], required: 3 }").await;
+        let (task, request, call) = begun(&stage).await;
+        let door = stage.engine(0);
+        door.decide(&vouched("bob"), request, whole(Action::Approve, None), None).await.unwrap();
+        for again in [whole(Action::Approve, None), whole(Action::Reject, None), each([(call, approve())]), each([(call, edit(EDITED))])] {
+            // With another key, too, he is the same person.
+            for caller in [vouched("bob"), keyed("bob", &["finance"])] {
+                let lost = Refusal::AlreadyDecided { request, call: Some(call) };
+                assert_eq!(refused(&stage, &door, &caller, task, again.clone()).await, lost);
+            }
+        }
+        door.decide(&vouched("carol"), request, whole(Action::Approve, None), None).await.unwrap();
+        assert!(stage.engine(1).claim().await.unwrap().is_empty(), "two of three");
+        door.decide(&vouched("dave"), request, whole(Action::Reject, None), None).await.unwrap();
+        assert_eq!((stage.status(task).await, stage.executions(task, "/refund")), (TaskStatus::Canceled, 0));
+        let late = door.decide(&vouched("erin"), request, whole(Action::Approve, None), None).await;
+        assert!(too_late(&late, request));
+    }
+
+    async fn without_accounts_one_is_enough_for_whatever_two_would_have_to_agree_on(house) {
+        let stage = stage(house, "{ groups: [finance], required: 2 }").await;
+        let nobody = Roster::default();
+        let by_hand = "\"by hand\"";
+        for (reply, outcome, ran_with) in [
+            (approve(), Outcome::Succeeded, vec![LARGE[0].1.to_owned()]),
+            (edit(EDITED), Outcome::Succeeded, vec![EDITED.to_owned()]),
+            (respond(by_hand), Outcome::Responded, vec![]),
+        ] {
+            let task = process(&stage, &nobody, 0).create(&local(), go(), None).await.unwrap().task_id;
+            driven(&stage, &nobody).await;
+            let (request, calls) = question(&stage, task).await;
+            process(&stage, &nobody, 0).decide(&local(), request, each([(calls[0], reply)]), None).await.unwrap();
+            driven(&stage, &nobody).await;
+            assert_eq!((stage.status(task).await, became(&stage, task, [calls[0]]).await), (TaskStatus::Completed, [Some(outcome)]));
+            let bodies: Vec<_> = bodies(&stage, task, "/refund").into_iter().map(|(_, body)| body).collect();
+            assert_eq!(bodies, ran_with);
+        }
+        // What somebody approved while there were accounts is nobody's word without them, and the other way round.
+        let (task, request, _) = begun(&stage).await;
+        for user in ["bob", "carol"] {
+            stage.engine(0).decide(&vouched(user), request, whole(Action::Approve, None), None).await.unwrap();
+        }
+        driven(&stage, &nobody).await;
+        asked_again(&stage, task, request).await;
+        let task = process(&stage, &nobody, 0).create(&local(), go(), None).await.unwrap().task_id;
+        driven(&stage, &nobody).await;
+        let (request, _) = question(&stage, task).await;
+        process(&stage, &nobody, 0).decide(&local(), request, whole(Action::Approve, None), None).await.unwrap();
+        stage.run().await;
+        asked_again(&stage, task, request).await;
+    }
+}

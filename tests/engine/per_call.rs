@@ -1,0 +1,399 @@
+//! The calls of one question, decided one by one: in any order, by different people, in one body or several.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use holdpoint::engine::{AnswerBody, CallReply, Refusal};
+use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::id::{CallId, RequestId, TaskId};
+use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::status::{RequestStatus, TaskStatus};
+
+use super::replies::{
+    approve, asked, became, bodies, each, edit, named, places, plain, question, refused, reject, reject_because,
+    reject_then, respond, results, shown,
+};
+use super::stage::{Stage, alice, person, rejects, too_late, whole};
+use crate::store::house::{House, both};
+
+/// Four that are held together.
+const FOUR: &[(&str, &str)] = &[
+    ("refund", r#"{"order":1,"amount":100.10}"#),
+    ("refund", r#"{"order":2,"amount":200}"#),
+    ("refund", r#"{"order":3,"amount":300}"#),
+    ("refund", r#"{"order":4,"amount":400}"#),
+];
+const EDITED: &str = r#"{ "amount": 33.30, "order": 3 }"#;
+
+/// A rule for the large ones, with these words in place of its approvers.
+async fn stage(house: House, calls: &'static [(&'static str, &'static str)], terms: &str) -> Stage {
+    let mut stage = Stage::set(house, calls).await;
+    stage.configure(|yaml| yaml.replace("{ owner: true }", terms));
+    stage
+}
+
+/// Alice and bob decide.
+async fn of_two(house: House) -> Stage {
+    stage(house, FOUR, "{ owner: true, users: [bob] }").await
+}
+
+async fn begun(stage: &Stage) -> (TaskId, RequestId, [CallId; 4]) {
+    let task = stage.held().await;
+    let (request, calls) = question(stage, task).await;
+    (task, request, calls.try_into().unwrap())
+}
+
+async fn status(stage: &Stage, request: RequestId) -> RequestStatus {
+    stage.house.store.request(request).await.unwrap().unwrap().status
+}
+
+/// Nothing of the turn has happened, and nothing can.
+async fn waits(stage: &Stage, task: TaskId, request: RequestId) {
+    assert_eq!((status(stage, request).await, stage.status(task).await), (RequestStatus::Pending, TaskStatus::Paused));
+    assert_eq!(results(&stage.journal(task).await).len(), 0, "what was decided may still be given up");
+    assert!(stage.engine(1).claim().await.unwrap().is_empty());
+}
+
+/// One of each: approved, rejected, edited, answered.
+fn mixture(calls: [CallId; 4]) -> [(CallId, CallReply); 4] {
+    let [first, second, third, fourth] = calls;
+    [(first, approve()), (second, reject_because("twice")), (third, edit(EDITED)), (fourth, respond("\"by hand\""))]
+}
+
+/// What that comes to, whatever the order was.
+async fn as_decided(stage: &Stage, task: TaskId, calls: [CallId; 4]) {
+    stage.run().await;
+    assert_eq!(stage.status(task).await, TaskStatus::Completed);
+    let expected = [Outcome::Succeeded, Outcome::Rejected, Outcome::Succeeded, Outcome::Responded];
+    assert_eq!(became(stage, task, calls).await, expected.map(Some));
+    let ran = [(calls[0].to_string(), FOUR[0].1.to_owned()), (calls[2].to_string(), EDITED.to_owned())];
+    assert_eq!(bodies(stage, task, "/refund"), ran);
+    let shown = shown(stage);
+    assert_eq!(shown.len(), 4, "one result for each call");
+    assert!(shown[1].contains("twice") && shown[2].contains(EDITED) && shown[3] == "by hand", "{shown:?}");
+}
+
+both! {
+    async fn calls_are_decided_in_any_order_by_different_people(house) {
+        let stage = of_two(house).await;
+        let door = stage.engine(0);
+        for number in 0..24_usize {
+            let (task, request, calls) = begun(&stage).await;
+            let mut left = mixture(calls).to_vec();
+            for (place, choices) in [(0, 4), (1, 3), (2, 2), (3, 1)] {
+                let which = [number / 6, number / 2 % 3, number % 2, 0][place] % choices;
+                let (call, reply) = left.remove(which);
+                waits(&stage, task, request).await;
+                let caller = if (number + place) % 2 == 0 { alice() } else { person("bob") };
+                door.decide(&caller, request, each([(call, reply)]), None).await.unwrap();
+            }
+            as_decided(&stage, task, calls).await;
+            assert_eq!(status(&stage, request).await, RequestStatus::Resumed);
+            let row = stage.house.store.request(request).await.unwrap().unwrap();
+            assert_eq!(row.answers.len(), 4);
+            assert_eq!(row.answers.iter().filter(|(_, decision)| decision.by == "bob").count(), 2);
+        }
+    }
+
+    async fn calls_are_decided_in_one_body_or_several_now_or_later(house) {
+        let stage = of_two(house).await;
+        for at in 0..5 {
+            let (task, request, calls) = begun(&stage).await;
+            let (now, later) = mixture(calls).into_iter().enumerate().partition::<Vec<_>, _>(|(place, _)| *place < at);
+            for part in [now, later] {
+                waits(&stage, task, request).await;
+                let replies = part.into_iter().map(|(_, (call, reply))| (call.to_string(), reply));
+                let mut answer = each([]);
+                answer.body = AnswerBody::PerCall(replies.collect());
+                if !matches!(&answer.body, AnswerBody::PerCall(replies) if replies.is_empty()) {
+                    // Another process each time.
+                    stage.house.forward(Duration::from_hours(3));
+                    stage.engine(0).decide(&person("bob"), request, answer, None).await.unwrap();
+                }
+                if at == 4 {
+                    break;
+                }
+            }
+            as_decided(&stage, task, calls).await;
+        }
+    }
+
+    async fn the_first_answer_to_each_call_wins_and_no_neighbours_loses(house) {
+        let stage = of_two(house).await;
+        let doors = [stage.engine(0), stage.engine(0), stage.engine(0)];
+        for round in 0..10 {
+            let (task, request, calls) = begun(&stage).await;
+            let mut answers = Vec::new();
+            for (place, door) in doors.iter().enumerate() {
+                for (number, call) in calls.iter().enumerate() {
+                    let reply = [approve(), reject_then(Then::Continue), respond("1")][(place + number + round) % 3].clone();
+                    let caller = if place == 1 { alice() } else { person("bob") };
+                    answers.push((*call, async move {
+                        (reply.action, door.decide(&caller, request, each([(*call, reply)]), None).await)
+                    }));
+                }
+            }
+            let (of, said): (Vec<_>, Vec<_>) = answers.into_iter().unzip();
+            let said = join_all(said).await;
+            stage.run().await;
+            assert_eq!(stage.status(task).await, TaskStatus::Completed);
+            let became = became(&stage, task, calls).await;
+            for (call, became) in calls.into_iter().zip(became) {
+                let of_call = || of.iter().zip(&said).filter(|(of, _)| **of == call).map(|(_, said)| said);
+                let won: Vec<_> = of_call().filter(|(_, said)| said.is_ok()).map(|(action, _)| *action).collect();
+                let [won] = won[..] else { panic!("exactly one is stored: {won:?}") };
+                assert!(of_call().all(|(_, said)| said.is_ok() || too_late(said, request)));
+                let expected = match won {
+                    Action::Approve => Outcome::Succeeded,
+                    Action::Reject => Outcome::Rejected,
+                    Action::Edit | Action::Respond | Action::Retry | Action::Mixed => Outcome::Responded,
+                };
+                assert_eq!(became, Some(expected), "what is stored is what the winner was told");
+            }
+        }
+    }
+
+    async fn a_body_that_names_a_decided_call_is_refused_as_a_whole(house) {
+        let stage = of_two(house).await;
+        let door = stage.engine(0);
+        let (task, request, [first, second, third, _]) = begun(&stage).await;
+        for decided in [approve(), reject(), edit(EDITED), respond("1")] {
+            let (task, request, [first, second, ..]) = begun(&stage).await;
+            door.decide(&alice(), request, each([(first, decided)]), None).await.unwrap();
+            for reply in [approve(), reject_then(Then::Cancel), edit(EDITED), respond("2")] {
+                let answer = each([(first, reply.clone()), (second, approve())]);
+                let lost = Refusal::AlreadyDecided { request, call: Some(first) };
+                assert_eq!(refused(&stage, &door, &person("bob"), task, answer).await, lost);
+            }
+        }
+        door.decide(&alice(), request, each([(second, approve())]), None).await.unwrap();
+        let answer = each([(first, approve()), (second, approve()), (third, approve())]);
+        assert!(matches!(refused(&stage, &door, &alice(), task, answer).await, Refusal::AlreadyDecided { .. }));
+    }
+
+    async fn approve_means_every_undecided_call_that_this_person_has_not_answered(house) {
+        let stage = stage(house, FOUR, "{ owner: true, users: [bob], required: 2 }").await;
+        let door = stage.engine(0);
+        let (task, request, calls) = begun(&stage).await;
+        let yes = || whole(Action::Approve, None);
+        door.decide(&alice(), request, each([(calls[1], approve())]), None).await.unwrap();
+        door.decide(&person("bob"), request, each([(calls[0], reject())]), None).await.unwrap();
+        door.decide(&alice(), request, yes(), None).await.unwrap();
+        let row = stage.house.store.request(request).await.unwrap().unwrap();
+        let (_, last) = row.answers.last().unwrap();
+        assert_eq!(last.decisions.keys().copied().collect::<Vec<_>>(), [calls[2], calls[3]]);
+        assert!(matches!(refused(&stage, &door, &alice(), task, yes()).await, Refusal::AlreadyDecided { .. }));
+        waits(&stage, task, request).await;
+        door.decide(&person("bob"), request, yes(), None).await.unwrap();
+        assert_eq!(door.decide(&alice(), request, yes(), None).await.err(), Some(Refusal::AlreadyDecided { request, call: None }));
+        stage.run().await;
+        let expected = [Outcome::Rejected, Outcome::Succeeded, Outcome::Succeeded, Outcome::Succeeded];
+        assert_eq!(became(&stage, task, calls).await, expected.map(Some));
+    }
+
+    async fn reject_means_every_call_that_is_still_undecided(house) {
+        let stage = of_two(house).await;
+        let door = stage.engine(0);
+        let (task, request, calls) = begun(&stage).await;
+        door.decide(&alice(), request, each([(calls[2], approve())]), None).await.unwrap();
+        door.decide(&person("bob"), request, whole(Action::Reject, None), None).await.unwrap();
+        stage.run().await;
+        let expected = [Outcome::Rejected, Outcome::Rejected, Outcome::Succeeded, Outcome::Rejected];
+        assert_eq!(became(&stage, task, calls).await, expected.map(Some));
+        assert_eq!(stage.status(task).await, TaskStatus::Completed, "not every call was rejected");
+    }
+
+    async fn when_every_call_was_rejected_the_rule_says_what_follows(house) {
+        for (rule, end) in [("", TaskStatus::Canceled), ("continue", TaskStatus::Completed), ("cancel", TaskStatus::Canceled), ("cancel_root", TaskStatus::Canceled)] {
+            let terms = if rule.is_empty() { "{ owner: true }".to_owned() } else { format!("{{ owner: true }}, on_reject: {rule}") };
+            let stage = stage(House::like(&house).await, FOUR, &terms).await;
+            for bodies in [1, 2] {
+                let (task, request, [first, second, third, fourth]) = begun(&stage).await;
+                let door = stage.engine(0);
+                if bodies == 2 {
+                    door.decide(&alice(), request, each([(second, reject())]), None).await.unwrap();
+                    waits(&stage, task, request).await;
+                    let rest = each([(first, reject()), (third, reject()), (fourth, reject())]);
+                    door.decide(&alice(), request, rest, None).await.unwrap();
+                } else {
+                    door.decide(&alice(), request, whole(Action::Reject, None), None).await.unwrap();
+                }
+                stage.run().await;
+                assert_eq!(became(&stage, task, [first, second, third, fourth]).await, [Some(Outcome::Rejected); 4]);
+                assert_eq!(stage.status(task).await, end, "{rule}");
+                let row = stage.house.store.request(request).await.unwrap().unwrap();
+                let then = row.answers.last().unwrap().1.then.unwrap();
+                assert_eq!(then == Then::Continue, end == TaskStatus::Completed, "what took effect is written");
+            }
+        }
+    }
+
+    async fn to_go_on_said_with_one_rejection_holds_for_all(house) {
+        let stage = of_two(house).await;
+        let (task, request, calls) = begun(&stage).await;
+        let door = stage.engine(0);
+        door.decide(&alice(), request, each([(calls[3], reject_then(Then::Continue))]), None).await.unwrap();
+        waits(&stage, task, request).await;
+        door.decide(&person("bob"), request, whole(Action::Reject, None), None).await.unwrap();
+        stage.run().await;
+        assert_eq!(became(&stage, task, calls).await, [Some(Outcome::Rejected); 4]);
+        assert_eq!(stage.status(task).await, TaskStatus::Completed);
+    }
+
+    async fn to_cancel_said_with_one_rejection_ends_everything_at_once(house) {
+        const FIVE: &[(&str, &str)] = &[FOUR[0], FOUR[1], FOUR[2], FOUR[3], ("forbidden", "{}")];
+        for then in [Then::Cancel, Then::CancelRoot] {
+            let mut stage = stage(House::like(&house).await, FIVE, "{ owner: true, users: [bob] }").await;
+            let rule = "decide: hold, approvers: { users: [carol] }";
+            stage.configure(|yaml| yaml.replace("decide: deny, reason: Not this one.", rule));
+            for late in [false, true] {
+                let task = stage.held().await;
+                let [(request, _), (beside, _)] = stage.open(task).await[..] else { panic!("two are open") };
+                let asked = stage.house.store.request(request).await.unwrap().unwrap().asked;
+                let calls: Vec<_> = asked.pending_tool_calls.iter().map(|call| call.tool_call_id).collect();
+                let [first, second, third, fourth, _] = calls[..] else { panic!("five are shown") };
+                let door = stage.engine(0);
+                let (yes, by_hand, no) = ((first, approve()), (second, respond("1")), (fourth, reject_then(then)));
+                if late {
+                    door.decide(&alice(), request, each([yes, by_hand]), None).await.unwrap();
+                    waits(&stage, task, request).await;
+                    door.decide(&person("bob"), request, each([no]), None).await.unwrap();
+                } else {
+                    door.decide(&alice(), request, each([yes, by_hand, no]), None).await.unwrap();
+                }
+                assert_eq!(stage.status(task).await, TaskStatus::Canceled);
+                let row = stage.house.store.request(request).await.unwrap().unwrap();
+                assert_eq!(row.status, RequestStatus::Resumed);
+                assert!(row.answers.iter().all(|(_, decision)| !decision.decisions.contains_key(&third)));
+                let every = [first, second, third, fourth, calls[4]];
+                let expected = [Outcome::Canceled, Outcome::Canceled, Outcome::Canceled, Outcome::Rejected, Outcome::Canceled];
+                assert_eq!(became(&stage, task, every).await, expected.map(Some), "{late}");
+                let again = door.decide(&person("bob"), request, each([(third, approve())]), None).await;
+                assert!(too_late(&again, request));
+                assert_eq!(status(&stage, beside).await, RequestStatus::Withdrawn);
+            }
+            assert_eq!(stage.tool.ledger().len(), 0);
+        }
+    }
+
+    async fn what_half_of_two_approved_is_not_decided_when_a_neighbour_cancels(house) {
+        let stage = stage(house, FOUR, "{ owner: true, users: [bob], required: 2 }").await;
+        let (task, request, calls) = begun(&stage).await;
+        let door = stage.engine(0);
+        let both = each([(calls[0], approve()), (calls[1], reject_then(Then::Cancel))]);
+        door.decide(&alice(), request, both, None).await.unwrap();
+        assert_eq!(stage.status(task).await, TaskStatus::Canceled);
+        let expected = [Outcome::Canceled, Outcome::Rejected, Outcome::Canceled, Outcome::Canceled];
+        assert_eq!(became(&stage, task, calls).await, expected.map(Some));
+        assert_eq!(stage.tool.ledger().len(), 0);
+    }
+
+    async fn at_the_deadline_what_was_decided_stays_decided(house) {
+        for (on_expiry, end) in [("continue", TaskStatus::Completed), ("cancel", TaskStatus::Canceled)] {
+            let terms = format!("{{ owner: true, users: [bob] }}, expires_in: 1h, on_expiry: {on_expiry}");
+            let stage = stage(House::like(&house).await, FOUR, &terms).await;
+            let (task, request, calls) = begun(&stage).await;
+            let door = stage.engine(0);
+            let some = each([(calls[0], approve()), (calls[1], reject()), (calls[3], respond("\"so\""))]);
+            door.decide(&alice(), request, some, None).await.unwrap();
+            stage.house.forward(Duration::from_hours(2));
+            let late = door.decide(&alice(), request, each([(calls[2], approve())]), None).await;
+            assert_eq!(late.err(), Some(Refusal::Expired(request)));
+            door.expire().await.unwrap();
+            stage.run().await;
+            let expected = match end {
+                TaskStatus::Completed => [Outcome::Succeeded, Outcome::Rejected, Outcome::Expired, Outcome::Responded],
+                _ => [Outcome::Canceled, Outcome::Rejected, Outcome::Canceled, Outcome::Responded],
+            };
+            assert_eq!(became(&stage, task, calls).await, expected.map(Some));
+            assert_eq!(stage.status(task).await, end);
+            assert_eq!(stage.executions(task, "/refund"), usize::from(end == TaskStatus::Completed));
+        }
+    }
+
+    async fn a_tool_that_changed_leaves_what_was_decided_and_asks_for_the_rest(house) {
+        let mut stage = of_two(house).await;
+        let (task, request, calls) = begun(&stage).await;
+        let some = each([(calls[0], reject_then(Then::Continue)), (calls[1], respond("1"))]);
+        stage.engine(0).decide(&alice(), request, some, None).await.unwrap();
+        stage.configure(|yaml| yaml.replace("exclusiveMinimum: 0", "minimum: 1"));
+        let door = stage.engine(0);
+        let yes = whole(Action::Approve, None);
+        assert_eq!(door.decide(&alice(), request, yes, None).await.err(), Some(Refusal::Withdrawn(request)));
+        stage.run().await;
+        let (anew, rest) = question(&stage, task).await;
+        assert_eq!((anew == request, rest), (false, calls[2..].to_vec()));
+        door.decide(&alice(), anew, whole(Action::Approve, None), None).await.unwrap();
+        stage.run().await;
+        let expected = [Outcome::Rejected, Outcome::Responded, Outcome::Succeeded, Outcome::Succeeded];
+        assert_eq!(became(&stage, task, calls).await, expected.map(Some));
+    }
+
+    async fn a_body_that_does_not_fit_changes_nothing(house) {
+        const MIXED: &[(&str, &str)] = &[FOUR[0], FOUR[1], ("lookup", r#"{"order":1}"#)];
+        let stage = stage(house, MIXED, "{ owner: true }, allow: [approve, reject]").await;
+        let task = stage.held().await;
+        let shown = asked(&stage, task).await.pending_tool_calls;
+        let [first, second, free] = [0, 1, 2].map(|place: usize| shown[place].tool_call_id);
+        let door = stage.engine(0);
+        let cases = [
+            (each([(free, approve())]), vec![format!("/decisions/{free}")]),
+            (each([(first, approve()), (free, approve())]), vec![format!("/decisions/{free}")]),
+            (named([("a/b~c".to_owned(), approve())]), vec!["/decisions/a~1b~0c".to_owned()]),
+            (named([(first.to_string().to_uppercase(), approve())]), vec![format!("/decisions/{}", first.to_string().to_uppercase())]),
+            (each([(first, edit(EDITED))]), vec![format!("/decisions/{first}/action")]),
+            (each([(first, approve()), (second, respond("1"))]), vec![format!("/decisions/{second}/action")]),
+            (each([(first, plain(Action::Retry))]), vec![format!("/decisions/{first}/action")]),
+            (each([(first, CallReply { then: Some(Then::Continue), ..approve() })]), vec![format!("/decisions/{first}/then")]),
+            (each([]), vec![]),
+            (whole(Action::Retry, None), vec!["/action".to_owned()]),
+            (whole(Action::Edit, None), vec!["/action".to_owned()]),
+            (whole(Action::Respond, Some("x".into())), vec!["/action".to_owned()]),
+            (whole(Action::Approve, Some("x".into())), vec!["/result".to_owned()]),
+        ];
+        for (answer, expected) in cases {
+            assert_eq!(places(&refused(&stage, &door, &alice(), task, answer).await), expected);
+        }
+        let two = each([(first, reject_then(Then::Continue)), (second, reject_then(Then::Cancel))]);
+        let twice = refused(&stage, &door, &alice(), task, two).await;
+        assert!(places(&twice)[0].ends_with("/then"), "{twice:?}");
+        let mut beside = whole(Action::Approve, None);
+        if let AnswerBody::Whole { then, .. } = &mut beside.body {
+            *then = Some(Then::Continue);
+        }
+        assert_eq!(places(&refused(&stage, &door, &alice(), task, beside).await), ["/then"]);
+        let stale = holdpoint::engine::Answer { digest: Some("sha256:0".to_owned()), ..each([(first, approve())]) };
+        assert!(matches!(refused(&stage, &door, &alice(), task, stale).await, Refusal::DigestMismatch(_)));
+        assert!(matches!(refused(&stage, &door, &person("bob"), task, each([(free, approve())])).await, Refusal::Forbidden(_)));
+    }
+
+    async fn single_calls_are_named_of_an_approval_only(house) {
+        let stage = Stage::set(house, &[("refund", r#"{"order":1,"amount":5}"#)]).await;
+        stage.tool.answers(502, "");
+        let task = stage.engine(0).create(&alice(), super::stage::go(), None).await.unwrap().task_id;
+        stage.run().await;
+        let (_, calls) = question(&stage, task).await;
+        let door = stage.engine(0);
+        for reply in [plain(Action::Retry), respond("1"), reject()] {
+            let refusal = refused(&stage, &door, &alice(), task, each([(calls[0], reply)])).await;
+            assert_eq!(places(&refusal), ["/decisions"]);
+        }
+    }
+
+    async fn a_message_leaves_what_was_answered_and_withdraws_the_rest(house) {
+        let stage = of_two(house).await;
+        let (task, request, calls) = begun(&stage).await;
+        let door = stage.engine(0);
+        let some = each([(calls[0], approve()), (calls[1], reject_then(Then::Continue)), (calls[2], respond("1"))]);
+        door.decide(&alice(), request, some, None).await.unwrap();
+        door.message(&alice(), task, super::replies::message(), None).await.unwrap();
+        stage.run().await;
+        let expected = [Outcome::Withdrawn, Outcome::Rejected, Outcome::Responded, Outcome::Withdrawn];
+        assert_eq!(became(&stage, task, calls).await, expected.map(Some));
+        assert_eq!((stage.executions(task, "/refund"), status(&stage, request).await), (0, RequestStatus::Withdrawn));
+        let late = door.decide(&alice(), request, rejects(Then::Continue), None).await;
+        assert_eq!(late.err(), Some(Refusal::Withdrawn(request)));
+        let decisions = stage.journal(task).await.items.iter().filter(|item| matches!(item.fact, Fact::Decision { .. })).count();
+        assert_eq!(decisions, 1);
+    }
+}

@@ -1,0 +1,123 @@
+//! Answers to single calls, and what became of them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use holdpoint::engine::{Answer, AnswerBody, CallReply, Engine, NewMessage, Refusal};
+use holdpoint::people::Caller;
+use holdpoint::task::change::Journal;
+use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::id::{CallId, RequestId, TaskId};
+use holdpoint::task::item::{Fact, Outcome, Part, PartType};
+use holdpoint::task::request::Asked;
+use holdpoint::task::transcript::Message;
+
+use super::stage::Stage;
+
+pub fn plain(action: Action) -> CallReply {
+    CallReply { action, reason: None, then: None, arguments: None, result: None }
+}
+
+pub fn approve() -> CallReply {
+    plain(Action::Approve)
+}
+
+pub fn reject() -> CallReply {
+    plain(Action::Reject)
+}
+
+pub fn reject_because(reason: &str) -> CallReply {
+    CallReply { reason: Some(reason.to_owned()), ..reject() }
+}
+
+pub fn reject_then(then: Then) -> CallReply {
+    CallReply { then: Some(then), ..reject() }
+}
+
+pub fn edit(arguments: &str) -> CallReply {
+    CallReply { arguments: Some(arguments.to_owned()), ..plain(Action::Edit) }
+}
+
+pub fn respond(result: &str) -> CallReply {
+    CallReply { result: Some(result.to_owned()), ..plain(Action::Respond) }
+}
+
+/// One body with these.
+pub fn each<const N: usize>(replies: [(CallId, CallReply); N]) -> Answer {
+    named(replies.map(|(call, reply)| (call.to_string(), reply)))
+}
+
+/// The same, whatever the calls are called.
+pub fn named<const N: usize>(replies: [(String, CallReply); N]) -> Answer {
+    Answer { digest: None, body: AnswerBody::PerCall(BTreeMap::from(replies)) }
+}
+
+/// The question that was asked last, with the calls it decides.
+pub async fn question(stage: &Stage, task: TaskId) -> (RequestId, Vec<CallId>) {
+    let asked = asked(stage, task).await;
+    (asked.request_id, asked.own_calls().map(|call| call.tool_call_id).collect())
+}
+
+/// The question that was asked last, which is open.
+pub async fn asked(stage: &Stage, task: TaskId) -> Asked {
+    let open = stage.open(task).await;
+    let Some((request, _)) = open.last() else { panic!("none is open: {:#?}", stage.journal(task).await.items) };
+    stage.house.store.request(*request).await.unwrap().unwrap().asked
+}
+
+/// What became of each call, in the journal's order; none twice.
+pub fn results(journal: &Journal) -> BTreeMap<CallId, (Outcome, String)> {
+    let mut results = BTreeMap::new();
+    for item in &journal.items {
+        if let Fact::ToolResult(result) = &item.fact {
+            let known = results.insert(result.tool_call_id, (result.outcome, result.content.clone()));
+            assert_eq!(known, None, "two results of one call: {:#?}", journal.items);
+        }
+    }
+    results
+}
+
+/// The outcomes of these calls.
+pub async fn became<const N: usize>(stage: &Stage, task: TaskId, calls: [CallId; N]) -> [Option<Outcome>; N] {
+    let results = results(&stage.journal(task).await);
+    calls.map(|call| results.get(&call).map(|(outcome, _)| *outcome))
+}
+
+/// What a body is refused with; the journal and the rows are as they were.
+pub async fn refused(stage: &Stage, engine: &Arc<Engine>, caller: &Caller, task: TaskId, answer: Answer) -> Refusal {
+    let (request, _) = question(stage, task).await;
+    let before = (stage.journal(task).await, stage.house.store.request(request).await.unwrap());
+    let said = engine.decide(caller, request, answer.clone(), None).await;
+    let after = (stage.journal(task).await, stage.house.store.request(request).await.unwrap());
+    let Err(refusal) = said else { panic!("it was taken: {answer:?}") };
+    assert_eq!((&before.0.items, before.0.row.version), (&after.0.items, after.0.row.version), "{answer:?}");
+    let (before, after) = (before.1.unwrap(), after.1.unwrap());
+    assert_eq!((before.status, before.answers), (after.status, after.answers));
+    refusal
+}
+
+/// The places that a refusal names.
+pub fn places(refusal: &Refusal) -> Vec<&str> {
+    let Refusal::Invalid(errors) = refusal else { panic!("not invalid: {refusal:?}") };
+    errors.iter().map(|error| error.pointer.as_str()).collect()
+}
+
+/// The bodies that the tool at this path was called with, by the call's id.
+pub fn bodies(stage: &Stage, task: TaskId, path: &str) -> Vec<(String, String)> {
+    let ledger = stage.tool.ledger().into_iter();
+    let of_task = ledger.filter(|call| call.uri == path && call.header("holdpoint-task-id") == task.to_string());
+    of_task.map(|call| (call.header("holdpoint-tool-call-id").to_owned(), call.body)).collect()
+}
+
+/// What the model was shown last as results, in its order.
+pub fn shown(stage: &Stage) -> Vec<String> {
+    let messages = stage.prompted().1.messages.into_iter();
+    let content = |message| if let Message::Result { content, .. } = message { Some(content) } else { None };
+    messages.filter_map(content).collect()
+}
+
+/// The user's next message, whatever is open.
+pub fn message() -> NewMessage {
+    let items = vec![Part { content_type: PartType::Text, content: "and now".to_owned() }];
+    NewMessage { items, user_context: None, supersede: true }
+}
