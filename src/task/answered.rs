@@ -51,21 +51,20 @@ impl Progress {
 
     pub(super) fn decided(&mut self, id: RequestId, decision: &Decision) {
         let Some(place) = self.open.iter().position(|open| open.asked.request_id == id) else { return };
+        let mut open = self.open.remove(place);
         // Of one answer that says both to calls that are the same, the no stands: no yes came after it.
         for noes in [false, true] {
             for (call, answer) in &decision.decisions {
                 if (answer.action == Action::Reject) == noes {
-                    self.call_decided(place, *call, decision, answer);
+                    self.call_decided(&mut open, *call, decision, answer);
                 }
             }
         }
-        if let Some(open) = self.open.get_mut(place) {
-            open.then = decision.then.or(open.then);
-        }
+        open.then = decision.then.or(open.then);
         if !decision.closes {
+            self.open.insert(place, open);
             return;
         }
-        let open = self.open.remove(place);
         self.responded.push(id);
         if let Some(then) = decision.then.filter(|then| *then != Then::Continue) {
             self.ending = Some(then);
@@ -104,8 +103,7 @@ impl Progress {
     }
 
     /// One person's answer to one call of an open question.
-    fn call_decided(&mut self, place: usize, id: CallId, decision: &Decision, answer: &CallAnswer) {
-        let Some(open) = self.open.get_mut(place) else { return };
+    fn call_decided(&mut self, open: &mut Open, id: CallId, decision: &Decision, answer: &CallAnswer) {
         let kind = open.asked.kind;
         let mut leave = answer.leave;
         if matches!(answer.action, Action::Approve | Action::Retry) {
@@ -116,13 +114,12 @@ impl Progress {
         if leave || answer.settles() {
             open.decided.insert(id, answer.action);
         }
-        let open = open.clone();
         let Some(standing) = self.calls.iter().find(|standing| standing.call.tool_call_id == id) else { return };
         if !standing.is_asked_by(open.asked.request_id) {
             // What the user has gone on from is over, whatever is answered.
             return;
         }
-        let Some(phase) = phase_after(standing, &open, decision, answer, leave) else { return };
+        let Some(phase) = phase_after(standing, open, decision, answer, leave) else { return };
         let name = standing.call.name.clone();
         self.filled_in |= kind == RequestKind::Credentials && answer.action == Action::Respond;
         if kind == RequestKind::Approval {
