@@ -60,7 +60,9 @@ pub fn question(view: &View<'_>) -> Markup {
             RequestKind::ExternalResult => { p { (words.external_about) } }
             RequestKind::Approval | RequestKind::Guidance | RequestKind::Credentials | RequestKind::Confirmation => {}
         }
-        @let details = request.details.as_ref().filter(|_| request.kind != RequestKind::Reconcile);
+        // Of a login the details name the service, as its form does in the operator's words.
+        @let ours = matches!(request.kind, RequestKind::Reconcile | RequestKind::Credentials);
+        @let details = request.details.as_ref().filter(|_| !ours);
         @if request.question.is_some() || details.is_some() {
             div.agent {
                 p.by { (words.by_agent) }
