@@ -84,7 +84,7 @@ impl Net {
         let ended = tokio::time::timeout(within, exchange).await;
         let failure = match ended {
             Ok(Ok(())) => None,
-            Ok(Err(_)) if reach.is_refused() => Some(Failure::NotSent("it must not be sent any more")),
+            Ok(Err(_)) if reach.is_refused() => Some(Failure::NotSent(NO_LEAVE)),
             Ok(Err(failure)) => Some(failure),
             Err(_) if reach.is_connecting() => Some(Failure::NotSent(NO_CONNECTION_IN_TIME)),
             Err(_) => Some(Failure::Lost(NO_ANSWER_IN_TIME)),
@@ -154,6 +154,8 @@ fn base() -> ClientBuilder {
 #[error("the HTTP client could not be built: TLS is not usable on this machine")]
 pub struct NetError;
 
+/// Why something was not sent that could have been.
+pub const NO_LEAVE: &str = "it must not be sent any more";
 const NO_CONNECTION_IN_TIME: &str = "no connection could be made in time";
 const NO_ANSWER_IN_TIME: &str = "there was no complete answer within the timeout";
 const CUT_OFF: &str = "the connection was lost before there was a complete answer";

@@ -42,8 +42,7 @@ struct Place {
 #[derive(Debug)]
 pub(super) struct Flight {
     pub call: CallId,
-    number: u64,
-    flights: Arc<Flights>,
+    departure: Departure,
 }
 
 impl Flights {
@@ -52,7 +51,7 @@ impl Flights {
         let number = self.boarded.fetch_add(1, Ordering::Relaxed);
         let place = Place { call, sent: None, called_off: false, landed: CancellationToken::new() };
         self.places.lock().insert(number, place);
-        Flight { call, number, flights: Arc::clone(self) }
+        Flight { call, departure: Departure { number, flights: Arc::clone(self) } }
     }
 
     /// All that are out.
@@ -89,7 +88,7 @@ pub(super) struct Departure {
 
 impl Flight {
     pub(super) fn departure(&self) -> Departure {
-        Departure { number: self.number, flights: Arc::clone(&self.flights) }
+        self.departure.clone()
     }
 }
 
@@ -105,7 +104,8 @@ impl Departure {
 
 impl Drop for Flight {
     fn drop(&mut self) {
-        if let Some(place) = self.flights.places.lock().remove(&self.number) {
+        let Departure { number, flights } = &self.departure;
+        if let Some(place) = flights.places.lock().remove(number) {
             place.landed.cancel();
         }
     }

@@ -25,18 +25,14 @@ struct Term {
 
 /// A driver's hold on its task.
 #[derive(Debug)]
-pub(super) struct Lease {
-    task: TaskId,
-    holder: u64,
-    leases: Arc<Leases>,
-}
+pub(super) struct Lease(Watched);
 
 impl Leases {
     /// Whoever committed last has it.
     pub(super) fn hold(self: &Arc<Self>, task: TaskId, until: Duration) -> Lease {
         let holder = self.holders.fetch_add(1, Ordering::Relaxed);
         self.terms.lock().insert(task, Term { holder, until });
-        Lease { task, holder, leases: Arc::clone(self) }
+        Lease(Watched { task, holder, leases: Arc::clone(self) })
     }
 
     /// What is held now.
@@ -77,20 +73,21 @@ impl Watched {
 impl Lease {
     /// A look at it from elsewhere.
     pub(super) fn watched(&self) -> Watched {
-        Watched { task: self.task, holder: self.holder, leases: Arc::clone(&self.leases) }
+        self.0.clone()
     }
 
     /// Whether it lasts at this moment.
     pub(super) fn lasts(&self, uptime: Duration) -> bool {
-        self.watched().lasts(uptime)
+        self.0.lasts(uptime)
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let mut terms = self.leases.terms.lock();
-        if terms.get(&self.task).is_some_and(|term| term.holder == self.holder) {
-            terms.remove(&self.task);
+        let Watched { task, holder, leases } = &self.0;
+        let mut terms = leases.terms.lock();
+        if terms.get(task).is_some_and(|term| term.holder == *holder) {
+            terms.remove(task);
         }
     }
 }

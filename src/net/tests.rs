@@ -123,6 +123,6 @@ async fn without_leave_nothing_is_written_to_the_connection_that_was_made() {
         peer.read_to_end(&mut received).await.unwrap();
         received
     });
-    assert_eq!(answer, Err(Failure::NotSent("it must not be sent any more")));
+    assert_eq!(answer, Err(Failure::NotSent(NO_LEAVE)));
     assert_eq!(received, b"");
 }

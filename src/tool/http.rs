@@ -15,8 +15,8 @@ use super::builtin::{self, Endpoint};
 use super::credential::Credentials;
 use super::template::Template;
 use super::url_template::UrlTemplate;
-use super::{Invocation, NO_LEAVE, Tool, ToolAnswer, metric, output};
-use crate::net::{Failure, Net, Room};
+use super::{Invocation, Tool, ToolAnswer, metric, output};
+use crate::net::{Failure, NO_LEAVE, Net, Room};
 use crate::secret::{Redactor, Secret};
 use crate::task::tool_spec::ToolSpec;
 

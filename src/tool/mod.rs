@@ -135,9 +135,6 @@ pub enum ToolAnswer {
     },
 }
 
-/// Why something was not sent.
-const NO_LEAVE: &str = "it must not be sent any more";
-
 /// Performs an attempt and counts it: its outcome and how long it took.
 async fn metric(tool: &str, attempt: impl Future<Output = ToolAnswer>) -> ToolAnswer {
     let began = Instant::now();

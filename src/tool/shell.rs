@@ -19,7 +19,8 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use super::credential::Credentials;
 use super::guard::{End, GREETING, Line, Order, Stream, written};
 use super::template::Template;
-use super::{Invocation, Leave, NO_LEAVE, Tool, ToolAnswer, credential, metric, output};
+use super::{Invocation, Leave, Tool, ToolAnswer, credential, metric, output};
+use crate::net::NO_LEAVE;
 use crate::secret::{Redactor, Secret};
 use crate::task::tool_spec::ToolSpec;
 
