@@ -387,18 +387,7 @@ async function otherPagesLoad(browser) {
 }
 
 await world.listen();
-const browser = await chromium.launch({
-  executablePath,
-  args: [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-  ],
-});
+const browser = await world.launched(chromium, executablePath);
 try {
   for (const javaScript of [true, false]) {
     await approves(browser, javaScript);

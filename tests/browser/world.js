@@ -61,6 +61,20 @@ export async function request(id) {
   return (await fetch(`${service}/resume/${id}`)).json();
 }
 
+// The browser, which asks nobody outside.
+export async function launched(chromium, executablePath) {
+  const args = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+  ];
+  return chromium.launch({ executablePath, args });
+}
+
 // A page that notes everything that should not be: other addresses, errors, dialogs, things the policy stopped.
 export async function newPage(browser, options = {}) {
   const context = await browser.newContext({ locale: "en-US", ...options });
@@ -71,7 +85,7 @@ export async function newPage(browser, options = {}) {
   });
   page.on("console", (said) => {
     // Chromium asks for /favicon.ico of its own accord; there is none. A refused form is no error of the page.
-    const expected = said.location().url.endsWith("/favicon.ico") || /status of 4(09|10|12|22)/.test(said.text());
+    const expected = said.location().url.endsWith("/favicon.ico") || /status of 4(01|03|09|10|12|22)/.test(said.text());
     if (["error", "warning"].includes(said.type()) && !expected) wrong.push(said.text());
   });
   page.on("pageerror", (error) => wrong.push(String(error)));

@@ -1,0 +1,81 @@
+// A person with nothing but a browser and a key, where there are accounts: node people.js URL CHROMIUM TOOL_PORT
+// The keys stand in ALICE_KEY and EVE_KEY.
+
+import assert from "node:assert/strict";
+import { chromium } from "playwright-core";
+import { executablePath, launched, listen, main, newPage, ran, readable, send, service, shot, endpoint } from "./world.js";
+
+const { ALICE_KEY, EVE_KEY } = process.env;
+const as = (key) => ({ authorization: `Bearer ${key}`, "content-type": "application/json" });
+
+async function asked() {
+  const reply = await fetch(`${service}/v1/tasks`, {
+    method: "POST",
+    headers: as(ALICE_KEY),
+    body: JSON.stringify({ input: 'refund_payment\n{"order":17,"amount":120}' }),
+  });
+  const task = await reply.json();
+  assert.equal(task.status, "Paused", JSON.stringify(task));
+  return { task, request: task.pending[0] };
+}
+
+async function signIn(page, key) {
+  await page.locator("#key").fill(key);
+  return send(page, page.locator('form[action$="/sign-in"] button'));
+}
+
+async function decides(browser, javaScriptEnabled, locale) {
+  const { task, request } = await asked();
+  const { context, page, wrong } = await newPage(browser, { javaScriptEnabled, locale });
+  await page.goto(request.url);
+  assert.equal(new URL(page.url()).pathname, "/sign-in", "who is not signed in is asked for his key first");
+  assert.ok(!(await main(page)).includes("refund_payment"), "and learns nothing of the request");
+  if (javaScriptEnabled) await readable(page, `sign-in-${locale}`);
+  await shot(page, `people-sign-in-${locale}`);
+  assert.equal((await signIn(page, "not-a-key-that-is-known")).status(), 401);
+  if (javaScriptEnabled) await readable(page, `wrong-key-${locale}`);
+  assert.equal((await signIn(page, ALICE_KEY)).status(), 303);
+  assert.equal(page.url(), request.url, "after that he is where he wanted to go");
+  assert.match(await main(page), /alice/);
+  if (javaScriptEnabled) await readable(page, `signed-in-${locale}`);
+  await shot(page, `people-request-${locale}`);
+  const before = ran.length;
+  assert.equal((await send(page, page.locator('form[action$="/approve"] button'))).status(), 303);
+  assert.equal(await page.locator('form[action*="/resume/"] button').count(), 0, "nothing is left to decide");
+  const reply = await fetch(`${service}/v1/tasks/${task.task_id}`, { headers: { ...as(ALICE_KEY), prefer: "wait=10" } });
+  assert.equal((await reply.json()).status, "Completed");
+  assert.equal(ran.length, before + 1, "it ran once");
+  const [cookie] = await context.cookies();
+  assert.equal(cookie.name, "holdpoint_session");
+  assert.ok(cookie.httpOnly && cookie.sameSite === "Lax");
+  await send(page, page.locator('form[action$="/sign-out"] button'));
+  assert.deepEqual(await context.cookies(), []);
+  await page.goto(request.url);
+  assert.equal(new URL(page.url()).pathname, "/sign-in", "his session is over");
+  assert.deepEqual(wrong, []);
+  await context.close();
+}
+
+async function somebodyElseSeesNothing(browser) {
+  const { request } = await asked();
+  const { context, page, wrong } = await newPage(browser);
+  await page.goto(request.url);
+  assert.equal((await signIn(page, EVE_KEY)).status(), 303);
+  assert.ok(!(await main(page)).includes("refund_payment"));
+  assert.equal(await page.locator('form[action*="/resume/"]').count(), 0);
+  assert.deepEqual(wrong, []);
+  await context.close();
+}
+
+await listen();
+const browser = await launched(chromium, executablePath);
+try {
+  await decides(browser, true, "en-US");
+  await decides(browser, true, "zh-CN");
+  await decides(browser, false, "en-US");
+  await somebodyElseSeesNothing(browser);
+  console.log("browser: people with a key did as they should");
+} finally {
+  await browser.close();
+  endpoint.close();
+}
