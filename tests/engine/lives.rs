@@ -4,14 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use holdpoint::task::decision::{Action, CallAnswer, Decision, Then};
+use holdpoint::task::decision::{CallAnswer, Then};
 use holdpoint::task::id::{CallId, RequestId};
-use holdpoint::task::item::{
-    CloseReason, Fact, FinishReason, Item, Outcome, Part, PartType, ToolCall, ToolResult, Turn, Usage,
-};
+use holdpoint::task::item::{Fact, FinishReason, Item, Outcome, Part, PartType, ToolCall, ToolResult, Turn, Usage};
 use holdpoint::task::request::{Asked, AskedCall, RequestKind};
 use holdpoint::task::standing::ATTEMPTS;
-use holdpoint::task::status::{RequestStatus, TaskStatus};
+use holdpoint::task::status::TaskStatus;
 use holdpoint::task::step::{Budget, Ending, On, Step, next_step};
 use holdpoint::task::time::Time;
 use holdpoint::task::tool_spec::{Effect, ToolKind};
@@ -19,6 +17,8 @@ use holdpoint::task::turn::Progress;
 use holdpoint::task::verdict::{Approvers, Judgement, OnExpiry, Terms, Verdict};
 use serde_json::Value;
 use uuid::Uuid;
+
+mod people;
 
 use super::laws::{check, every_call_has_one_result, retried};
 
@@ -191,7 +191,9 @@ impl World {
         let terms = (verdict == Verdict::Hold).then(|| self.terms());
         let judgement = Judgement { terms, ..Judgement::of(verdict) };
         let effect = self.effects[&id];
-        self.push(Fact::Judged { tool_call_id: id, judgement, effect, performer: ToolKind::Http });
+        let external = effect == Effect::Once && self.dice.one_in(4);
+        let performer = if external { ToolKind::External } else { ToolKind::Http };
+        self.push(Fact::Judged { tool_call_id: id, judgement, effect, performer });
     }
 
     fn ask(&mut self, kind: RequestKind, calls: &[CallId], terms: Terms) {
@@ -341,102 +343,15 @@ impl World {
         }
         Ok(())
     }
+}
 
-    /// A human does something to a task that waits.
-    fn human(&mut self, on: &[On]) {
-        let progress = self.progress.clone();
-        let asked: Vec<_> = progress.open.iter().map(|open| open.asked.clone()).collect();
-        if on.contains(&On::Message) {
-            self.push(status(TaskStatus::Running));
-            if self.dice.one_in(2) || progress.status != Some(TaskStatus::Failed) {
-                self.say();
-            }
-            self.commit_surely();
-            return;
-        }
-        if asked.is_empty() {
-            return;
-        }
-        let asked = self.dice.pick(&asked);
-        match self.dice.below(8) {
-            0 => self.close(&asked, RequestStatus::Expired, CloseReason::Expired),
-            1 => self.supersede(&progress),
-            2 if asked.kind == RequestKind::Approval => {
-                self.close(&asked, RequestStatus::Withdrawn, CloseReason::ToolChanged);
-            }
-            _ => self.decide(&progress, &asked),
-        }
-        self.commit_surely();
-    }
+fn is_partial(item: &Item) -> bool {
+    matches!(&item.fact, Fact::Decision { decision, .. } if !decision.closes)
+}
 
-    fn close(&mut self, asked: &Asked, closed: RequestStatus, reason: CloseReason) {
-        self.push(Fact::RequestClosed { request_id: asked.request_id, status: closed, reason });
-        let progress = self.progress.clone();
-        if progress.ending.is_some() {
-            self.withdraw(&progress);
-        } else if progress.open.is_empty() {
-            self.push(status(TaskStatus::Running));
-        }
-    }
-
-    fn withdraw(&mut self, progress: &Progress) {
-        for open in &progress.open {
-            self.push(Fact::RequestClosed {
-                request_id: open.asked.request_id,
-                status: RequestStatus::Withdrawn,
-                reason: CloseReason::Canceled,
-            });
-        }
-    }
-
-    fn supersede(&mut self, progress: &Progress) {
-        self.withdraw(progress);
-        self.push(status(TaskStatus::Running));
-        for standing in progress.unfinished() {
-            let outcome = if standing.attempts > 0 { Outcome::Unknown } else { Outcome::Withdrawn };
-            self.result(standing.call.tool_call_id, outcome, "the user went on");
-        }
-        self.say();
-    }
-
-    fn decide(&mut self, progress: &Progress, asked: &Asked) {
-        let reconcile = asked.kind == RequestKind::Reconcile;
-        let action = if reconcile {
-            self.dice.pick(&[Action::Retry, Action::Reject, Action::Respond])
-        } else {
-            self.dice.pick(&[Action::Approve, Action::Approve, Action::Reject])
-        };
-        let open = progress.open(asked.request_id).unwrap();
-        let by = format!("person {}", open.approvals.values().map(Vec::len).max().unwrap_or(0));
-        let enough = open.asked.own_calls().all(|call| {
-            let so_far = open.approvals.get(&call.tool_call_id).map_or(0, Vec::len) + 1;
-            so_far >= asked.required() as usize || action == Action::Respond
-        });
-        let rejected = action == Action::Reject;
-        let then = rejected.then_some(if reconcile { Then::Continue } else { asked.terms.on_reject });
-        let answer = CallAnswer::plain(action);
-        self.push(Fact::Decision {
-            request_id: asked.request_id,
-            decision: Decision {
-                action,
-                by,
-                via: None,
-                groups: Vec::new(),
-                reason: None,
-                then,
-                response: None,
-                result_text: (action == Action::Respond).then(|| "\"it did happen\"".to_owned()),
-                decisions: asked.own_calls().map(|call| (call.tool_call_id, answer.clone())).collect(),
-                closes: rejected || enough,
-            },
-        });
-        let progress = self.progress.clone();
-        if progress.ending.is_some() {
-            self.withdraw(&progress);
-        } else if progress.open.is_empty() {
-            self.push(status(TaskStatus::Running));
-        }
-    }
+fn answers(item: &Item, which: impl Fn(&CallAnswer) -> bool) -> usize {
+    let Fact::Decision { decision, .. } = &item.fact else { return 0 };
+    decision.decisions.values().filter(|answer| which(answer)).count()
 }
 
 fn status(status: TaskStatus) -> Fact {
@@ -445,7 +360,7 @@ fn status(status: TaskStatus) -> Fact {
 
 #[test]
 fn the_laws_hold_over_ten_thousand_lives_with_crashes() {
-    let (mut crashes, mut runs, mut ends) = (0, 0, 0);
+    let (mut crashes, mut runs, mut ends, mut edits, mut partial) = (0, 0, 0, 0, 0);
     for seed in 0..10_000 {
         let mut world = World::new(seed);
         for _ in 0..30 {
@@ -461,8 +376,11 @@ fn the_laws_hold_over_ten_thousand_lives_with_crashes() {
             let most = if world.effects[id].repeatable() { ATTEMPTS as usize + retries } else { 1 + retries };
             assert!(*times as usize <= most, "life {seed}: {times} executions of one call");
         }
+        edits += world.journal.iter().map(|item| answers(item, |answer| answer.edit.is_some())).sum::<usize>();
+        partial += world.journal.iter().filter(|item| is_partial(item)).count();
         crashes += world.crashes;
         runs += world.ledger.len();
     }
     assert!(crashes > 10_000 && runs > 10_000 && ends > 10_000, "{crashes} crashes, {runs} runs, {ends} ends");
+    assert!(edits > 5_000 && partial > 5_000, "{edits} edits, {partial} answers that left something open");
 }

@@ -1,0 +1,166 @@
+//! What humans do in these lives: they answer whole questions and single calls, write other arguments, come too late, go on
+//! with something else, or never answer.
+
+use std::collections::BTreeMap;
+
+use holdpoint::task::decision::{Action, CallAnswer, Decision, Edit, Then};
+use holdpoint::task::id::CallId;
+use holdpoint::task::item::{CloseReason, Fact, Outcome};
+use holdpoint::task::request::{Asked, RequestKind};
+use holdpoint::task::status::{RequestStatus, TaskStatus};
+use holdpoint::task::step::On;
+use holdpoint::task::turn::{Open, Progress};
+
+use super::{World, status};
+
+impl World {
+    /// A human does something to a task that waits.
+    pub(super) fn human(&mut self, on: &[On]) {
+        let progress = self.progress.clone();
+        let asked: Vec<_> = progress.open.iter().map(|open| open.asked.clone()).collect();
+        if on.contains(&On::Message) {
+            self.push(status(TaskStatus::Running));
+            if self.dice.one_in(2) || progress.status != Some(TaskStatus::Failed) {
+                self.say();
+            }
+            self.commit_surely();
+            return;
+        }
+        if asked.is_empty() {
+            return;
+        }
+        let asked = self.dice.pick(&asked);
+        match self.dice.below(8) {
+            0 => self.close(&asked, RequestStatus::Expired, CloseReason::Expired),
+            1 => self.supersede(&progress),
+            2 if asked.kind == RequestKind::Approval => {
+                self.close(&asked, RequestStatus::Withdrawn, CloseReason::ToolChanged);
+            }
+            _ => self.decide(&progress, &asked),
+        }
+        self.commit_surely();
+    }
+
+    fn close(&mut self, asked: &Asked, closed: RequestStatus, reason: CloseReason) {
+        self.push(Fact::RequestClosed { request_id: asked.request_id, status: closed, reason });
+        let progress = self.progress.clone();
+        if progress.ending.is_some() {
+            self.withdraw(&progress);
+        } else {
+            self.goes_on(&progress);
+        }
+    }
+
+    fn goes_on(&mut self, progress: &Progress) {
+        if progress.status == Some(TaskStatus::Paused) && progress.goes_on() {
+            self.push(status(TaskStatus::Running));
+        }
+    }
+
+    fn withdraw(&mut self, progress: &Progress) {
+        for open in &progress.open {
+            self.push(Fact::RequestClosed {
+                request_id: open.asked.request_id,
+                status: RequestStatus::Withdrawn,
+                reason: CloseReason::Canceled,
+            });
+        }
+    }
+
+    fn supersede(&mut self, progress: &Progress) {
+        self.withdraw(progress);
+        self.push(status(TaskStatus::Running));
+        for standing in progress.unfinished() {
+            let outcome = if standing.attempts > 0 { Outcome::Unknown } else { Outcome::Withdrawn };
+            self.result(standing.call.tool_call_id, outcome, "the user went on");
+        }
+        self.say();
+    }
+
+    fn decide(&mut self, progress: &Progress, asked: &Asked) {
+        let open = progress.open(asked.request_id).unwrap();
+        let mut calls: Vec<CallId> = asked.own_calls().map(|call| call.tool_call_id).collect();
+        calls.retain(|call| !open.decided.contains_key(call));
+        let one_by_one = asked.kind == RequestKind::Approval && self.dice.one_in(2);
+        let said = self.whole(asked);
+        let mut decisions = BTreeMap::new();
+        for call in calls {
+            if one_by_one && !decisions.is_empty() && self.dice.one_in(2) {
+                continue;
+            }
+            let action = if one_by_one { self.single(asked) } else { said };
+            decisions.insert(call, answer(open, call, action));
+        }
+        let by = format!("person {}", self.id());
+        let (then, closes) = follows(open, &decisions);
+        self.push(Fact::Decision {
+            request_id: asked.request_id,
+            decision: Decision {
+                action: if one_by_one { Action::Mixed } else { said },
+                by,
+                via: None,
+                groups: Vec::new(),
+                reason: None,
+                then,
+                response: None,
+                result_text: None,
+                decisions,
+                closes,
+            },
+        });
+        let progress = self.progress.clone();
+        if progress.ending.is_some() {
+            self.withdraw(&progress);
+        } else {
+            self.goes_on(&progress);
+        }
+    }
+
+    fn whole(&mut self, asked: &Asked) -> Action {
+        match asked.kind {
+            RequestKind::Reconcile => self.dice.pick(&[Action::Retry, Action::Reject, Action::Respond]),
+            RequestKind::ExternalResult => self.dice.pick(&[Action::Respond, Action::Respond, Action::Reject]),
+            RequestKind::Approval | RequestKind::Guidance | RequestKind::Credentials | RequestKind::Confirmation => {
+                self.dice.pick(&[Action::Approve, Action::Approve, Action::Reject])
+            }
+        }
+    }
+
+    fn single(&mut self, asked: &Asked) -> Action {
+        let any = [Action::Approve, Action::Reject, Action::Edit, Action::Respond];
+        let of_several = [Action::Approve, Action::Approve, Action::Reject, Action::Edit];
+        self.dice.pick(if asked.required() > 1 { &of_several } else { &any })
+    }
+}
+
+/// One person's answer to one call.
+fn answer(open: &Open, call: CallId, action: Action) -> CallAnswer {
+    let required = open.asked.required();
+    let edit = Edit { arguments_text: r#"{"changed":true}"#.to_owned(), digest: call.to_string(), rule: None };
+    CallAnswer {
+        edit: (action == Action::Edit).then_some(edit),
+        result_text: (action == Action::Respond).then(|| "\"it did happen\"".to_owned()),
+        leave: match action {
+            Action::Approve | Action::Retry => open.approved(call) + 1 >= required,
+            Action::Edit => required < 2,
+            Action::Reject | Action::Respond | Action::Mixed => false,
+        },
+        ..CallAnswer::plain(action)
+    }
+}
+
+/// What follows, and whether nothing of the question is left.
+fn follows(open: &Open, decisions: &BTreeMap<CallId, CallAnswer>) -> (Option<Then>, bool) {
+    let settled = |call: CallId| decisions.get(&call).filter(|answer| answer.settles()).map(|answer| answer.action);
+    let outcomes: Vec<_> = open
+        .asked
+        .own_calls()
+        .map(|call| settled(call.tool_call_id).or(open.decided.get(&call.tool_call_id).copied()))
+        .collect();
+    let closes = outcomes.iter().all(Option::is_some);
+    let rejects = decisions.values().any(|answer| answer.action == Action::Reject);
+    let all = outcomes.iter().all(|outcome| *outcome == Some(Action::Reject));
+    let then =
+        if open.asked.kind == RequestKind::Approval && all { open.asked.terms.on_reject } else { Then::Continue };
+    (rejects.then_some(then).filter(|_| closes), closes)
+}
