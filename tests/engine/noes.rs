@@ -1,0 +1,319 @@
+//! A no stays a no: the same call is refused as it was the first time, unasked, until the user says something new or a human
+//! says yes to such a call.
+
+use std::time::Duration;
+
+use holdpoint::engine::Answer;
+use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::failure::FailureCode;
+use holdpoint::task::id::TaskId;
+use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::request::RequestKind;
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::verdict::Verdict;
+
+use super::replies::{
+    approve, asked, bodies, each, edit, message, question, reject, reject_because, reject_then, shown,
+};
+use super::stage::{Stage, alice, go, outcomes, person, rejects, turn, whole};
+use crate::store::house::{House, both};
+
+type Calls = &'static [(&'static str, &'static str)];
+
+const LARGE: (&str, &str) = ("refund", r#"{"order":1,"amount":120}"#);
+const OTHER: (&str, &str) = ("refund", r#"{"order":1,"amount":121}"#);
+
+/// A model that asks for these, turn by turn, and is then done.
+async fn stage(house: House, turns: &'static [Calls]) -> Stage {
+    let stage = Stage::set(house, &[]).await;
+    script(&stage, turns);
+    stage
+}
+
+fn script(stage: &Stage, turns: &'static [Calls]) {
+    stage.script(move |asked| Ok(turn(turns.get(asked as usize - 1).copied().unwrap_or(&[]))));
+}
+
+async fn begun(stage: &Stage) -> TaskId {
+    let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+    stage.run().await;
+    task
+}
+
+/// Answers what is open, each time by another process.
+async fn answered(stage: &Stage, task: TaskId, answer: Answer) {
+    let (request, _) = question(stage, task).await;
+    stage.engine(0).decide(&alice(), request, answer, None).await.unwrap();
+    stage.run().await;
+}
+
+/// A no with a reason, after which the model goes on.
+async fn no(stage: &Stage, task: TaskId) {
+    let (request, calls) = question(stage, task).await;
+    let mut answer = each([]);
+    if let holdpoint::engine::AnswerBody::PerCall(replies) = &mut answer.body {
+        for call in calls {
+            let reply = holdpoint::engine::CallReply {
+                reason: Some("wrong customer".to_owned()),
+                ..reject_then(Then::Continue)
+            };
+            replies.insert(call.to_string(), reply);
+        }
+    }
+    stage.engine(0).decide(&alice(), request, answer, None).await.unwrap();
+    stage.run().await;
+}
+
+/// How many questions there were.
+async fn questions(stage: &Stage, task: TaskId) -> usize {
+    let items = stage.journal(task).await.items;
+    items.iter().filter(|item| matches!(item.fact, Fact::InterventionRequested(_))).count()
+}
+
+/// What the policy said, in the journal's order.
+async fn verdicts(stage: &Stage, task: TaskId) -> Vec<Verdict> {
+    let judged = stage.journal(task).await.items.into_iter().filter_map(|item| {
+        let Fact::Judged { judgement, .. } = item.fact else { return None };
+        Some(judgement.verdict)
+    });
+    judged.collect()
+}
+
+/// The model was told, and is done.
+async fn refused_unasked(stage: &Stage, task: TaskId, asked: usize) {
+    let journal = stage.journal(task).await;
+    assert_eq!(
+        (journal.row.status, questions(stage, task).await),
+        (TaskStatus::Completed, asked),
+        "{:#?}",
+        journal.items
+    );
+    assert_eq!(outcomes(&journal).last(), Some(&Outcome::Rejected));
+    assert_eq!(verdicts(stage, task).await.last(), Some(&Verdict::Deny));
+}
+
+async fn asked_again(stage: &Stage, task: TaskId, asked: usize) {
+    let journal = stage.journal(task).await;
+    assert_eq!((journal.row.status, questions(stage, task).await), (TaskStatus::Paused, asked), "{:#?}", journal.items);
+}
+
+both! {
+    async fn the_same_call_however_it_is_written_is_refused_with_the_same_words(house) {
+        let stage = stage(house, &[
+            &[LARGE],
+            &[("refund", r#" { "amount" : 1.2e2 , "order" : 1 } "#)],
+            &[("refund", r#"{"\u006frder":1,"amount":120.00}"#), LARGE],
+        ]).await;
+        let task = begun(&stage).await;
+        no(&stage, task).await;
+        refused_unasked(&stage, task, 1).await;
+        assert_eq!(outcomes(&stage.journal(task).await), [Outcome::Rejected; 4]);
+        assert_eq!(verdicts(&stage, task).await, [Verdict::Hold, Verdict::Deny, Verdict::Deny, Verdict::Deny]);
+        assert!(shown(&stage).iter().all(|told| told.contains("wrong customer")), "{:?}", shown(&stage));
+        assert_eq!(stage.tool.ledger().len(), 0);
+    }
+
+    async fn other_arguments_and_other_tools_are_asked_about(house) {
+        const ORDER: (&str, &str) = ("forbidden", r#"{"order":1,"amount":120}"#);
+        let mut stage = stage(house, &[&[LARGE], &[OTHER], &[ORDER], &[LARGE]]).await;
+        stage.configure(|yaml| {
+            yaml.replace("decide: deny", "decide: hold").replace("forbidden: { http", "forbidden: { parameters: { type: object }, http")
+        });
+        let task = begun(&stage).await;
+        for asked in 1..4 {
+            asked_again(&stage, task, asked).await;
+            no(&stage, task).await;
+        }
+        refused_unasked(&stage, task, 3).await;
+    }
+
+    async fn a_call_without_a_text_is_the_same_as_one_with_an_empty_object(house) {
+        let mut stage = stage(house, &[&[("forbidden", "")], &[("forbidden", "")], &[("forbidden", " {} ")], &[("forbidden", " \n")]]).await;
+        stage.configure(|yaml| yaml.replace("decide: deny", "decide: hold"));
+        let task = begun(&stage).await;
+        no(&stage, task).await;
+        refused_unasked(&stage, task, 1).await;
+        assert_eq!(outcomes(&stage.journal(task).await), [Outcome::Rejected; 4]);
+    }
+
+    async fn a_call_that_a_rule_allows_by_now_is_refused_too(house) {
+        let mut stage = stage(house, &[&[LARGE], &[LARGE], &[OTHER]]).await;
+        let task = begun(&stage).await;
+        let (request, _) = question(&stage, task).await;
+        stage.engine(0).decide(&alice(), request, rejects(Then::Continue), None).await.unwrap();
+        stage.configure(|yaml| yaml.replace("args.amount <= 20.0", "args.amount <= 2000.0"));
+        stage.run().await;
+        assert_eq!(outcomes(&stage.journal(task).await), [Outcome::Rejected, Outcome::Rejected, Outcome::Succeeded]);
+        assert_eq!(bodies(&stage, task, "/refund").len(), 1);
+    }
+
+    async fn a_later_yes_to_such_a_call_lifts_it(house) {
+        let stage = stage(house, &[&[LARGE], &[OTHER], &[LARGE]]).await;
+        let task = begun(&stage).await;
+        no(&stage, task).await;
+        // A human writes the very call that was refused.
+        let (request, calls) = question(&stage, task).await;
+        let written = each([(calls[0], edit(r#"{"amount":120,"order":1}"#))]);
+        stage.engine(0).decide(&person("alice"), request, written, None).await.unwrap();
+        stage.run().await;
+        asked_again(&stage, task, 3).await;
+        assert_eq!(stage.executions(task, "/refund"), 1);
+    }
+
+    async fn of_two_equal_calls_in_one_question_the_last_word_stands(house) {
+        let stage = stage(house, &[&[LARGE, LARGE], &[LARGE]]).await;
+        for first_no in [true, false] {
+            let task = begun(&stage).await;
+            let (request, calls) = question(&stage, task).await;
+            let door = stage.engine(0);
+            for (call, yes) in [(calls[0], !first_no), (calls[1], first_no)] {
+                let reply = if yes { approve() } else { reject() };
+                door.decide(&alice(), request, each([(call, reply)]), None).await.unwrap();
+            }
+            stage.run().await;
+            assert_eq!(stage.executions(task, "/refund"), 1, "the one that was approved runs");
+            if first_no { asked_again(&stage, task, 2).await } else { refused_unasked(&stage, task, 1).await }
+        }
+        // Said at once, neither came later: the no stands.
+        for first_no in [true, false] {
+            let task = begun(&stage).await;
+            let (request, calls) = question(&stage, task).await;
+            let (no, yes) = if first_no { (calls[0], calls[1]) } else { (calls[1], calls[0]) };
+            stage.engine(0).decide(&alice(), request, each([(no, reject()), (yes, approve())]), None).await.unwrap();
+            stage.run().await;
+            assert_eq!(stage.executions(task, "/refund"), 1);
+            refused_unasked(&stage, task, 1).await;
+        }
+    }
+
+    async fn half_an_approval_is_no_yes(house) {
+        let mut stage = stage(house, &[&[LARGE, LARGE], &[LARGE]]).await;
+        stage.configure(|yaml| yaml.replace("{ owner: true }", "{ owner: true, users: [bob], required: 2 }"));
+        let task = begun(&stage).await;
+        let (request, calls) = question(&stage, task).await;
+        let door = stage.engine(0);
+        door.decide(&alice(), request, each([(calls[0], reject())]), None).await.unwrap();
+        door.decide(&alice(), request, each([(calls[1], approve())]), None).await.unwrap();
+        stage.house.forward(Duration::from_hours(25));
+        door.expire().await.unwrap();
+        stage.run().await;
+        refused_unasked(&stage, task, 1).await;
+        assert_eq!(stage.tool.ledger().len(), 0);
+    }
+
+    async fn the_users_next_message_lifts_it(house) {
+        let stage = stage(house, &[&[LARGE], &[LARGE], &[], &[LARGE]]).await;
+        let task = begun(&stage).await;
+        no(&stage, task).await;
+        refused_unasked(&stage, task, 1).await;
+        stage.engine(0).message(&alice(), task, message(), None).await.unwrap();
+        stage.run().await;
+        asked_again(&stage, task, 2).await;
+    }
+
+    async fn that_nobody_answered_is_no_no(house) {
+        let stage = stage(house, &[&[LARGE], &[LARGE]]).await;
+        let task = begun(&stage).await;
+        stage.house.forward(Duration::from_hours(25));
+        stage.engine(0).expire().await.unwrap();
+        stage.run().await;
+        asked_again(&stage, task, 2).await;
+    }
+
+    async fn a_question_that_was_withdrawn_is_no_no(house) {
+        let mut stage = stage(house, &[&[LARGE]]).await;
+        let task = begun(&stage).await;
+        stage.configure(|yaml| yaml.replace("exclusiveMinimum: 0", "minimum: 1"));
+        let (request, _) = question(&stage, task).await;
+        stage.engine(0).decide(&alice(), request, rejects(Then::Continue), None).await.unwrap_err();
+        stage.run().await;
+        asked_again(&stage, task, 2).await;
+    }
+
+    async fn that_a_human_declines_is_no_no_to_a_call(house) {
+        const GUIDANCE: (&str, &str) = ("request_human_guidance", r#"{"question":"which one?"}"#);
+        let table: [(Calls, fn(&str) -> String, RequestKind); 3] = [
+            (&[("refund", r#"{"order":1,"amount":5}"#)], str::to_owned, RequestKind::Reconcile),
+            (&[GUIDANCE], |yaml| yaml.replace("tools: [lookup, tag, refund, forbidden]", "tools: [lookup, tag, refund, forbidden], human: [guidance]"), RequestKind::Guidance),
+            (&[("forbidden", "{}")], |yaml| {
+                let yaml = yaml.replace("forbidden: { http: { method: POST, url: \"{tool}/forbidden\" } }", "forbidden: { external: {}, parameters: { type: object } }");
+                yaml.replace("decide: deny, reason: Not this one.", "decide: allow")
+            }, RequestKind::ExternalResult),
+        ];
+        for (calls, change, kind) in table {
+            let mut stage = Stage::set(House::like(&house).await, &[]).await;
+            stage.script(move |asked| Ok(turn(if asked <= 2 { calls } else { &[] })));
+            stage.configure(change);
+            stage.tool.answers(502, "");
+            let task = begun(&stage).await;
+            for asked_before in [1, 2] {
+                assert_eq!((asked(&stage, task).await.kind, questions(&stage, task).await), (kind, asked_before));
+                answered(&stage, task, whole(Action::Reject, None)).await;
+            }
+            assert_eq!(stage.status(task).await, TaskStatus::Completed);
+            assert!(!verdicts(&stage, task).await.contains(&Verdict::Deny));
+        }
+    }
+
+    async fn what_a_human_wrote_is_what_was_decided(house) {
+        const WRITTEN: (&str, &str) = ("refund", r#"{"order":9,"amount":130}"#);
+        let mut stage = stage(house, &[&[LARGE], &[WRITTEN], &[LARGE]]).await;
+        stage.configure(|yaml| yaml.replace("{ owner: true }", "{ owner: true, users: [bob, carol], required: 2 }"));
+        let task = begun(&stage).await;
+        let (request, calls) = question(&stage, task).await;
+        stage.engine(0).decide(&person("bob"), request, each([(calls[0], edit(r#"{"amount":130.0,"order":9}"#))]), None).await.unwrap();
+        stage.run().await;
+        no(&stage, task).await;
+        // The second call was refused unasked, the third is none that anybody has said no to.
+        assert_eq!(outcomes(&stage.journal(task).await), [Outcome::Rejected; 2]);
+        asked_again(&stage, task, 3).await;
+        assert_eq!(asked(&stage, task).await.pending_tool_calls[0].arguments_text, LARGE.1);
+    }
+
+    async fn too_many_of_them_end_the_task(house) {
+        let mut stage = Stage::set(house, &[]).await;
+        stage.script(|_| Ok(turn(&[LARGE])));
+        stage.configure(|yaml| yaml.replace("tools: [lookup, tag, refund, forbidden] }", "tools: [lookup, tag, refund, forbidden], limits: { max_rejections: 2 } }"));
+        let task = begun(&stage).await;
+        no(&stage, task).await;
+        let limited = async |refusals: usize| {
+            let journal = stage.journal(task).await;
+            let error = journal.row.error.clone().unwrap();
+            assert_eq!((journal.row.status, error.code, error.limit.as_deref()), (TaskStatus::Failed, FailureCode::LimitReached, Some("max_rejections")));
+            assert_eq!(outcomes(&journal), vec![Outcome::Rejected; 1 + refusals], "that many go on, one more ends it");
+        };
+        limited(3).await;
+        stage.engine(0).retry(&alice(), task, None).await.unwrap();
+        stage.run().await;
+        limited(3).await;
+        stage.engine(0).message(&alice(), task, message(), None).await.unwrap();
+        stage.run().await;
+        asked_again(&stage, task, 2).await;
+        answered(&stage, task, whole(Action::Approve, None)).await;
+        assert_eq!(stage.executions(task, "/refund"), 1);
+    }
+
+    async fn as_many_as_may_be_do_not_end_it(house) {
+        let stage = stage(house, &[&[LARGE], &[LARGE], &[LARGE], &[LARGE]]).await;
+        let task = begun(&stage).await;
+        no(&stage, task).await;
+        refused_unasked(&stage, task, 1).await;
+        assert_eq!(outcomes(&stage.journal(task).await), [Outcome::Rejected; 4]);
+    }
+
+    async fn one_no_among_several_goes_on_and_is_kept(house) {
+        let stage = stage(house, &[&[LARGE, OTHER], &[OTHER, LARGE]]).await;
+        let task = begun(&stage).await;
+        let (request, calls) = question(&stage, task).await;
+        let some = each([(calls[0], approve()), (calls[1], reject_because("too much"))]);
+        stage.engine(0).decide(&alice(), request, some, None).await.unwrap();
+        stage.run().await;
+        // The one that was approved is asked about as ever; the other one is not.
+        let (_, again) = question(&stage, task).await;
+        assert_eq!(again.len(), 1);
+        answered(&stage, task, whole(Action::Approve, None)).await;
+        let expected = [Outcome::Rejected, Outcome::Succeeded, Outcome::Rejected, Outcome::Succeeded];
+        assert_eq!(outcomes(&stage.journal(task).await), expected);
+        assert!(shown(&stage)[2].contains("too much"), "{:?}", shown(&stage));
+    }
+}
