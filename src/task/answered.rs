@@ -73,6 +73,7 @@ impl Progress {
         for (call, _) in open.decided.iter().filter(|(_, action)| **action == Action::Respond) {
             if open.asked.kind == RequestKind::Approval
                 && let Some(standing) = self.call_mut(*call)
+                && !matches!(standing.phase, Phase::Done(_))
             {
                 let text = "The task was canceled; this call was not run.".to_owned();
                 standing.phase = Phase::Refused(Outcome::Canceled, text);

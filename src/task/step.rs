@@ -80,7 +80,8 @@ pub fn next_step(progress: &Progress, budget: &Budget) -> Step {
     if !new.is_empty() {
         return Step::Judge(new);
     }
-    let refused: Vec<_> = progress.unfinished().filter_map(Standing::refusal).collect();
+    let refused = progress.unfinished().filter(|standing| !progress.may_be_taken_back(standing.call.tool_call_id));
+    let refused: Vec<_> = refused.filter_map(Standing::refusal).collect();
     if !refused.is_empty() {
         return Step::Refuse(refused);
     }

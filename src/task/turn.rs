@@ -8,7 +8,7 @@ use super::decision::{Action, Then, Vote};
 use super::id::{CallId, RequestId};
 use super::item::{Fact, Item, Outcome, Turn};
 use super::noes::{No, Noes};
-use super::request::Asked;
+use super::request::{Asked, RequestKind};
 use super::standing::{Phase, Standing, Start, UNKNOWN};
 use super::status::TaskStatus;
 use super::suspects::Suspects;
@@ -129,6 +129,14 @@ impl Progress {
     /// The calls that have no result.
     pub fn unfinished(&self) -> impl Iterator<Item = &Standing> {
         self.calls.iter().filter(|standing| !matches!(standing.phase, Phase::Done(_)))
+    }
+
+    /// Whether a human has given the result of that call, and it may still be taken back: the request it is part of is
+    /// open, and a rejection that cancels the task leaves none of its calls with such a result.
+    #[must_use]
+    pub fn may_be_taken_back(&self, id: CallId) -> bool {
+        let approvals = self.open.iter().filter(|open| open.asked.kind == RequestKind::Approval);
+        approvals.map(|open| &open.decided).any(|decided| decided.get(&id) == Some(&Action::Respond))
     }
 
     /// Reads the next item.
