@@ -1,12 +1,14 @@
 //! The whole service in this process, on a real port, with a real database, a fake model and a fake tool.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use holdpoint::app::{self, DatabaseOptions, Replica};
 use holdpoint::config::environment::Environment;
 use holdpoint::config::layers::Flags;
 use holdpoint::config::{self, Source};
-use holdpoint::world::{RandomIds, SystemClock};
+use holdpoint::task::time::Time;
+use holdpoint::world::{Clock, RandomIds, SystemClock};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -24,6 +26,7 @@ pub enum On {
 pub struct TestApp {
     running: Option<Replica>,
     yaml: String,
+    clock: Arc<dyn Clock>,
     pub model: FakeModel,
     pub tool: FakeTool,
     pub database: Database,
@@ -119,11 +122,13 @@ impl TestApp {
 
     /// Any configuration; `{model}` and `{tool}` in it are the fake endpoints.
     pub async fn with(on: On, yaml: &str) -> Self {
-        let database = match on {
-            On::Sqlite => Database::sqlite(),
-            On::Postgres => Database::postgres().await,
-        };
-        Self::on_database(database, yaml, FakeModel::start().await, FakeTool::start().await).await
+        Self::on_database(database(on).await, yaml, FakeModel::start().await, FakeTool::start().await).await
+    }
+
+    /// The same, but it never looks by itself whether something is overdue: no deadline that passes is swept.
+    pub async fn unswept(on: On, yaml: &str) -> Self {
+        let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
+        Self::by_clock(Arc::new(Unswept), database(on).await, yaml, model, tool).await
     }
 
     /// The refund agent on a database of the caller's, such as one of a server that he may hurt. It is not patient.
@@ -139,11 +144,15 @@ impl TestApp {
     }
 
     async fn on_database(database: Database, yaml: &str, model: FakeModel, tool: FakeTool) -> Self {
+        Self::by_clock(Arc::new(SystemClock), database, yaml, model, tool).await
+    }
+
+    async fn by_clock(clock: Arc<dyn Clock>, database: Database, yaml: &str, model: FakeModel, tool: FakeTool) -> Self {
         let yaml = yaml.replace("{model}", &model.base_url).replace("{tool}", &tool.url);
-        let running = Some(start(&yaml, &database).await);
+        let running = Some(start(&yaml, &database, &clock).await);
         #[expect(clippy::disallowed_methods, reason = "a test is a client like any other")]
         let http = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).no_proxy().build().unwrap();
-        Self { running, yaml, model, tool, database, http }
+        Self { running, yaml, clock, model, tool, database, http }
     }
 
     fn running(&self) -> &Replica {
@@ -157,7 +166,7 @@ impl TestApp {
     /// Goes down as on SIGTERM, and comes up again on the same database.
     pub async fn restart(&mut self) {
         self.running.take().unwrap().stop().await;
-        self.running = Some(start(&self.yaml, &self.database).await);
+        self.running = Some(start(&self.yaml, &self.database, &self.clock).await);
     }
 
     /// Comes up again with another configuration.
@@ -213,13 +222,41 @@ pub struct Held {
     pub body: Value,
 }
 
-async fn start(yaml: &str, database: &Database) -> Replica {
+async fn database(on: On) -> Database {
+    match on {
+        On::Sqlite => Database::sqlite(),
+        On::Postgres => Database::postgres().await,
+    }
+}
+
+/// The machine's clock, by which the worker never wakes from its rest between two rounds.
+struct Unswept;
+
+#[async_trait::async_trait]
+impl Clock for Unswept {
+    fn now(&self) -> Time {
+        SystemClock.now()
+    }
+
+    fn uptime(&self) -> Duration {
+        SystemClock.uptime()
+    }
+
+    async fn sleep(&self, time: Duration) {
+        if time == Duration::from_millis(500) {
+            std::future::pending::<()>().await;
+        }
+        SystemClock.sleep(time).await;
+    }
+}
+
+async fn start(yaml: &str, database: &Database, clock: &Arc<dyn Clock>) -> Replica {
     let flags = Flags { listen: Some("127.0.0.1:0".to_owned()), database_url: Some(database.url().to_owned()) };
     let source = Source::File("holdpoint.yaml".into(), yaml.to_owned());
     let loaded = config::load(source, &environment(), &flags, app::check);
     let (config, _) = loaded.unwrap_or_else(|report| panic!("{report}"));
     let options = DatabaseOptions { permit_unsafe: true, ..DatabaseOptions::default() };
-    Replica::start(config, Arc::new(SystemClock), Arc::new(RandomIds), None, options).await.unwrap()
+    Replica::start(config, Arc::clone(clock), Arc::new(RandomIds), None, options).await.unwrap()
 }
 
 /// What stands in `${…}` of the test configurations.

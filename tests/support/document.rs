@@ -36,6 +36,11 @@ pub fn is_kept(method: &Method, path: &str, reply: &Reply) {
     assert!(found.is_empty(), "{name} {}: {found:?} in {}", reply.status, reply.text);
 }
 
+/// Whether a value is one of that component.
+pub fn is_a(component: &str, value: &Value) -> bool {
+    validator(&format!("#/components/schemas/{component}")).is_valid(value)
+}
+
 fn operation(method: &Method, path: &str) -> Option<(String, &'static Value)> {
     let method = if *method == Method::HEAD { "get".to_owned() } else { method.as_str().to_ascii_lowercase() };
     let path = path.split('?').next()?;

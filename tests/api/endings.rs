@@ -1,0 +1,219 @@
+//! How a question ends otherwise: declined, with the end of the task, at its deadline, one of too many; and results that
+//! the caller brings himself.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::cycle::on_both;
+use super::kinds::{
+    ASKING, KINDS, Question, ask, asks, each_has_one_result, filled_in, items, request, results_of, short, told,
+};
+use crate::support::app::{ACCOUNTS, On, Reply, TestApp};
+use crate::support::model::calls;
+
+const BIG: &str = "12345678901234567890123";
+
+async fn app(on: On, more: &str) -> TestApp {
+    TestApp::with(on, &(ASKING.replace("{more}", more) + ACCOUNTS)).await
+}
+
+async fn begin(app: &TestApp, turn: &[(&str, &str)]) -> Reply {
+    app.model.then(calls(turn));
+    let reply = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+    assert_eq!(reply.status, 201, "{}", reply.text);
+    reply
+}
+
+/// (name, outcome) of every result of a journal.
+fn outcomes(items: &[Value]) -> Vec<(String, String)> {
+    let results = items.iter().filter(|item| item["type"] == "tool_result");
+    results
+        .map(|item| (item["name"].as_str().unwrap().to_owned(), item["outcome"].as_str().unwrap().to_owned()))
+        .collect()
+}
+
+on_both! {
+    async fn a_question_that_is_declined_with_the_end_of_the_task_ends_it(on: On) {
+        let app = app(on, "").await;
+        for kind in KINDS {
+            for then in ["cancel", "cancel_root"] {
+                let question = ask(&app, kind).await;
+                let asked = app.model.sent().len();
+                let body = json!({"action": "reject", "then": then, "reason": "enough"});
+                let done = app.owner().post(&question.path(), &body).await;
+                assert_eq!((done.status, done.str("/status").as_str()), (200, "Canceled"), "{kind}: {}", done.text);
+                assert_eq!(app.model.sent().len(), asked, "{kind}: the model is not asked");
+                let after = request(&app, &question.id).await;
+                assert_eq!((&after["status"], &after["decision"]["then"]), (&json!("resumed"), &json!(then)), "{kind}");
+                let outcome = match kind { "confirmation" => "responded", "reconcile" => "failed", _ => "rejected" };
+                let journal = items(&app, &question.task).await;
+                assert_eq!(outcomes(&journal), [(asks(kind).0.to_owned(), outcome.to_owned())], "{kind}");
+                let last: Vec<_> = journal.iter().rev().take(3).map(|item| item["type"].as_str().unwrap()).collect();
+                assert_eq!(last, ["task_status", "tool_result", "decision"], "{kind}: no Running before it");
+            }
+        }
+        app.stop().await;
+    }
+
+    async fn a_no_with_the_end_of_the_task_ends_what_is_asked_beside_it(on: On) {
+        let app = app(on, "").await;
+        let asked = begin(&app, &[asks("guidance"), asks("approval"), ("lookup", "{}"), asks("external_result"), asks("confirmation")]).await;
+        let (guidance, approval) = (Question::of(&asked, "guidance"), Question::of(&asked, "approval"));
+        let done = app.owner().post(&guidance.path(), &json!({"action": "reject", "then": "cancel"})).await;
+        assert_eq!(done.str("/status"), "Canceled", "{}", done.text);
+        let journal = items(&app, &asked.str("/task_id")).await;
+        each_has_one_result(&journal);
+        let named: Vec<_> = outcomes(&journal).into_iter().map(|(name, outcome)| format!("{name} {outcome}")).collect();
+        assert_eq!(named, ["request_human_guidance rejected", "refund canceled", "lookup canceled", "count canceled", "request_confirmation canceled"]);
+        for kind in ["approval", "confirmation"] {
+            let late = app.owner().hit(&format!("{}/approve", Question::of(&asked, kind).path())).await;
+            assert_eq!((late.status, late.str("/code").as_str()), (409, "request_withdrawn"), "{kind}: {}", late.text);
+        }
+        let closed: Vec<_> = journal.iter().filter(|item| item["type"] == "request_closed").map(|item| item["reason"].as_str().unwrap()).collect();
+        assert_eq!(closed, ["canceled", "canceled"]);
+        assert_eq!(approval.request["status"], "pending");
+        assert!(app.tool.ledger().is_empty());
+        app.stop().await;
+    }
+
+    async fn a_cancel_beside_calls_that_were_decided_before_gives_each_its_one_result(on: On) {
+        let app = app(on, "").await;
+        let turn: Vec<_> = ["1", "2", "3", "4", "5"].map(|order| format!(r#"{{"order":{order},"amount":9}}"#)).to_vec();
+        let turn: Vec<_> = turn.iter().map(|text| ("refund", text.as_str())).collect();
+        let asked = begin(&app, &turn).await;
+        let question = Question::of(&asked, "approval");
+        let ids: Vec<_> = question.request["tool_calls"].as_array().unwrap().iter()
+            .map(|call| call["tool_call_id"].as_str().unwrap().to_owned()).collect();
+        for (call, decision) in [
+            (0, json!({"action": "respond", "result": "by hand"})),
+            (1, json!({"action": "approve"})),
+            (2, json!({"action": "reject", "then": "continue", "reason": "no"})),
+            (3, json!({"action": "reject", "then": "cancel"})),
+        ] {
+            let reply = app.owner().post(&question.path(), &json!({"decisions": {&ids[call]: decision}})).await;
+            assert_eq!(reply.str("/status"), if call == 3 { "Canceled" } else { "Paused" }, "{}", reply.text);
+        }
+        let journal = items(&app, &question.task).await;
+        each_has_one_result(&journal);
+        let of = |call: usize| results_of(&journal, &ids[call])[0]["outcome"].as_str().unwrap().to_owned();
+        assert_eq!([0, 1, 2, 3, 4].map(of), ["canceled", "canceled", "rejected", "rejected", "canceled"]);
+        assert!(app.tool.ledger().is_empty());
+        let after = request(&app, &question.id).await;
+        assert_eq!((&after["status"], &after["decision"]["then"]), (&json!("resumed"), &json!("cancel")));
+        assert_eq!(after["tool_calls"][4]["decision"], Value::Null, "undecided ones keep none");
+        let late = app.owner().post(&question.path(), &json!({"action": "approve"})).await;
+        assert_eq!((late.status, late.str("/code").as_str()), (409, "already_decided"), "{}", late.text);
+        assert_eq!(late.body["decision"], after["decision"]);
+        app.stop().await;
+    }
+
+    async fn a_deadline_that_passes_is_told_and_the_run_goes_on_or_ends(on: On) {
+        for (terms, status) in [("", "Completed"), (", on_expiry: cancel", "Canceled")] {
+            let app = app(on, &short("2s", terms)).await;
+            let mut questions = Vec::new();
+            for kind in KINDS {
+                questions.push((kind, ask(&app, kind).await));
+            }
+            for (kind, question) in &questions {
+                let mut journal = items(&app, &question.task).await;
+                while journal.last().unwrap()["status"] == "Paused" || journal.last().unwrap()["type"] != "task_status"
+                    || journal.last().unwrap()["status"] == "Running" {
+                    tokio::task::yield_now().await;
+                    journal = items(&app, &question.task).await;
+                }
+                assert_eq!(journal.last().unwrap()["status"], status, "{kind}: {journal:#?}");
+                each_has_one_result(&journal);
+                let (_, outcome) = &outcomes(&journal)[0];
+                let expected = match *kind { "reconcile" => "unknown", _ if status == "Canceled" => "canceled", _ => "expired" };
+                assert_eq!(outcome, expected, "{kind}{terms}: {journal:#?}");
+                let content = results_of(&journal, &question.call)[0]["content"].as_str().unwrap();
+                assert!(expected == "canceled" || content.to_lowercase().contains("nobody"), "{kind}: {content}");
+                let after = request(&app, &question.id).await;
+                assert_eq!((&after["status"], &after["decision"]), (&json!("expired"), &Value::Null), "{kind}");
+                let history = app.owner().get(&format!("/v1/requests?task_id={}&status=expired", question.task)).await;
+                assert_eq!(history.str("/requests/0/request_id"), question.id, "{kind}");
+                assert_eq!(app.owner().get("/v1/requests?status=expired").await.body["requests"].as_array().unwrap().iter()
+                    .filter(|request| request["request_id"] == question.id.as_str()).count(), 1, "{kind}");
+            }
+            assert_eq!(app.owner().get("/v1/requests").await.body["requests"], json!([]));
+            app.stop().await;
+        }
+    }
+
+    async fn a_result_that_the_caller_brings_is_passed_on_as_it_was_written(on: On) {
+        let app = app(on, "").await;
+        for (result, passed_on) in [
+            (r#""plain text""#, "plain text"),
+            (r#""""#, ""),
+            ("null", "null"),
+            ("false", "false"),
+            ("1.10", "1.10"),
+            (BIG, BIG),
+            (r#"[1E2,{"b":1,"a":-0}]"#, r#"[1E2,{"b":1,"a":-0}]"#),
+            (r#"{"n":12345678901234567890123,"t":"é"}"#, r#"{"n":12345678901234567890123,"t":"é"}"#),
+        ] {
+            let question = ask(&app, "external_result").await;
+            assert_eq!(question.request["form"], Value::Null);
+            let body = format!(r#"{{"action":"respond","result": {result} }}"#);
+            let done = app.owner().send(Method::POST, &question.path(), Some(("application/json", body))).await;
+            assert_eq!((done.status, done.str("/status").as_str()), (200, "Completed"), "{result}: {}", done.text);
+            assert_eq!(told(&app), [passed_on]);
+            let journal = items(&app, &question.task).await;
+            assert_eq!(results_of(&journal, &question.call)[0]["content"], passed_on);
+            for path in [question.path(), format!("/v1/tasks/{}/items", question.task)] {
+                let shown = app.owner().get(&path).await;
+                assert!(shown.text.contains(&format!(r#""result":{result}"#)), "{path}: {}", shown.text);
+            }
+        }
+        assert!(app.tool.ledger().is_empty());
+        app.stop().await;
+    }
+
+    async fn a_result_that_does_not_fit_what_the_tool_declares_is_not_taken(on: On) {
+        let app = app(on, "").await;
+        let question = Question::of(&begin(&app, &[("measure", "{}")]).await, "external_result");
+        assert_eq!(question.request["form"]["required"], json!(["metres"]));
+        let before = items(&app, &question.task).await;
+        for (result, place) in [
+            (json!({}), "/result/metres"),
+            (json!({"metres": "s3cret"}), "/result/metres"),
+            (json!({"metres": -1}), "/result/metres"),
+            (json!({"metres": 1, "note": {"s3cret": 1}}), "/result/note"),
+            (json!("s3cret"), "/result"),
+            (json!([{"metres": 1}]), "/result"),
+            (Value::Null, "/result"),
+        ] {
+            let reply = app.owner().post(&question.path(), &json!({"action": "respond", "result": result})).await;
+            assert_eq!((reply.status, reply.str("/code").as_str()), (422, "invalid"), "{result}: {}", reply.text);
+            assert_eq!((reply.str("/errors/0/pointer").as_str(), reply.text.contains("s3cret")), (place, false), "{}", reply.text);
+        }
+        assert_eq!(items(&app, &question.task).await, before, "a refusal changed something");
+        let body = format!(r#"{{"action":"respond","result":{{"metres":{BIG},"more":true}}}}"#);
+        let done = app.owner().send(Method::POST, &question.path(), Some(("application/json", body))).await;
+        assert_eq!((done.status, done.str("/status").as_str()), (200, "Completed"), "{}", done.text);
+        assert_eq!(told(&app), [format!(r#"{{"metres":{BIG},"more":true}}"#)]);
+        app.stop().await;
+    }
+
+    async fn no_more_than_twenty_questions_are_open_at_once(on: On) {
+        let app = app(on, "").await;
+        for kind in ["guidance", "external_result"] {
+            let mut now = begin(&app, &[asks(kind); 23]).await;
+            for left in (1..=23_usize).rev() {
+                let open = now.body["pending"].as_array().unwrap();
+                assert_eq!(open.len(), left.min(20), "{kind}: {}", now.text);
+                let question = Question::of(&now, kind);
+                let body = match kind {
+                    "guidance" => json!({"action": "respond", "response": filled_in(kind)}),
+                    _ => json!({"action": "respond", "result": left}),
+                };
+                now = app.owner().post(&question.path(), &body).await;
+                assert_eq!(now.status, 200, "{}", now.text);
+            }
+            assert_eq!(now.str("/status"), "Completed", "{kind}: {}", now.text);
+            assert_eq!(told(&app).len(), 23);
+            each_has_one_result(&items(&app, &now.str("/task_id")).await);
+        }
+        app.stop().await;
+    }
+}
