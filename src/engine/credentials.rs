@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::drive::Stop;
 use super::live::Live;
@@ -81,6 +81,15 @@ impl Engine {
         let asked = self.asked(RequestKind::Credentials, calls, Terms::default());
         let (details, form) = (Some(json!({"service": service.name})), Some(credential_form(service)));
         live.push(Fact::InterventionRequested(Asked { details, form, ..asked }.sealed()));
+    }
+
+    /// Whether the configuration still asks for what this question asked, for the same receivers and the same time; in
+    /// whichever words.
+    pub(super) fn asks_as_before(&self, agent: Option<&Agent>, asked: &Asked) -> bool {
+        let name = asked.details.as_ref().and_then(|details| details.get("service")).and_then(Value::as_str);
+        let services = agent.map(|agent| self.catalog.services(&agent.name)).unwrap_or_default();
+        let now = services.iter().find(|service| Some(service.name.as_str()) == name).map(credential_form);
+        now.is_some() && now.map(without_words) == asked.form.clone().map(without_words)
     }
 
     /// Seals what was filled in for a task. Returns what may be read of it: the names of the fields.
@@ -163,4 +172,16 @@ fn cleaned_json(value: Value, redactor: &Redactor) -> Value {
         }
         other @ (Value::Null | Value::Bool(_)) => other,
     }
+}
+
+/// A form without what is only said of it.
+fn without_words(mut form: Value) -> Value {
+    if let Some(members) = form.as_object_mut() {
+        members.remove("description");
+    }
+    let fields = form.get_mut("properties").and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut);
+    for field in fields.filter_map(Value::as_object_mut) {
+        field.remove("description");
+    }
+    form
 }
