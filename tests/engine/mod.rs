@@ -3,6 +3,7 @@
 mod attacks;
 mod cancels;
 mod cost;
+mod credentials;
 mod deadlines;
 mod late;
 pub mod laws;
@@ -14,6 +15,7 @@ mod questions;
 mod queue;
 mod races;
 mod restored;
+mod sealed;
 mod stage;
 mod suspects;
 mod takeover;
