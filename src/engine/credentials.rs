@@ -4,14 +4,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::drive::Stop;
 use super::live::Live;
 use super::{Engine, Refusal};
 use crate::agent::Agent;
 use crate::model::{Answer, AnswerCall};
-use crate::secret::Secret;
+use crate::secret::{Redactor, Secret};
+use crate::store::ReadError;
 use crate::task::credential::SealedCredential;
 use crate::task::id::CallId;
 use crate::task::item::Fact;
@@ -32,10 +33,14 @@ impl Engine {
         }
         let path = [live.task_id()];
         loop {
-            if let Ok(rows) = self.store.credentials(&path).await {
-                return Ok(Credentials::open(sealer, &live.row.tenant, &path, &rows));
+            match self.store.credentials(&path).await {
+                Ok(rows) => return Ok(Credentials::open(sealer, &live.row.tenant, &path, &rows)),
+                Err(ReadError::Unavailable) => self.pause().await?,
+                Err(ReadError::Corrupt(what)) => {
+                    tracing::warn!(task = %live.task_id(), %what, "credentials cannot be read; they are asked for again");
+                    return Ok(Credentials::default());
+                }
             }
-            self.pause().await?;
         }
     }
 
@@ -78,6 +83,15 @@ impl Engine {
         live.push(Fact::InterventionRequested(Asked { details, form, ..asked }.sealed()));
     }
 
+    /// Whether the configuration still asks for what this question asked, for the same receivers and the same time; in
+    /// whichever words.
+    pub(super) fn asks_as_before(&self, agent: Option<&Agent>, asked: &Asked) -> bool {
+        let name = asked.details.as_ref().and_then(|details| details.get("service")).and_then(Value::as_str);
+        let services = agent.map(|agent| self.catalog.services(&agent.name)).unwrap_or_default();
+        let now = services.iter().find(|service| Some(service.name.as_str()) == name).map(credential_form);
+        now.is_some() && now.map(without_words) == asked.form.clone().map(without_words)
+    }
+
     /// Seals what was filled in for a task. Returns what may be read of it: the names of the fields.
     ///
     /// # Errors
@@ -114,6 +128,12 @@ impl Engine {
             .map_err(|error| unsealed(&error.to_string()))
     }
 
+    /// A text from the model's side without any value of a credential that the task has.
+    pub(super) async fn without_credentials(&self, live: &mut Live, text: String) -> Result<String, Stop> {
+        let known = self.credentials(live).await?;
+        Ok(if known.is_empty() { text } else { known.redactor().clean(&text).into_owned() })
+    }
+
     /// The model's answer without any value of a credential that the task has.
     pub(super) async fn cleaned(&self, live: &mut Live, answer: Answer) -> Result<Answer, Stop> {
         let known = self.credentials(live).await?;
@@ -122,17 +142,46 @@ impl Engine {
         }
         let redactor = known.redactor();
         let clean = |text: String| redactor.clean(&text).into_owned();
-        let raw = clean(answer.raw.to_string());
         let calls = answer.calls.into_iter().map(|call| AnswerCall {
+            provider_id: clean(call.provider_id),
             name: clean(call.name),
             arguments_text: clean(call.arguments_text),
-            ..call
         });
         Ok(Answer {
             text: answer.text.map(&clean),
             calls: calls.collect(),
-            raw: serde_json::from_str(&raw).unwrap_or(answer.raw),
+            raw: cleaned_json(answer.raw, &redactor),
             ..answer
         })
     }
+}
+
+/// The value with each of its texts, names and numbers cleaned by itself: cleaned as one text, it may be no JSON any more.
+fn cleaned_json(value: Value, redactor: &Redactor) -> Value {
+    let clean = |text: &str| redactor.clean(text).into_owned();
+    match value {
+        Value::String(text) => Value::String(clean(&text)),
+        Value::Array(all) => all.into_iter().map(|one| cleaned_json(one, redactor)).collect(),
+        Value::Object(members) => {
+            members.into_iter().map(|(name, one)| (clean(&name), cleaned_json(one, redactor))).collect()
+        }
+        Value::Number(number) => {
+            let written = number.to_string();
+            let cleaned = clean(&written);
+            if cleaned == written { Value::Number(number) } else { Value::String(cleaned) }
+        }
+        other @ (Value::Null | Value::Bool(_)) => other,
+    }
+}
+
+/// A form without what is only said of it.
+fn without_words(mut form: Value) -> Value {
+    if let Some(members) = form.as_object_mut() {
+        members.remove("description");
+    }
+    let fields = form.get_mut("properties").and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut);
+    for field in fields.filter_map(Value::as_object_mut) {
+        field.remove("description");
+    }
+    form
 }

@@ -215,6 +215,9 @@ impl Engine {
             // These ask for no run of a tool: what they ask does not depend on one.
             RequestKind::Guidance | RequestKind::Confirmation | RequestKind::Reconcile => return false,
         }
+        if open.asked.kind == RequestKind::Credentials && !self.asks_as_before(agent, &open.asked) {
+            return true;
+        }
         open.asked.own_calls().filter(|call| calls.contains(&call.tool_call_id)).any(|call| {
             let entry = agent.and_then(|agent| self.offered(agent, &call.name));
             let digest = entry

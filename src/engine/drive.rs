@@ -133,7 +133,8 @@ impl Engine {
             }
             Err(error) => {
                 tracing::warn!(task = %live.task_id(), model = %agent.model, "the model failed");
-                let failure = Failure::new(FailureCode::ModelFailed, error.detail);
+                let detail = self.without_credentials(live, error.detail).await?;
+                let failure = Failure::new(FailureCode::ModelFailed, detail);
                 self.finish(live, Ending::Failed(failure)).await?;
             }
         }

@@ -3,6 +3,7 @@
 mod attacks;
 mod cancels;
 mod cost;
+mod credentials;
 mod deadlines;
 mod edited;
 mod flips;
@@ -20,6 +21,7 @@ mod queue;
 mod races;
 mod replies;
 mod restored;
+mod sealed;
 mod stage;
 mod suspects;
 mod takeover;

@@ -13,7 +13,7 @@ use crate::store::house::{House, both};
 
 /// When a driver is dropped: at once where it waits, or when what it waited for has happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Drop {
+pub(super) enum Drop {
     AtOnce,
     Woken,
 }
@@ -36,7 +36,7 @@ async fn polled(driver: impl Future<Output = ()>, when: Drop, left: &mut usize) 
 }
 
 /// A life whose drivers are polled `left` times in all; what is left of it is lived by others. Whether nobody had to.
-async fn lived(stage: &Stage, when: Drop, mut left: usize) -> (TaskId, bool) {
+pub(super) async fn lived(stage: &Stage, when: Drop, mut left: usize) -> (TaskId, bool) {
     let door = stage.engine(0);
     let task = door.create(&alice(), go(), None).await.unwrap().task_id;
     let doomed = stage.engine(1);

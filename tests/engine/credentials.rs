@@ -1,0 +1,408 @@
+//! Credentials: asked for by the agent, or by a call that needs one; what an answer must be; and that a call gets what was
+//! filled in, and runs once.
+
+use std::time::Duration;
+
+use holdpoint::engine::{NewMessage, Refusal};
+use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::id::TaskId;
+use holdpoint::task::item::{CloseReason, Fact, Outcome};
+use holdpoint::task::request::{Asked, RequestKind};
+use holdpoint::task::status::{RequestStatus, TaskStatus};
+use serde_json::{Value, json};
+
+use super::laws::{check, every_call_has_one_result};
+use super::stage::{Stage, alice, fills, go, outcomes, person, rejects, turn, whole};
+use crate::store::house::{House, both};
+use crate::support::app::ACCOUNTS;
+
+/// Tools that take credentials in a header, a path and a query; one that is held; one that takes none.
+const TOOLS: &str = r#"
+secrets: { keys: [ { id: k1, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=" } ] }
+credentials:
+  jira:  { description: Login of your Jira., fields: { email: { format: email }, token: { description: From your profile. } }, expires_in: 8h }
+  crm:   { fields: { key: {} } }
+  spare: { fields: { x: {} } }
+models:
+  main: { provider: openai, base_url: "{model}", model: fake, api_key: "${MODEL_KEY}", retries: 1 }
+tools:
+  comment: { http: { method: POST, url: "{tool}/comment", headers: { Authorization: "Bearer {{credential:jira.token}}" } } }
+  pay: { http: { method: POST, url: "{tool}/pay", headers: { X-Mail: "{{credential:jira.email}}", X-Token: "{{credential:jira.token}}" } } }
+  find: { effect: read_only, http: { method: GET, url: "{tool}/find/{{credential:crm.key}}?as={{credential:jira.email}}&all=1" } }
+  look: { effect: read_only, http: { method: POST, url: "{tool}/look", headers: { X-Key: "{{credential:crm.key}}" } } }
+  peek: { effect: read_only, http: { method: POST, url: "{tool}/peek", headers: { X-Key: "{{credential:crm.key}}" } } }
+  plain: { effect: read_only, http: { method: POST, url: "{tool}/plain" } }
+agents:
+  clerk: { description: A clerk., model: main, tools: [comment, pay, find, look, peek, plain], human: [credentials] }
+policy:
+  - { name: held, tools: [pay], decide: hold, approvers: { users: [bob] } }
+  - { name: rest, tools: ["*"], decide: allow }
+"#;
+
+pub(super) const TOKEN: &str = "tok/en-\"é+0123456789";
+
+/// The login as somebody fills it in.
+pub(super) fn jira(token: &str) -> Value {
+    json!({"email": "alice@acme.com", "token": token})
+}
+
+/// The clerk's model makes these calls, one turn after the other, and is then done.
+pub(super) async fn clerk(house: House, turns: &'static [&'static [(&'static str, &'static str)]]) -> Stage {
+    let mut stage = Stage::set(house, &[]).await;
+    stage.configure(|_| TOOLS.to_owned() + ACCOUNTS);
+    says(&stage, turns);
+    stage
+}
+
+pub(super) fn says(stage: &Stage, turns: &'static [&'static [(&'static str, &'static str)]]) {
+    stage.script(move |asked| Ok(turn(turns.get(asked as usize - 1).copied().unwrap_or_default())));
+}
+
+/// A task, as far as it comes by itself.
+pub(super) async fn begun(stage: &Stage) -> TaskId {
+    let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+    stage.run().await;
+    task
+}
+
+/// The one credential that is asked for.
+pub(super) async fn asked(stage: &Stage, task: TaskId) -> Asked {
+    let mut open = stage.asked(task).await;
+    assert_eq!(open.len(), 1, "{open:#?}");
+    let asked = open.remove(0);
+    assert_eq!(asked.kind, RequestKind::Credentials);
+    asked
+}
+
+/// Fills it in, and lets the task go on.
+pub(super) async fn fill(stage: &Stage, task: TaskId, response: &Value) {
+    let asked = asked(stage, task).await;
+    stage.engine(0).decide(&alice(), asked.request_id, fills(response), None).await.unwrap();
+    stage.run().await;
+}
+
+/// Approves the one call that is held, and lets the task go on.
+pub(super) async fn approve(stage: &Stage, task: TaskId) {
+    let [(request, RequestKind::Approval)] = stage.open(task).await[..] else { panic!("an approval is open") };
+    stage.engine(0).decide(&person("bob"), request, whole(Action::Approve, None), None).await.unwrap();
+    stage.run().await;
+}
+
+/// The results of a task: name, outcome, text.
+pub(super) async fn results(stage: &Stage, task: TaskId) -> Vec<(String, Outcome, String)> {
+    let journal = stage.journal(task).await;
+    check(&journal.items);
+    let results = journal.items.into_iter().filter_map(|item| match item.fact {
+        Fact::ToolResult(result) => Some((result.name, result.outcome, result.content)),
+        _ => None,
+    });
+    results.collect()
+}
+
+/// How often somebody was asked for a credential.
+pub(super) async fn times_asked(stage: &Stage, task: TaskId) -> usize {
+    let items = stage.journal(task).await.items;
+    let credentials =
+        |fact: &Fact| matches!(fact, Fact::InterventionRequested(asked) if asked.kind == RequestKind::Credentials);
+    items.iter().filter(|item| credentials(&item.fact)).count()
+}
+
+/// It is over, and this tool was called so often, each time with this header.
+pub(super) async fn ran(stage: &Stage, task: TaskId, path: &str, header: (&str, &str), times: usize) {
+    let journal = stage.journal(task).await;
+    assert_eq!(journal.row.status, TaskStatus::Completed, "{:#?}", journal.items);
+    check(&journal.items);
+    every_call_has_one_result(&journal.items);
+    let task = task.to_string();
+    let calls = stage.tool.ledger();
+    let calls: Vec<_> =
+        calls.iter().filter(|call| call.uri == path && call.header("holdpoint-task-id") == task).collect();
+    assert_eq!(calls.len(), times, "{path}");
+    for call in calls {
+        let sent = call.headers.get(header.0).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+        assert_eq!(sent.as_deref(), Some(header.1));
+    }
+}
+
+fn bearer(token: &str) -> String {
+    format!("Bearer {token}")
+}
+
+both! {
+    async fn an_agent_asks_and_is_told_that_it_was_given_and_the_tool_gets_it(house) {
+        let stage = clerk(house, &[&[("request_credentials", r#"{"service":"jira","reason":"to comment"}"#)], &[("comment", "{}")]]).await;
+        let task = begun(&stage).await;
+        let asked = asked(&stage, task).await;
+        assert_eq!((asked.question.as_deref(), asked.details.as_ref()), (Some("to comment"), Some(&json!({"service": "jira"}))));
+        let form = asked.form.clone().unwrap();
+        assert_eq!(form["required"], json!(["email", "token"]), "{form}");
+        assert_eq!(form["properties"]["email"]["format"], "email");
+        assert_eq!(form["properties"]["token"]["description"], "From your profile.");
+        let receivers = json!([format!("comment: POST {}", stage.tool.url), format!("find: GET {}", stage.tool.url), format!("pay: POST {}", stage.tool.url)]);
+        assert_eq!((&form["x-receivers"], &form["x-expires-in"]), (&receivers, &json!(28800)));
+        let offered = stage.prompted().1.tools;
+        let asking = offered.iter().find(|tool| tool.name == "request_credentials").unwrap();
+        assert_eq!(asking.parameters["properties"]["service"]["enum"], json!(["crm", "jira"]), "no tool takes the spare one");
+        fill(&stage, task, &jira(TOKEN)).await;
+        ran(&stage, task, "/comment", ("authorization", &bearer(TOKEN)), 1).await;
+        let results = results(&stage, task).await;
+        assert_eq!((results[0].0.as_str(), results[0].1), ("request_credentials", Outcome::Responded));
+        let told: Value = serde_json::from_str(&results[0].2).unwrap();
+        assert_eq!((&told["provided"], &told["fields"]), (&json!(true), &json!(["email", "token"])));
+        assert_eq!(times_asked(&stage, task).await, 1);
+        let journal = format!("{:?}{:?}", stage.journal(task).await.items, stage.prompted().1);
+        assert!(!journal.contains("0123456789") && !journal.contains("alice@acme.com"), "{journal}");
+        let responses = stage.journal(task).await.items.into_iter().filter_map(|item| match item.fact {
+            Fact::Decision { decision, .. } => decision.response,
+            _ => None,
+        });
+        assert_eq!(responses.collect::<Vec<_>>(), [json!({"email": null, "token": null})]);
+    }
+
+    async fn a_service_that_is_unknown_or_that_no_tool_takes_cannot_be_asked_for(house) {
+        let stage = clerk(house, &[&[("request_credentials", r#"{"service":"spare"}"#), ("request_credentials", r#"{"service":"mail"}"#)]]).await;
+        let task = begun(&stage).await;
+        assert_eq!(outcomes(&stage.journal(task).await), [Outcome::Invalid; 2]);
+        assert_eq!(stage.status(task).await, TaskStatus::Completed);
+    }
+
+    async fn a_call_asks_for_what_it_lacks_goes_on_and_runs_once(house) {
+        let stage = clerk(house, &[&[("comment", "{}"), ("comment", "{}")]]).await;
+        let task = begun(&stage).await;
+        let asked = asked(&stage, task).await;
+        assert_eq!((asked.question.as_deref(), asked.details.as_ref()), (None, Some(&json!({"service": "jira"}))));
+        assert_eq!(asked.pending_tool_calls.len(), 1);
+        assert_eq!((stage.status(task).await, stage.tool.ledger().len()), (TaskStatus::Paused, 0));
+        fill(&stage, task, &jira(TOKEN)).await;
+        ran(&stage, task, "/comment", ("authorization", &bearer(TOKEN)), 2).await;
+        assert_eq!(times_asked(&stage, task).await, 1);
+    }
+
+    async fn a_held_call_asks_after_its_approval_and_keeps_it(house) {
+        let stage = clerk(house, &[&[("pay", "{}")]]).await;
+        let task = begun(&stage).await;
+        approve(&stage, task).await;
+        assert_eq!(stage.tool.ledger().len(), 0);
+        let request = asked(&stage, task).await.request_id;
+        let bob = stage.engine(0).decide(&person("bob"), request, fills(&jira(TOKEN)), None).await;
+        assert!(matches!(bob, Err(Refusal::Forbidden(_))), "it is the owner's login: {bob:?}");
+        fill(&stage, task, &jira(TOKEN)).await;
+        ran(&stage, task, "/pay", ("x-token", TOKEN), 1).await;
+        ran(&stage, task, "/pay", ("x-mail", "alice@acme.com"), 1).await;
+        ran(&stage, task, "/pay", ("holdpoint-decided-by", "bob"), 1).await;
+    }
+
+    async fn calls_that_start_together_and_lack_the_same_one_ask_once(house) {
+        let stage = clerk(house, &[&[("look", "{}"), ("peek", "{}"), ("plain", "{}")]]).await;
+        let task = begun(&stage).await;
+        fill(&stage, task, &json!({"key": "crm-key-0123456789"})).await;
+        for path in ["/look", "/peek"] {
+            ran(&stage, task, path, ("x-key", "crm-key-0123456789"), 1).await;
+        }
+        assert_eq!((times_asked(&stage, task).await, stage.executions(task, "/plain")), (1, 1));
+    }
+
+    async fn a_call_that_needs_two_asks_for_both_and_takes_them_in_its_path_and_query(house) {
+        let stage = clerk(house, &[&[("find", "{}")]]).await;
+        let task = begun(&stage).await;
+        for _ in 0..2 {
+            assert_eq!(stage.tool.ledger().len(), 0);
+            let service = asked(&stage, task).await.details.unwrap()["service"].clone();
+            let response = if service == "jira" { json!({"email": "a+b@acme.com", "token": "t"}) } else { json!({"key": "../x?é&\"1234"}) };
+            fill(&stage, task, &response).await;
+        }
+        assert_eq!((stage.status(task).await, times_asked(&stage, task).await), (TaskStatus::Completed, 2));
+        let uris: Vec<_> = stage.tool.ledger().into_iter().map(|call| call.uri).collect();
+        assert_eq!(uris.len(), 1);
+        let url = url::Url::parse(&format!("http://h{}", uris[0])).unwrap();
+        assert_eq!(url.path_segments().unwrap().collect::<Vec<_>>(), ["find", "..%2Fx%3F%C3%A9%26%221234"], "{url}");
+        let pairs: Vec<_> = url.query_pairs().map(|(name, value)| (name.into_owned(), value.into_owned())).collect();
+        assert_eq!(pairs, [("as".to_owned(), "a+b@acme.com".to_owned()), ("all".to_owned(), "1".to_owned())]);
+    }
+
+    async fn a_decline_rejects_the_call_and_others_go_on(house) {
+        let stage = clerk(house, &[&[("comment", "{}"), ("plain", "{}")]]).await;
+        let task = begun(&stage).await;
+        let request = asked(&stage, task).await.request_id;
+        let refused = stage.engine(0).decide(&alice(), request, whole(Action::Approve, None), None).await;
+        assert!(matches!(refused, Err(Refusal::Invalid(_))), "{refused:?}");
+        stage.engine(0).decide(&alice(), request, whole(Action::Reject, None), None).await.unwrap();
+        stage.run().await;
+        assert_eq!(outcomes(&stage.journal(task).await), [Outcome::Rejected, Outcome::Succeeded]);
+        assert_eq!((stage.status(task).await, stage.executions(task, "/comment")), (TaskStatus::Completed, 0));
+        let other = begun(&stage).await;
+        let request = asked(&stage, other).await.request_id;
+        stage.engine(0).decide(&alice(), request, rejects(Then::Cancel), None).await.unwrap();
+        assert_eq!(stage.status(other).await, TaskStatus::Canceled);
+        assert_eq!(stage.tool.ledger().len(), 1, "only the plain one of the first task");
+    }
+
+    async fn a_question_that_nobody_answers_expires(house) {
+        let stage = clerk(house, &[&[("request_credentials", r#"{"service":"jira"}"#)], &[("comment", "{}"), ("plain", "{}")]]).await;
+        let task = begun(&stage).await;
+        for _ in 0..2 {
+            let request = asked(&stage, task).await.request_id;
+            stage.house.forward(Duration::from_hours(25));
+            let late = stage.engine(0).decide(&alice(), request, fills(&jira(TOKEN)), None).await;
+            assert!(matches!(late, Err(Refusal::Expired(_))), "{late:?}");
+            assert_eq!(stage.engine(0).expire().await.unwrap(), 1);
+            stage.run().await;
+        }
+        assert_eq!(outcomes(&stage.journal(task).await), [Outcome::Expired, Outcome::Expired, Outcome::Succeeded]);
+        assert_eq!((stage.status(task).await, stage.executions(task, "/comment")), (TaskStatus::Completed, 0));
+        assert_eq!(stage.house.number("select count(*) from credential").await, 0);
+    }
+
+    async fn what_does_not_fit_is_refused_with_its_place_and_without_its_value(house) {
+        const VALUE: &str = "val-0123456789";
+        let stage = clerk(house, &[&[("comment", "{}")]]).await;
+        let task = begun(&stage).await;
+        let request = asked(&stage, task).await.request_id;
+        let token = |token: Value| json!({"email": "a@acme.com", "token": token});
+        let cases = [
+            (token(json!(format!("{VALUE}\r\nX-Evil: 1"))), "/response/token"),
+            (token(json!(format!("{VALUE}\u{0}"))), "/response/token"),
+            (token(json!(format!("{VALUE}\u{7f}"))), "/response/token"),
+            (token(json!("")), "/response/token"),
+            (token(json!(null)), "/response/token"),
+            (token(json!([VALUE])), "/response/token"),
+            (token(json!({VALUE: 1})), "/response/token"),
+            (token(json!(1_234_567_890)), "/response/token"),
+            (json!({"email": "a@acme.com"}), "/response/token"),
+            (json!({"email": "a@acme.com", "token": VALUE, "more": VALUE}), "/response/more"),
+            (json!({"email": VALUE, "token": VALUE}), "/response/email"),
+            (json!(VALUE), "/response"),
+            (json!([VALUE]), "/response"),
+            (json!(null), "/response"),
+        ];
+        for (response, place) in cases {
+            let refused = stage.engine(0).decide(&alice(), request, fills(&response), None).await;
+            let Err(Refusal::Invalid(errors)) = &refused else { panic!("{response}: {refused:?}") };
+            let places: Vec<_> = errors.iter().map(|error| error.pointer.as_str()).collect();
+            assert_eq!(places, [place], "{response}");
+            assert!(!errors[0].detail.is_empty());
+            let told = format!("{refused:?}");
+            assert!(!told.contains("0123456789") && !told.contains("1234567890") && !told.contains("Evil"), "{told}");
+        }
+        assert_eq!(stage.house.number("select count(*) from credential").await, 0);
+        fill(&stage, task, &jira(TOKEN)).await;
+        ran(&stage, task, "/comment", ("authorization", &bearer(TOKEN)), 1).await;
+    }
+
+    async fn of_two_answers_one_is_stored_and_what_it_gave_is_sent(house) {
+        let stage = clerk(house, &[&[("comment", "{}")]]).await;
+        let task = begun(&stage).await;
+        let request = asked(&stage, task).await.request_id;
+        let (one, other) = (stage.engine(0), stage.engine(0));
+        let caller = alice();
+        let (first, second) = tokio::join!(
+            one.decide(&caller, request, fills(&jira("first-0123456789")), None),
+            other.decide(&caller, request, fills(&jira("second-0123456789")), None),
+        );
+        assert_ne!(first.is_ok(), second.is_ok(), "{first:?} {second:?}");
+        let lost = if first.is_ok() { &second } else { &first };
+        assert!(matches!(lost, Err(Refusal::AlreadyDecided { .. })), "{lost:?}");
+        stage.run().await;
+        let won = if first.is_ok() { "first-0123456789" } else { "second-0123456789" };
+        ran(&stage, task, "/comment", ("authorization", &bearer(won)), 1).await;
+    }
+
+    async fn what_is_over_is_asked_for_again(house) {
+        let stage = clerk(house, &[&[("request_credentials", r#"{"service":"jira"}"#)], &[("pay", "{}")]]).await;
+        let task = begun(&stage).await;
+        fill(&stage, task, &jira("old-0123456789")).await;
+        stage.house.forward(Duration::from_hours(9));
+        approve(&stage, task).await;
+        assert_eq!(stage.tool.ledger().len(), 0);
+        fill(&stage, task, &jira("new-0123456789")).await;
+        ran(&stage, task, "/pay", ("x-token", "new-0123456789"), 1).await;
+    }
+
+    async fn a_task_that_ended_and_goes_on_asks_again(house) {
+        let stage = clerk(house, &[&[("comment", "{}")], &[], &[("comment", "{}")]]).await;
+        let task = begun(&stage).await;
+        fill(&stage, task, &jira("old-0123456789")).await;
+        assert_eq!(stage.status(task).await, TaskStatus::Completed);
+        assert_eq!(stage.house.number("select count(*) from credential").await, 0);
+        let message = NewMessage { items: go().items, user_context: None, supersede: false };
+        stage.engine(0).message(&alice(), task, message, None).await.unwrap();
+        stage.run().await;
+        assert_eq!((stage.tool.ledger().len(), times_asked(&stage, task).await), (1, 2));
+        fill(&stage, task, &jira("new-0123456789")).await;
+        let sent: Vec<_> = stage.tool.ledger().iter().map(|call| call.header("authorization").to_owned()).collect();
+        assert_eq!(sent, ["Bearer old-0123456789", "Bearer new-0123456789"]);
+    }
+
+    async fn a_new_message_in_the_same_life_keeps_what_was_given(house) {
+        let stage = clerk(house, &[&[("request_credentials", r#"{"service":"jira"}"#)], &[("pay", "{}")], &[("comment", "{}")]]).await;
+        let task = begun(&stage).await;
+        fill(&stage, task, &jira(TOKEN)).await;
+        let message = NewMessage { items: go().items, user_context: None, supersede: true };
+        stage.engine(0).message(&alice(), task, message, None).await.unwrap();
+        stage.run().await;
+        ran(&stage, task, "/comment", ("authorization", &bearer(TOKEN)), 1).await;
+        assert_eq!((stage.executions(task, "/pay"), times_asked(&stage, task).await), (0, 1));
+    }
+
+    async fn another_task_of_the_same_user_does_not_have_it(house) {
+        let stage = clerk(house, &[&[("request_credentials", r#"{"service":"jira"}"#)], &[("pay", "{}")]]).await;
+        let first = begun(&stage).await;
+        fill(&stage, first, &jira("first-0123456789")).await;
+        says(&stage, &[&[("comment", "{}")]]);
+        let second = begun(&stage).await;
+        assert_eq!(stage.tool.ledger().len(), 0, "what the other task was given is not sent for this one");
+        fill(&stage, second, &jira("second-0123456789")).await;
+        ran(&stage, second, "/comment", ("authorization", &bearer("second-0123456789")), 1).await;
+        approve(&stage, first).await;
+        ran(&stage, first, "/pay", ("x-token", "first-0123456789"), 1).await;
+    }
+
+    async fn who_is_asked_for_what_has_changed_since_is_asked_anew(house) {
+        const MORE: (&str, &str) = ("email: { format: email },", "email: { format: email }, site: {},");
+        const RECEIVER: (&str, &str) = ("url: \"{tool}/plain\"", "url: \"{tool}/plain\", headers: { X: \"{{credential:jira.token}}\" }");
+        const CALL: &[(&str, &str)] = &[("comment", "{}")];
+        const AGENT: &[(&str, &str)] = &[("request_credentials", r#"{"service":"jira"}"#)];
+        let mut stage = clerk(house, &[]).await;
+        let before = stage.yaml();
+        for calls in [CALL, AGENT] {
+            for (from, to) in [MORE, RECEIVER, ("expires_in: 8h", "expires_in: 80h")] {
+                stage.configure(|_| before.clone());
+                stage.script(move |asked| Ok(turn(if asked == 1 { calls } else { &[] })));
+                let task = begun(&stage).await;
+                let old = asked(&stage, task).await;
+                stage.configure(|yaml| yaml.replacen(from, to, 1));
+                let refused = stage.engine(0).decide(&alice(), old.request_id, fills(&jira(TOKEN)), None).await;
+                assert!(matches!(refused, Err(Refusal::Withdrawn(_))), "{calls:?} {to}: {refused:?}");
+                let row = stage.house.store.request(old.request_id).await.unwrap().unwrap();
+                assert_eq!(row.status, RequestStatus::Withdrawn);
+                let items = stage.journal(task).await.items;
+                let closed = |fact: &Fact| matches!(fact, Fact::RequestClosed { reason: CloseReason::ToolChanged, .. });
+                assert!(items.iter().any(|item| closed(&item.fact)));
+                stage.run().await;
+                let anew = asked(&stage, task).await;
+                assert!(anew.request_id != old.request_id && anew.form != old.form, "{anew:?}");
+                stage.finish(task).await;
+                assert_eq!(stage.status(task).await, TaskStatus::Completed);
+            }
+        }
+    }
+
+    async fn other_words_for_the_same_login_withdraw_nothing(house) {
+        let mut stage = clerk(house, &[&[("comment", "{}")]]).await;
+        let task = begun(&stage).await;
+        stage.configure(|yaml| yaml.replace("Login of your Jira.", "The Jira login.").replace("From your profile.", "A token."));
+        fill(&stage, task, &jira(TOKEN)).await;
+        ran(&stage, task, "/comment", ("authorization", &bearer(TOKEN)), 1).await;
+    }
+
+    async fn a_credential_that_is_gone_from_the_configuration_is_told_to_the_model(house) {
+        let mut stage = clerk(house, &[&[("find", "{}")]]).await;
+        let task = begun(&stage).await;
+        stage.configure(|yaml| yaml.replace("{tool}/find/{{credential:crm.key}}?as={{credential:jira.email}}&all=1", "{tool}/find"));
+        let old = asked(&stage, task).await;
+        let refused = stage.engine(0).decide(&alice(), old.request_id, fills(&json!({"key": "k"})), None).await;
+        assert!(matches!(refused, Err(Refusal::Withdrawn(_))), "{refused:?}");
+        stage.run().await;
+        assert_eq!((stage.status(task).await, stage.executions(task, "/find")), (TaskStatus::Completed, 1));
+    }
+}

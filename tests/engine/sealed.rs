@@ -1,0 +1,264 @@
+//! What is kept of a credential, and who can read it: over crashes, takeovers, other keys and bytes moved in the database;
+//! and that nothing which comes back shows it.
+
+use base64::Engine as _;
+use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
+use holdpoint::model::{Answer, AnswerCall, ModelError};
+use holdpoint::task::id::TaskId;
+use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::status::TaskStatus;
+use serde_json::{Value, json};
+
+use super::credentials::{TOKEN, approve, asked, begun, clerk, fill, jira, ran, results, says, times_asked};
+use super::laws::check;
+use super::stage::{Stage, alice, fills, turn};
+use super::takeover::{Drop, lived};
+use crate::store::house::{House, both};
+
+const FIRST_KEY: &str = r#"{ id: k1, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=" }"#;
+const NEXT_KEY: &str = r#"{ id: k2, key: "YWJjZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXoxMjM0NTY=" }"#;
+const ASKS_THEN_PAYS: &[&[(&str, &str)]] = &[&[("request_credentials", r#"{"service":"jira"}"#)], &[("pay", "{}")]];
+
+/// A task that has its login, and whose payment waits for its approval.
+async fn given(stage: &Stage, token: &str) -> TaskId {
+    let task = begun(stage).await;
+    fill(stage, task, &jira(token)).await;
+    task
+}
+
+/// Approved, it asks for its login again; with it, it runs.
+async fn asks_again(stage: &Stage, task: TaskId) {
+    approve(stage, task).await;
+    assert_eq!(stage.executions(task, "/pay"), 0, "what does not open is not sent");
+    fill(stage, task, &jira("anew-0123456789")).await;
+    ran(stage, task, "/pay", ("x-token", "anew-0123456789"), 1).await;
+}
+
+/// A task's id as the database writes it.
+fn id(house: &House, task: TaskId) -> String {
+    let task = task.to_string();
+    if house.is_postgres() { format!("'{task}'") } else { format!("x'{}'", task.replace('-', "")) }
+}
+
+/// Everything that is stored of a task and was shown to the model, as text.
+async fn seen(stage: &Stage, task: TaskId) -> String {
+    format!("{:?} {:?}", stage.journal(task).await.items, stage.prompted().1)
+}
+
+/// Every text, name and number in a value.
+fn texts(value: &Value) -> Vec<String> {
+    match value {
+        Value::Array(all) => all.iter().flat_map(texts).collect(),
+        Value::Object(members) => {
+            members.iter().flat_map(|(name, one)| [vec![name.clone()], texts(one)].concat()).collect()
+        }
+        Value::String(text) => vec![text.clone()],
+        other => vec![other.to_string()],
+    }
+}
+
+both! {
+    async fn a_crash_after_the_answer_loses_nothing_and_asks_nothing_twice(house) {
+        let stage = clerk(house, &[&[("comment", "{}")]]).await;
+        let task = begun(&stage).await;
+        let request = asked(&stage, task).await.request_id;
+        // This process has no room to go on with what it has stored, and ends.
+        let door = stage.engine(0);
+        door.decide(&alice(), request, fills(&jira(TOKEN)), None).await.unwrap();
+        drop(door);
+        assert_eq!((stage.status(task).await, stage.tool.ledger().len()), (TaskStatus::Running, 0));
+        stage.later();
+        stage.run().await;
+        ran(&stage, task, "/comment", ("authorization", &format!("Bearer {TOKEN}")), 1).await;
+        assert_eq!(times_asked(&stage, task).await, 1);
+    }
+
+    async fn wherever_its_driver_is_dropped_it_is_asked_for_once_and_the_call_runs_at_most_once(house) {
+        let stage = clerk(house, &[&[("comment", "{}")]]).await;
+        for when in [Drop::AtOnce, Drop::Woken] {
+            let (mut polls, mut whole) = (0, 0);
+            while whole < 1 {
+                let (task, by_itself) = lived(&stage, when, polls).await;
+                polls += 1;
+                whole += usize::from(by_itself);
+                let journal = stage.journal(task).await;
+                let said = || format!("dropped {when:?} after {polls} polls: {:#?}", journal.items);
+                assert_eq!(journal.row.status, TaskStatus::Completed, "{}", said());
+                check(&journal.items);
+                assert_eq!(times_asked(&stage, task).await, 1, "{}", said());
+                assert!(stage.executions(task, "/comment") <= 1, "{}", said());
+            }
+            assert!(polls > 10, "only {polls} await points");
+        }
+        let sent = stage.tool.ledger();
+        let headers = |path: &str, name: &str| {
+            let calls = sent.iter().filter(|call| call.uri == path);
+            calls.map(|call| call.header(name).to_owned()).collect::<std::collections::BTreeSet<_>>()
+        };
+        assert_eq!(headers("/comment", "authorization").into_iter().collect::<Vec<_>>(), ["Bearer of-token@acme.com"]);
+        assert_eq!(stage.house.number("select count(*) from credential").await, 0);
+    }
+
+    async fn a_key_that_only_reads_still_opens_what_it_sealed(house) {
+        let mut stage = clerk(house, ASKS_THEN_PAYS).await;
+        let task = given(&stage, TOKEN).await;
+        stage.configure(|yaml| yaml.replace(FIRST_KEY, &format!("{NEXT_KEY}, {FIRST_KEY}")));
+        approve(&stage, task).await;
+        ran(&stage, task, "/pay", ("x-token", TOKEN), 1).await;
+        assert_eq!(times_asked(&stage, task).await, 1);
+    }
+
+    async fn without_its_key_it_is_asked_for_again(house) {
+        let mut stage = clerk(house, ASKS_THEN_PAYS).await;
+        let task = given(&stage, "old-0123456789").await;
+        stage.configure(|yaml| yaml.replace(FIRST_KEY, NEXT_KEY));
+        asks_again(&stage, task).await;
+    }
+
+    async fn another_key_under_the_same_id_opens_nothing(house) {
+        let mut stage = clerk(house, ASKS_THEN_PAYS).await;
+        let task = given(&stage, "old-0123456789").await;
+        stage.configure(|yaml| yaml.replace(FIRST_KEY, &NEXT_KEY.replace("k2", "k1")));
+        asks_again(&stage, task).await;
+    }
+
+    async fn a_field_that_is_new_is_asked_for_before_the_call(house) {
+        let mut stage = clerk(house, ASKS_THEN_PAYS).await;
+        let task = given(&stage, "old-0123456789").await;
+        stage.configure(|yaml| yaml.replace("email: { format: email },", "email: { format: email }, site: {},"));
+        approve(&stage, task).await;
+        assert_eq!(stage.executions(task, "/pay"), 0);
+        fill(&stage, task, &json!({"email": "a@acme.com", "token": "new-0123456789", "site": "here"})).await;
+        ran(&stage, task, "/pay", ("x-token", "new-0123456789"), 1).await;
+    }
+
+    async fn a_row_that_was_swapped_with_another_tasks_does_not_open(house) {
+        let stage = clerk(house, ASKS_THEN_PAYS).await;
+        let (mine, theirs) = (given(&stage, "mine-0123456789").await, given(&stage, "theirs-0123456789").await);
+        let (one, other) = (id(&stage.house, mine), id(&stage.house, theirs));
+        for column in ["sealed", "request_id"] {
+            let sql = format!(
+                "update credential set {column} = (select c.{column} from credential c where c.task_id = {other})
+                 where task_id = {one}"
+            );
+            stage.house.numbers(&sql).await.unwrap();
+        }
+        asks_again(&stage, mine).await;
+        approve(&stage, theirs).await;
+        ran(&stage, theirs, "/pay", ("x-token", "theirs-0123456789"), 1).await;
+    }
+
+    async fn a_row_that_is_damaged_does_not_open_and_nothing_crashes(house) {
+        let stage = clerk(house, ASKS_THEN_PAYS).await;
+        for sealed in ["''", "'x'", "'AAAA'", "substr(sealed, 2)", "sealed || 'AAAA'"] {
+            let task = given(&stage, "old-0123456789").await;
+            let one = id(&stage.house, task);
+            stage.house.numbers(&format!("update credential set sealed = {sealed} where task_id = {one}")).await.unwrap();
+            asks_again(&stage, task).await;
+        }
+    }
+
+    async fn what_a_tool_echoes_is_hidden_however_it_is_spelled(house) {
+        let stage = clerk(house, &[&[("comment", "{}")]]).await;
+        let percent: String = TOKEN.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let json = serde_json::to_string(TOKEN).unwrap();
+        let ascii: String = TOKEN.chars().map(|c| format!("\\u{:04x}", c as u32)).collect();
+        let spellings = [
+            TOKEN.to_owned(),
+            url::form_urlencoded::byte_serialize(TOKEN.as_bytes()).collect(),
+            percent,
+            json.trim_matches('"').to_owned(),
+            ascii,
+            BASE64_STANDARD.encode(TOKEN),
+            BASE64_URL_SAFE_NO_PAD.encode(TOKEN),
+        ];
+        for status in [200, 400] {
+            for spelled in &spellings {
+                stage.tool.answers(status, format!("<{spelled}>"));
+                let task = begun(&stage).await;
+                fill(&stage, task, &jira(TOKEN)).await;
+                let results = results(&stage, task).await;
+                assert!(results[0].2.contains("<[secret jira.token]>"), "{spelled}: {results:?}");
+                let seen = seen(&stage, task).await;
+                assert!(!seen.contains(spelled) && seen.contains("[secret jira.token]"), "{spelled}: {seen}");
+            }
+        }
+    }
+
+    async fn what_the_model_says_is_hidden_too(house) {
+        let stage = clerk(house, &[]).await;
+        let digits = "1234567890123";
+        for token in [TOKEN, digits, "ends-in-a-quote\"", "ends-in-a-backslash\\"] {
+            stage.script(move |asked| {
+                let mut answer = turn(if asked == 1 { &[("comment", "{}")] } else { &[] });
+                if asked > 1 {
+                    let number: Value = token.parse::<u64>().map_or_else(|_| json!(token), Value::from);
+                    answer = Answer {
+                        text: Some(format!("It is {token}, so {}.", BASE64_STANDARD.encode(token))),
+                        // Nothing of it is a call's arguments that parse any more; no tool gets what the model wrote.
+                        calls: vec![AnswerCall {
+                            provider_id: format!("call-{token}"),
+                            name: if asked == 2 { "plain".to_owned() } else { format!("plain-{token}") },
+                            arguments_text: json!({"said": token}).to_string(),
+                        }],
+                        raw: json!({
+                            "role": "assistant", "content": token, "number": number, token: [token, {"deep": number}],
+                            "name": &token[..token.len() - 1], "other": format!("{}\"x", &token[..token.len() - 1]),
+                        }),
+                        ..answer
+                    };
+                }
+                if asked > 3 {
+                    answer.calls.clear();
+                }
+                Ok(answer)
+            });
+            let task = begun(&stage).await;
+            fill(&stage, task, &jira(token)).await;
+            let journal = stage.journal(task).await;
+            assert_eq!(journal.row.status, TaskStatus::Completed, "{:#?}", journal.items);
+            for item in journal.items {
+                let texts = texts(&serde_json::to_value(&item.fact).unwrap());
+                let json = json!(token).to_string();
+                for text in [token, &json[1..json.len() - 1], &BASE64_STANDARD.encode(token)] {
+                    assert!(!texts.iter().any(|one| one.contains(text)), "{token}: {texts:?}");
+                }
+                if let Fact::AssistantMessage(turn) = &item.fact {
+                    assert_eq!(turn.text.as_deref().is_some_and(|text| text.contains("[secret jira.token]")), turn.turn > 1);
+                }
+            }
+            for call in stage.tool.ledger().iter().filter(|call| call.uri == "/plain") {
+                assert!(!call.body.contains(token), "{}", call.body);
+            }
+        }
+    }
+
+    async fn what_a_failing_model_says_is_hidden_too(house) {
+        let stage = clerk(house, &[]).await;
+        stage.script(|asked| match asked {
+            1 => Ok(turn(&[("comment", "{}")])),
+            _ => Err(ModelError { detail: format!("Model `main` gave no usable answer: {TOKEN} is odd") }),
+        });
+        let task = begun(&stage).await;
+        fill(&stage, task, &jira(TOKEN)).await;
+        let journal = stage.journal(task).await;
+        assert_eq!(journal.row.status, TaskStatus::Failed);
+        let detail = journal.row.error.as_ref().unwrap().detail.clone();
+        assert_eq!(detail, "Model `main` gave no usable answer: [secret jira.token] is odd");
+        assert!(!format!("{journal:?}").contains(TOKEN), "{journal:?}");
+    }
+
+    async fn what_is_shorter_than_eight_characters_is_used_and_not_looked_for(house) {
+        let stage = clerk(house, &[&[("look", "{}"), ("plain", "{}")]]).await;
+        stage.tool.answers(200, "abc1234");
+        let task = begun(&stage).await;
+        fill(&stage, task, &json!({"key": "abc1234"})).await;
+        ran(&stage, task, "/look", ("x-key", "abc1234"), 1).await;
+        assert!(results(&stage, task).await.iter().all(|(_, outcome, text)| *outcome == Outcome::Succeeded && text == "abc1234"));
+        stage.tool.answers(200, "abc12345");
+        says(&stage, &[&[("look", "{}")]]);
+        let task = begun(&stage).await;
+        fill(&stage, task, &json!({"key": "abc12345"})).await;
+        assert_eq!(results(&stage, task).await[0].2, "[secret crm.key]");
+    }
+}
