@@ -8,6 +8,7 @@ use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::id::{CallId, RequestId, TaskId};
 use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::status::{RequestStatus, TaskStatus};
+use holdpoint::task::turn::Progress;
 
 use super::replies::{
     approve, asked, became, bodies, each, edit, named, places, plain, question, refused, reject, reject_because,
@@ -285,6 +286,8 @@ both! {
         assert_eq!(stage.status(task).await, TaskStatus::Canceled);
         let expected = [Outcome::Canceled, Outcome::Rejected, Outcome::Canceled, Outcome::Canceled];
         assert_eq!(became(&stage, task, calls).await, expected.map(Some));
+        let progress = Progress::of(&stage.journal(task).await.items);
+        assert_eq!(progress.call(calls[0]).unwrap().approval, None, "no yes that counts for anything");
         assert_eq!(stage.tool.ledger().len(), 0);
     }
 
