@@ -23,6 +23,8 @@ use crate::store::house::{House, both};
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
 /// What a double would not keep as it stands, in an order of its own.
 const EDITED: &str = r#"{ "amount": 41.10, "order": 2 }"#;
+const TAG: &[(&str, &str)] = &[("tag", r#"{"text":"x"}"#)];
+const TAGGED: &str = r#"{ "text" : "\u0079" }"#;
 const AGAIN: &str = r#"{"order":3,"amount":1e2}"#;
 
 /// Rules by what is asked for, before the ones of the stage.
@@ -88,7 +90,15 @@ async fn digests(stage: &Stage, task: TaskId) -> (Vec<String>, Vec<String>) {
         match item.fact {
             Fact::InterventionRequested(question) => asked.push(question.pending_tool_calls[0].digest.clone()),
             Fact::ToolStarted { digest, .. } => ran.push(digest),
-            _ => {}
+            Fact::TaskStatus { .. }
+            | Fact::UserMessage { .. }
+            | Fact::AssistantMessage(_)
+            | Fact::Judged { .. }
+            | Fact::Decision { .. }
+            | Fact::RequestClosed { .. }
+            | Fact::ToolResult(_)
+            | Fact::LateResult(_)
+            | Fact::SubAgentStarted { .. } => {}
         }
     }
     (asked, ran)
@@ -341,8 +351,6 @@ both! {
         assert_eq!(bodies(&stage, task, "/refund"), [(call.to_string(), EDITED.to_owned()), (call.to_string(), EDITED.to_owned())]);
         assert!(shown(&stage)[0].contains(EDITED));
 
-        const TAG: &[(&str, &str)] = &[("tag", r#"{"text":"x"}"#)];
-        const TAGGED: &str = r#"{ "text" : "\u0079" }"#;
         let mut stage = Stage::set(house, TAG).await;
         stage.configure(|yaml| yaml.replace("tools: [lookup, tag], decide: allow", "tools: [lookup, tag], decide: hold"));
         stage.tool.answers(502, "");
