@@ -10,6 +10,7 @@ use holdpoint::engine::{Engine, Refusal};
 use holdpoint::people::Caller;
 use holdpoint::people::may::{Roster, answers};
 use holdpoint::task::decision::Action;
+use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::{CallId, RequestId, TaskId};
 use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::request::RequestKind;
@@ -22,6 +23,8 @@ use crate::store::house::{House, both};
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
 /// What a double would not keep as it stands, in an order of its own.
 const EDITED: &str = r#"{ "amount": 41.10, "order": 2 }"#;
+const TAG: &[(&str, &str)] = &[("tag", r#"{"text":"x"}"#)];
+const TAGGED: &str = r#"{ "text" : "\u0079" }"#;
 const AGAIN: &str = r#"{"order":3,"amount":1e2}"#;
 
 /// Rules by what is asked for, before the ones of the stage.
@@ -51,10 +54,28 @@ async fn begun(stage: &Stage) -> (TaskId, RequestId, CallId, Arc<Engine>) {
 async fn rewritten(stage: &Stage, text: &str) -> (TaskId, RequestId, CallId, Arc<Engine>) {
     let (task, request, call, door) = begun(stage).await;
     door.decide(&person("bob"), request, each([(call, edit(text))]), None).await.unwrap();
+    assert_eq!(stage.status(task).await, TaskStatus::Paused, "it is asked anew at once: nothing of it may start");
     stage.run().await;
     let (anew, calls) = question(stage, task).await;
     assert_eq!((calls, anew == request), (vec![call], false));
     (task, anew, call, door)
+}
+
+/// Changes what is stored of a task behind its back.
+async fn tampered(stage: &Stage, task: TaskId, of: &str, from: &str, to: &str) {
+    let id = task.to_string();
+    let id = if stage.house.is_postgres() { format!("'{id}'") } else { format!("x'{}'", id.replace('-', "")) };
+    let sql = format!(
+        "update agent_task_item set body = replace(body, '{from}', '{to}') where type = '{of}' and task_id = {id}"
+    );
+    stage.house.numbers(&sql).await.unwrap();
+}
+
+/// It failed, and nothing of it ran.
+async fn is_damaged(stage: &Stage, task: TaskId) {
+    let row = stage.house.store.task(task).await.unwrap().unwrap();
+    assert_eq!((row.status, row.error.map(|error| error.code)), (TaskStatus::Failed, Some(FailureCode::Integrity)));
+    assert_eq!(stage.executions(task, "/refund"), 0);
 }
 
 /// What somebody is offered to answer.
@@ -69,7 +90,15 @@ async fn digests(stage: &Stage, task: TaskId) -> (Vec<String>, Vec<String>) {
         match item.fact {
             Fact::InterventionRequested(question) => asked.push(question.pending_tool_calls[0].digest.clone()),
             Fact::ToolStarted { digest, .. } => ran.push(digest),
-            _ => {}
+            Fact::TaskStatus { .. }
+            | Fact::UserMessage { .. }
+            | Fact::AssistantMessage(_)
+            | Fact::Judged { .. }
+            | Fact::Decision { .. }
+            | Fact::RequestClosed { .. }
+            | Fact::ToolResult(_)
+            | Fact::LateResult(_)
+            | Fact::SubAgentStarted { .. } => {}
         }
     }
     (asked, ran)
@@ -233,6 +262,46 @@ both! {
         assert_eq!(codes, ["long_blanks"]);
     }
 
+    async fn what_changed_in_the_database_since_a_human_wrote_it_does_not_run(house) {
+        let stage = stage(house, "{ owner: true }").await;
+        let (task, request, call, door) = begun(&stage).await;
+        door.decide(&alice(), request, each([(call, edit(EDITED))]), None).await.unwrap();
+        tampered(&stage, task, "decision", "41.10", "41.20").await;
+        stage.run().await;
+        is_damaged(&stage, task).await;
+    }
+
+    async fn an_answer_that_has_lost_its_words_is_asked_for_again(house) {
+        let stage = stage(house, "{ owner: true }").await;
+        let (task, request, call, door) = begun(&stage).await;
+        door.decide(&alice(), request, each([(call, edit(EDITED))]), None).await.unwrap();
+        tampered(&stage, task, "decision", "\"edit\":{", "\"edjt\":{").await;
+        stage.run().await;
+        assert_eq!((stage.status(task).await, stage.executions(task, "/refund")), (TaskStatus::Paused, 0));
+        let anew = asked(&stage, task).await;
+        assert_eq!((anew.request_id == request, anew.pending_tool_calls[0].arguments_text.as_str()), (false, LARGE[0].1));
+    }
+
+    async fn how_many_have_to_agree_cannot_change_while_they_are_asked(house) {
+        let stage = stage(house, TWO).await;
+        for approved in [false, true] {
+            let (task, request, _, door) = begun(&stage).await;
+            if approved {
+                for user in ["alice", "bob"] {
+                    door.decide(&person(user), request, whole(Action::Approve, None), None).await.unwrap();
+                }
+            }
+            tampered(&stage, task, "intervention_requested", "\"required\":2", "\"required\":1").await;
+            if approved {
+                stage.run().await;
+            } else {
+                let said = door.decide(&alice(), request, whole(Action::Approve, None), None).await;
+                assert_eq!(said.err(), Some(Refusal::Withdrawn(request)));
+            }
+            is_damaged(&stage, task).await;
+        }
+    }
+
     async fn a_crash_anywhere_neither_loses_nor_repeats_nor_changes_what_a_human_wrote(house) {
         let stage = stage(house, "{ owner: true }").await;
         let (mut polls, mut whole_lives, mut doubts) = (0, 0, 0);
@@ -282,8 +351,6 @@ both! {
         assert_eq!(bodies(&stage, task, "/refund"), [(call.to_string(), EDITED.to_owned()), (call.to_string(), EDITED.to_owned())]);
         assert!(shown(&stage)[0].contains(EDITED));
 
-        const TAG: &[(&str, &str)] = &[("tag", r#"{"text":"x"}"#)];
-        const TAGGED: &str = r#"{ "text" : "\u0079" }"#;
         let mut stage = Stage::set(house, TAG).await;
         stage.configure(|yaml| yaml.replace("tools: [lookup, tag], decide: allow", "tools: [lookup, tag], decide: hold"));
         stage.tool.answers(502, "");

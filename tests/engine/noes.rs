@@ -19,6 +19,7 @@ use super::stage::{Stage, alice, go, outcomes, person, rejects, turn, whole};
 use crate::store::house::{House, both};
 
 type Calls = &'static [(&'static str, &'static str)];
+type Change = fn(&str) -> String;
 
 const LARGE: (&str, &str) = ("refund", r#"{"order":1,"amount":120}"#);
 const OTHER: (&str, &str) = ("refund", r#"{"order":1,"amount":121}"#);
@@ -232,7 +233,7 @@ both! {
 
     async fn that_a_human_declines_is_no_no_to_a_call(house) {
         const GUIDANCE: (&str, &str) = ("request_human_guidance", r#"{"question":"which one?"}"#);
-        let table: [(Calls, fn(&str) -> String, RequestKind); 3] = [
+        let table: [(Calls, Change, RequestKind); 3] = [
             (&[("refund", r#"{"order":1,"amount":5}"#)], str::to_owned, RequestKind::Reconcile),
             (&[GUIDANCE], |yaml| yaml.replace("tools: [lookup, tag, refund, forbidden]", "tools: [lookup, tag, refund, forbidden], human: [guidance]"), RequestKind::Guidance),
             (&[("forbidden", "{}")], |yaml| {

@@ -8,6 +8,7 @@ use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::id::{CallId, RequestId, TaskId};
 use holdpoint::task::item::{Fact, Outcome};
 use holdpoint::task::status::{RequestStatus, TaskStatus};
+use holdpoint::task::turn::Progress;
 
 use super::replies::{
     approve, asked, became, bodies, each, edit, named, places, plain, question, refused, reject, reject_because,
@@ -285,6 +286,8 @@ both! {
         assert_eq!(stage.status(task).await, TaskStatus::Canceled);
         let expected = [Outcome::Canceled, Outcome::Rejected, Outcome::Canceled, Outcome::Canceled];
         assert_eq!(became(&stage, task, calls).await, expected.map(Some));
+        let progress = Progress::of(&stage.journal(task).await.items);
+        assert_eq!(progress.call(calls[0]).unwrap().approval, None, "no yes that counts for anything");
         assert_eq!(stage.tool.ledger().len(), 0);
     }
 
@@ -303,7 +306,7 @@ both! {
             stage.run().await;
             let expected = match end {
                 TaskStatus::Completed => [Outcome::Succeeded, Outcome::Rejected, Outcome::Expired, Outcome::Responded],
-                _ => [Outcome::Canceled, Outcome::Rejected, Outcome::Canceled, Outcome::Responded],
+                TaskStatus::Running | TaskStatus::Paused | TaskStatus::Failed | TaskStatus::Canceled => [Outcome::Canceled, Outcome::Rejected, Outcome::Canceled, Outcome::Responded],
             };
             assert_eq!(became(&stage, task, calls).await, expected.map(Some));
             assert_eq!(stage.status(task).await, end);
@@ -362,8 +365,8 @@ both! {
             *then = Some(Then::Continue);
         }
         assert_eq!(places(&refused(&stage, &door, &alice(), task, beside).await), ["/then"]);
-        let stale = holdpoint::engine::Answer { digest: Some("sha256:0".to_owned()), ..each([(first, approve())]) };
-        assert!(matches!(refused(&stage, &door, &alice(), task, stale).await, Refusal::DigestMismatch(_)));
+        let outdated = holdpoint::engine::Answer { digest: Some("sha256:0".to_owned()), ..each([(first, approve())]) };
+        assert!(matches!(refused(&stage, &door, &alice(), task, outdated).await, Refusal::DigestMismatch(_)));
         assert!(matches!(refused(&stage, &door, &person("bob"), task, each([(free, approve())])).await, Refusal::Forbidden(_)));
     }
 
