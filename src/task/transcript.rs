@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use super::decision::Action;
 use super::id::CallId;
 use super::item::{Fact, Item, Outcome, Part, ToolCall, ToolResult, Turn};
+use super::request::RequestKind;
 use super::text::cut;
 
 /// One message of the conversation.
@@ -104,11 +106,22 @@ fn results(items: &[Item]) -> BTreeMap<CallId, &ToolResult> {
     results
 }
 
-/// The bytes that calls ran with, where a human had changed them and they were started after that.
+/// The bytes that calls ran with, where a human had changed them and they were started after that, or whoever runs them
+/// outside was asked for their result with them and gave it.
 fn edits(items: &[Item]) -> BTreeMap<CallId, &str> {
-    let (mut changed, mut ran) = (BTreeMap::new(), BTreeMap::new());
+    let (mut changed, mut ran, mut outside) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
     for item in items {
+        if let Fact::InterventionRequested(asked) = &item.fact
+            && asked.kind == RequestKind::ExternalResult
+        {
+            outside.extend(asked.own_calls().map(|call| call.tool_call_id));
+        }
         if let Fact::Decision { decision, .. } = &item.fact {
+            let given = decision
+                .decisions
+                .iter()
+                .filter(|(call, answer)| answer.action == Action::Respond && outside.contains(call));
+            ran.extend(given.filter_map(|(call, _)| Some((*call, *changed.get(call)?))));
             let edits = decision.decisions.iter().filter_map(|(call, answer)| Some((*call, answer.edit.as_ref()?)));
             changed.extend(edits.map(|(call, edit)| (call, edit.arguments_text.as_str())));
         }

@@ -180,6 +180,8 @@ on_both! {
             assert!(!kinds_of(&now.body["pending"]).contains(&"external_result"), "{kind}: {}", now.text);
             assert!(app.tool.ledger().is_empty(), "nothing of the turn runs while somebody is asked");
             assert_eq!(request(&app, &Question::of(&asked, kind).id).await["status"], "responded", "{kind}");
+            let again = app.owner().post(&Question::of(&asked, kind).path(), &body).await;
+            assert_eq!((again.status, again.str("/decision/by").as_str()), (409, "alice"), "{kind}: {}", again.text);
         }
         let now = answer(&app, &Question::of(&asked, "credentials"), &json!({"action": "reject", "reason": "mine"})).await;
         assert_eq!(kinds_of(&now.body["pending"]), ["external_result"]);

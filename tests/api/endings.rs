@@ -216,4 +216,118 @@ on_both! {
         }
         app.stop().await;
     }
+
+    async fn what_was_decided_before_the_deadline_keeps_its_decision(on: On) {
+        let app = app(on, &short("3s", "")).await;
+        let texts = [1, 2, 3, 4].map(|order| format!(r#"{{"order":{order},"amount":9}}"#));
+        let asked = begin(&app, &texts.each_ref().map(|text| ("refund", text.as_str()))).await;
+        let question = Question::of(&asked, "approval");
+        let ids: Vec<_> = question.request["tool_calls"].as_array().unwrap().iter()
+            .map(|call| call["tool_call_id"].as_str().unwrap().to_owned()).collect();
+        let some = json!({"decisions": {
+            &ids[0]: {"action": "respond", "result": "by hand"},
+            &ids[1]: {"action": "approve"},
+            &ids[2]: {"action": "reject", "reason": "not this"},
+        }});
+        let partly = app.owner().post(&question.path(), &some).await;
+        assert_eq!((partly.status, partly.str("/status").as_str()), (200, "Paused"), "{}", partly.text);
+        for one in [0, 1, 2] {
+            // One that is decided spoils them all.
+            let both = json!({"decisions": {&ids[one]: {"action": "approve"}, &ids[3]: {"action": "approve"}}});
+            let late = app.owner().post(&question.path(), &both).await;
+            assert_eq!((late.status, late.str("/code").as_str()), (409, "already_decided"), "{}", late.text);
+            assert_eq!(late.body["decision"]["decisions"][&ids[one]]["by"], "alice", "{}", late.text);
+            assert_eq!(late.str("/request/status"), "pending");
+        }
+        let mut journal = items(&app, &question.task).await;
+        while journal.last().unwrap()["status"] != "Completed" {
+            tokio::task::yield_now().await;
+            journal = items(&app, &question.task).await;
+        }
+        each_has_one_result(&journal);
+        let of = |call: usize| results_of(&journal, &ids[call])[0]["outcome"].as_str().unwrap().to_owned();
+        assert_eq!([0, 1, 2, 3].map(of), ["responded", "succeeded", "rejected", "expired"]);
+        assert_eq!(app.tool.ledger().len(), 1);
+        let results = told(&app);
+        assert!(results[0] == "by hand" && results[2].contains("not this"), "{results:?}");
+        let late = app.owner().post(&question.path(), &json!({"action": "approve"})).await;
+        assert_eq!((late.status, late.str("/code").as_str()), (410, "request_expired"), "{}", late.text);
+        app.stop().await;
+    }
+
+    async fn an_edit_is_judged_and_what_it_may_not_be_is_told(on: On) {
+        let more = "  - { name: huge, tools: [refund], when: 'args.amount > 1000.0', decide: deny, reason: Too much. }
+  - { name: large, tools: [refund], when: 'args.amount > 500.0', decide: hold, approvers: { groups: [finance] } }
+  - { name: counted, tools: [count], decide: hold }\n";
+        let app = app(on, more).await;
+        let question = ask(&app, "approval").await;
+        let edit = |question: &Question, arguments: Value| json!({"decisions": {&question.call: {"action": "edit", "arguments": arguments}}});
+        let before = items(&app, &question.task).await;
+        for (arguments, place) in [
+            (json!({"order": 17}), "/amount"),
+            (json!({"order": 17, "amount": 0}), "/amount"),
+            (json!({"order": 17, "amount": 1, "more": 1}), "/more"),
+            (json!({"order": "s3cret", "amount": 1}), "/order"),
+            (json!({"order": 17, "amount": 1001}), ""),
+        ] {
+            let reply = app.owner().post(&question.path(), &edit(&question, arguments)).await;
+            assert_eq!((reply.status, reply.str("/code").as_str()), (422, "invalid"), "{}", reply.text);
+            let at = format!("/decisions/{}/arguments{place}", question.call);
+            assert_eq!((reply.str("/errors/0/pointer"), reply.text.contains("s3cret")), (at, false), "{}", reply.text);
+        }
+        assert_eq!(items(&app, &question.task).await, before, "a refusal changed something");
+        let asked = app.owner().post(&question.path(), &edit(&question, json!({"order": 17, "amount": 600}))).await;
+        let anew = Question::of(&asked, "approval");
+        assert_ne!(anew.id, question.id);
+        assert_eq!((&anew.call, &anew.request["approvers"]["groups"]), (&question.call, &json!(["finance"])));
+        assert_eq!(anew.request["tool_calls"][0]["arguments"], json!({"order": 17, "amount": 600}));
+        assert_eq!(request(&app, &question.id).await["tool_calls"][0]["arguments"]["amount"], 120, "what was asked, stays");
+        assert_eq!(app.owner().hit(&format!("{}/approve", anew.path())).await.status, 403);
+        assert!(app.tool.ledger().is_empty());
+        let done = app.approver().hit(&format!("{}/approve", anew.path())).await;
+        assert_eq!((done.str("/status").as_str(), app.tool.ledger().len()), ("Completed", 1), "{}", done.text);
+        assert!(app.tool.ledger()[0].body.contains("600") && told(&app)[0].contains("600"));
+
+        let held = Question::of(&begin(&app, &[asks("external_result")]).await, "approval");
+        let asked = app.owner().post(&held.path(), &edit(&held, json!({"what": "bills"}))).await;
+        let outside = Question::of(&asked, "external_result");
+        assert_eq!(outside.request["tool_calls"][0]["arguments"], json!({"what": "bills"}), "what was approved is what is asked for");
+        let done = app.owner().post(&outside.path(), &json!({"action": "respond", "result": 4})).await;
+        assert_eq!(done.str("/status"), "Completed", "{}", done.text);
+        assert!(told(&app)[0].contains("bills"), "the model is told which bytes counted: {:?}", told(&app));
+        app.stop().await;
+    }
+
+    async fn a_doubt_is_for_those_of_its_rule_and_only_running_it_again_takes_several(on: On) {
+        let more = "  - { name: two, tools: [lose], decide: hold, approvers: { users: [bob, carol], required: 2 } }\n";
+        let app = app(on, more).await;
+        for (body, runs, outcome) in [
+            (json!({"action": "respond", "result": "it was lost"}), 1, "responded"),
+            (json!({"action": "reject"}), 1, "failed"),
+            (json!({"action": "retry"}), 2, "succeeded"),
+        ] {
+            let ran = app.tool.ledger().len();
+            let held = Question::of(&begin(&app, &[asks("reconcile")]).await, "approval");
+            app.tool.answers(502, "");
+            assert_eq!(app.approver().hit(&format!("{}/approve", held.path())).await.str("/status"), "Paused");
+            let asked = app.stranger().hit(&format!("{}/approve", held.path())).await;
+            app.tool.answers(200, "ok");
+            let doubt = Question::of(&asked, "reconcile");
+            assert_eq!(doubt.request["approvers"], held.request["approvers"], "the terms of the call's rule");
+            assert_eq!(app.owner().post(&doubt.path(), &body).await.status, 403);
+            let first = app.approver().post(&doubt.path(), &body).await;
+            if outcome == "succeeded" {
+                assert_eq!((first.str("/status").as_str(), app.tool.ledger().len()), ("Paused", ran + 1), "{}", first.text);
+                assert_eq!(first.body["pending"][0]["tool_calls"][0]["approvals"][0]["by"], "bob");
+                let again = app.approver().post(&doubt.path(), &body).await;
+                assert_eq!((again.status, again.str("/decision/by").as_str()), (409, "bob"), "{}", again.text);
+                app.stranger().post(&doubt.path(), &body).await;
+            }
+            let journal = items(&app, &doubt.task).await;
+            assert_eq!(results_of(&journal, &doubt.call)[0]["outcome"], outcome, "{journal:#?}");
+            assert_eq!((app.tool.ledger().len(), &journal.last().unwrap()["status"]), (ran + runs, &json!("Completed")));
+            assert_eq!(request(&app, &doubt.id).await["status"], "resumed");
+        }
+        app.stop().await;
+    }
 }

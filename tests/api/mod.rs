@@ -6,6 +6,7 @@ mod bodies;
 mod conversations;
 pub(crate) mod cycle;
 mod document;
+mod doors;
 mod endings;
 mod hostile;
 mod kept;
