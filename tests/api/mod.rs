@@ -4,6 +4,7 @@ mod answers;
 mod bodies;
 mod conversations;
 pub(crate) mod cycle;
+mod decided;
 mod document;
 mod hostile;
 mod kept;
