@@ -5,6 +5,7 @@ mod asking;
 mod bodies;
 mod conversations;
 pub(crate) mod cycle;
+mod decided;
 mod document;
 mod doors;
 mod endings;

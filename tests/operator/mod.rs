@@ -1,11 +1,14 @@
 //! The binary as an operator has it: its commands, what it prints, its exit codes, and what it serves.
 
+mod canary;
 mod commands;
+mod dump;
 mod first_file;
 mod going_down;
 mod measured;
 mod secrecy;
 mod served;
+mod three_people;
 
 use std::path::Path;
 use std::process::{Command, Stdio};

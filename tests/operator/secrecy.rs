@@ -14,7 +14,7 @@ const ENV_VALUE: &str = "shell-value/0123456789";
 const API_KEY: &str = "alice-key-0123456789";
 
 /// Every spelling of a value in which it could be read again.
-fn spellings(value: &str) -> Vec<String> {
+pub(super) fn spellings(value: &str) -> Vec<String> {
     use base64::Engine as _;
     let percent = |keep: &str, lower: bool| {
         let byte = |byte: u8| match char::from(byte) {

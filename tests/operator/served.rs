@@ -9,6 +9,8 @@ use std::thread::JoinHandle;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+use crate::support::app::Reply;
+
 /// `holdpoint serve`; it goes down with this value.
 pub struct Served {
     pub process: Child,
@@ -56,7 +58,7 @@ impl Served {
             }
         });
         #[expect(clippy::disallowed_methods, reason = "a test is a client like any other")]
-        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).no_proxy().build().unwrap();
         Self { process, address: address.unwrap(), lines, reader: Some(reader), client, key: None }
     }
 
@@ -80,6 +82,26 @@ impl Served {
         let request = self.client.post(format!("http://{}{path}", self.address));
         let request = request.header("content-type", "application/json").body(body.to_string());
         serde_json::from_str(&self.send(request).await).unwrap()
+    }
+
+    /// Any request, with these headers and no others; redirects are not followed.
+    pub async fn exchange(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Vec<u8>>,
+    ) -> Reply {
+        let method = reqwest::Method::from_bytes(method.as_bytes()).unwrap();
+        let mut request = self.client.request(method, format!("http://{}{path}", self.address)).body(body.into());
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let reply = request.send().await.unwrap();
+        let (status, headers) = (reply.status().as_u16(), reply.headers().clone());
+        let text = reply.text().await.unwrap();
+        let body = serde_json::from_str(&text).unwrap_or(Value::Null);
+        Reply { status, headers, text, body }
     }
 
     async fn send(&self, request: reqwest::RequestBuilder) -> String {
@@ -106,6 +128,12 @@ impl Served {
     pub fn terminate(&mut self) -> ExitStatus {
         kill_process(self.pid(), Signal::TERM).unwrap();
         self.process.wait().unwrap()
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        kill_process(self.pid(), Signal::KILL).unwrap();
+        self.process.wait().unwrap();
     }
 
     /// Everything it logged; call it when the process is over.

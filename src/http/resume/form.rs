@@ -32,9 +32,16 @@ pub fn to_json(row: &RequestRow, fields: &BTreeMap<String, String>) -> Result<St
     }
     form.text("digest", "digest", &mut body);
     for name in form.fields.keys() {
-        form.errors.add(&pointer("", name), words().not_known);
+        form.errors.add(&place_of(name), words().not_known);
     }
     if form.errors.0.is_empty() { Ok(body.text()) } else { Err(form.errors.0) }
+}
+
+/// Where a field is that nobody knows. One that is no name may be anything, such as JSON with a secret in it that was sent as
+/// a form: it is not repeated.
+fn place_of(name: &str) -> String {
+    let is_name = name.len() <= 64 && !name.contains(|c: char| c.is_whitespace() || matches!(c, '{' | '"'));
+    if is_name { pointer("", name) } else { String::new() }
 }
 
 /// The arguments as they stand in a text field to be edited: hidden characters as JSON writes them out (which means the
@@ -291,6 +298,7 @@ mod tests {
         assert_eq!(read(&row, &[("action", "nonsense")]).unwrap(), r#"{"action":"nonsense"}"#, "not judged here");
         assert_eq!(places(&row, &[("action", "approve"), ("arguments", "{}"), ("x/y", "")]), ["/arguments", "/x~1y"]);
         assert_eq!(places(&row, &[("action", "approve"), ("confirmed", "true")]), ["/confirmed"]);
+        assert_eq!(places(&row, &[(r#"{"response":{"token":"hunter2"}}"#, "")]), [""], "JSON that was sent as a form");
     }
 
     #[test]
