@@ -58,7 +58,10 @@ impl Engine {
             let Some(name) = entry.spec.needs.iter().find(|name| !service(name).is_some_and(has)) else { continue };
             missing = true;
             match service(name) {
-                Some(service) if asked.insert(name) => self.ask_for(live, agent, &standing, service),
+                Some(service) if !asked.contains(name) && live.progress.room() > 0 => {
+                    asked.insert(name);
+                    self.ask_for(live, agent, &standing, service);
+                }
                 Some(_) => {}
                 None => {
                     let reason = format!("the configuration has no credential {name} for this agent");
@@ -122,17 +125,28 @@ impl Engine {
         }
         let redactor = known.redactor();
         let clean = |text: String| redactor.clean(&text).into_owned();
-        let raw = clean(answer.raw.to_string());
         let calls = answer.calls.into_iter().map(|call| AnswerCall {
             name: clean(call.name),
             arguments_text: clean(call.arguments_text),
             ..call
         });
-        Ok(Answer {
-            text: answer.text.map(&clean),
-            calls: calls.collect(),
-            raw: serde_json::from_str(&raw).unwrap_or(answer.raw),
-            ..answer
-        })
+        Ok(Answer { text: answer.text.map(&clean), calls: calls.collect(), raw: cleaned(answer.raw, &clean), ..answer })
+    }
+}
+
+/// JSON whose texts, names and numbers are cleaned one by one: so it stays JSON, whatever is found in it.
+fn cleaned(value: Value, clean: &impl Fn(String) -> String) -> Value {
+    match value {
+        Value::Null | Value::Bool(_) => value,
+        Value::Number(number) => {
+            let text = number.to_string();
+            let found = clean(text.clone());
+            if found == text { Value::Number(number) } else { Value::String(found) }
+        }
+        Value::String(text) => Value::String(clean(text)),
+        Value::Array(values) => values.into_iter().map(|value| cleaned(value, clean)).collect(),
+        Value::Object(members) => {
+            members.into_iter().map(|(name, value)| (clean(name), cleaned(value, clean))).collect()
+        }
     }
 }

@@ -46,7 +46,8 @@ impl Progress {
     }
 
     /// How many more questions may be open.
-    fn room(&self) -> usize {
+    #[must_use]
+    pub fn room(&self) -> usize {
         OPEN.saturating_sub(self.open.len())
     }
 }
