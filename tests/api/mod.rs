@@ -1,6 +1,7 @@
 //! The service as a client sees it, over real HTTP.
 
 mod answers;
+mod attacks;
 mod bodies;
 mod conversations;
 pub(crate) mod cycle;
