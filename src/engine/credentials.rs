@@ -63,7 +63,10 @@ impl Engine {
             let Some(name) = entry.spec.needs.iter().find(|name| !service(name).is_some_and(has)) else { continue };
             missing = true;
             match service(name) {
-                Some(service) if asked.insert(name) => self.ask_for(live, agent, &standing, service),
+                Some(service) if !asked.contains(name) && live.progress.room() > 0 => {
+                    asked.insert(name);
+                    self.ask_for(live, agent, &standing, service);
+                }
                 Some(_) => {}
                 None => {
                     let reason = format!("the configuration has no credential {name} for this agent");

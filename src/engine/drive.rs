@@ -52,6 +52,10 @@ impl Engine {
             Step::Refuse(refusals) => Self::refuse(live, refusals),
             Step::Ask(questions) => self.ask(live, agent, questions).await?,
             Step::Reconcile(calls) => self.reconcile(live, agent, &calls),
+            Step::Wait(_) | Step::CallModel | Step::Run(_) if self.is_driven_by_another(live) => {
+                self.save(live, LeaseChange::Keep).await?;
+                return Ok(false);
+            }
             Step::Wait(on) => return self.wait(live, agent, &on).await,
             Step::Finish(ending) => return self.finish(live, ending).await,
             Step::CallModel | Step::Run(_) if live.slot.is_none() || self.stop.is_cancelled() => {
@@ -62,6 +66,17 @@ impl Engine {
             Step::Run(calls) => self.run(live, agent, &calls).await?,
         }
         Ok(true)
+    }
+
+    /// Whether somebody else has the task in hand, with calls that may be out: he reads what is committed here before he
+    /// commits what comes next, and goes on from there. Nobody waits for him with a task that a human has ended.
+    fn is_driven_by_another(&self, live: &Live) -> bool {
+        let (Some(owner), Some(until)) = (&live.row.lease_owner, live.row.lease_until) else { return false };
+        let lasts = match *owner == self.replica {
+            true => self.leases.holds(live.task_id(), self.clock.uptime()),
+            false => !self.store.is_sole() && live.now < until,
+        };
+        lasts && live.lease.is_none() && live.progress.ending.is_none()
     }
 
     /// Nobody knows its agent as it was: it can only end. What a human has ended ends as he said.

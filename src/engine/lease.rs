@@ -35,6 +35,11 @@ impl Leases {
         Lease(Watched { task, holder, leases: Arc::clone(self) })
     }
 
+    /// Whether somebody here holds that task at this moment.
+    pub(super) fn holds(&self, task: TaskId, uptime: Duration) -> bool {
+        self.terms.lock().get(&task).is_some_and(|term| uptime < term.until)
+    }
+
     /// What is held now.
     pub(super) fn all(&self) -> Vec<(TaskId, u64)> {
         self.terms.lock().iter().map(|(task, term)| (*task, term.holder)).collect()

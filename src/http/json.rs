@@ -41,6 +41,13 @@ pub fn member(bytes: &[u8], name: &str) -> Option<String> {
     members.get(name).map(|value| compact(value.get()))
 }
 
+/// The same of all members, read once however many there are.
+#[must_use]
+pub fn members(bytes: &[u8]) -> BTreeMap<String, String> {
+    let members: BTreeMap<String, &RawValue> = serde_json::from_slice(bytes).unwrap_or_default();
+    members.into_iter().map(|(name, value)| (name, compact(value.get()))).collect()
+}
+
 /// JSON without the blanks that say nothing.
 fn compact(text: &str) -> String {
     let (mut inside, mut escaped) = (false, false);

@@ -170,6 +170,10 @@ impl Progress {
                 (CloseReason::Expired, RequestKind::Guidance | RequestKind::Confirmation) => {
                     Phase::Refused(Outcome::Expired, "A human was asked; nobody answered in time.".to_owned())
                 }
+                (CloseReason::Expired, RequestKind::ExternalResult) => Phase::Refused(
+                    Outcome::Expired,
+                    "Nobody gave a result of this call in time. Whether it was run is not known.".to_owned(),
+                ),
                 (CloseReason::Expired, _) => Phase::Refused(
                     Outcome::Expired,
                     standing
@@ -237,8 +241,8 @@ fn phase_after(
             Some(Phase::Refused(Outcome::Rejected, format!("{text}{told}")))
         }
         (RequestKind::Guidance | RequestKind::Credentials, Action::Reject) => {
-            let text = format!("A human was asked and declined to answer.{told}");
-            Some(Phase::Refused(Outcome::Rejected, text))
+            let text = standing.not_run("A human was asked and declined to answer", ".");
+            Some(Phase::Refused(Outcome::Rejected, format!("{text}{told}")))
         }
         (RequestKind::Credentials, Action::Respond) => Some(after_credentials(standing, decision)),
         (_, Action::Respond) => {

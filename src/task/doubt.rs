@@ -75,9 +75,9 @@ impl Standing {
         if self.attempts > 0 { UNKNOWN } else { FORGOTTEN }.to_owned()
     }
 
-    /// The words for a call that will not run, which says so unless it may have run already.
+    /// The words for a call that will not run (again), which says so unless it may have run already.
     pub(super) fn not_run(&self, why: &str, and: &str) -> String {
-        if self.doubted() { format!("{why}. {FORGOTTEN}") } else { format!("{why}{and}") }
+        if self.attempts > 0 || self.doubted() { format!("{why}. {}", self.unknown()) } else { format!("{why}{and}") }
     }
 
     /// Whether it ends as `unknown` when it is canceled before it has a result.

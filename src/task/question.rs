@@ -1,5 +1,6 @@
 //! Which questions a turn has for humans, and whether the rest of it has to wait for them.
 
+use super::decision::Action;
 use super::id::CallId;
 use super::request::RequestKind;
 use super::standing::{Phase, Standing};
@@ -38,15 +39,17 @@ impl Progress {
         !self.is_blocked() && (self.open.is_empty() || !self.unfinished().all(waits))
     }
 
-    /// Whether the question that decided a call is still open: an answer to a neighbour may end the task, and then what was
-    /// said of this one is not its result.
+    /// Whether the question that a human answered a call's result to is still open: an answer to a neighbour may end the
+    /// task, and then what he gave is not its result.
     pub(super) fn may_be_given_up(&self, standing: &Standing) -> bool {
-        let decides = |open: &Open| open.decided.contains_key(&standing.call.tool_call_id);
+        let given = Some(&Action::Respond);
+        let decides = |open: &Open| open.decided.get(&standing.call.tool_call_id) == given;
         self.open.iter().any(|open| open.asked.kind == RequestKind::Approval && decides(open))
     }
 
     /// How many more questions may be open.
-    fn room(&self) -> usize {
+    #[must_use]
+    pub fn room(&self) -> usize {
         OPEN.saturating_sub(self.open.len())
     }
 }

@@ -93,13 +93,15 @@ pub fn next_step(progress: &Progress, budget: &Budget) -> Step {
         return Step::Ask(questions);
     }
     let lost = |standing: &Standing| lost(standing, budget) && !standing.effect.repeatable();
-    let lost = ids(progress, |standing| lost(standing) || standing.ready_in_doubt());
+    let mut lost = ids(progress, |standing| lost(standing) || standing.ready_in_doubt());
+    let unasked = !lost.is_empty();
+    lost.truncate(progress.room());
     if !lost.is_empty() {
         return Step::Reconcile(lost);
     }
     let requests = || progress.open.iter().map(|open| On::Request(open.asked.request_id));
     let attempts = ids(progress, |standing| at_work(standing, budget));
-    if progress.is_blocked() || !attempts.is_empty() {
+    if progress.is_blocked() || unasked || !attempts.is_empty() {
         return Step::Wait(requests().chain(attempts.into_iter().map(On::Attempt)).collect());
     }
     let outside = outside(progress);
@@ -107,7 +109,8 @@ pub fn next_step(progress: &Progress, budget: &Budget) -> Step {
         return Step::Ask(outside);
     }
     let ready = next_together(progress);
-    if !ready.is_empty() {
+    // What starts may have to ask: where there is no room for that, it waits.
+    if !ready.is_empty() && progress.room() > 0 {
         return Step::Run(ready);
     }
     if !progress.open.is_empty() {

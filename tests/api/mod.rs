@@ -2,6 +2,7 @@
 
 mod answers;
 mod asking;
+mod attacks;
 mod bodies;
 mod conversations;
 pub(crate) mod cycle;

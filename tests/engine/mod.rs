@@ -1,6 +1,8 @@
 //! The loop and its laws.
 
 mod attacks;
+mod attacks2;
+mod attacks3;
 mod cancels;
 mod cost;
 mod credentials;

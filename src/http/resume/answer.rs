@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::engine::{Answer, AnswerBody, CallReply};
 use crate::http::fields::{Errors, Fields, pointer};
-use crate::http::json::member;
+use crate::http::json::{member, members};
 use crate::http::problem::Problem;
 use crate::secret::Secret;
 use crate::task::decision::{Action, Then};
@@ -102,10 +102,10 @@ fn per_call(decisions: Value, text: &[u8], at: &str, errors: &mut Errors) -> Opt
     if decisions.is_empty() {
         errors.add(at, "at least one answer");
     }
-    let mut answers = BTreeMap::new();
+    let (mut answers, mut texts) = (BTreeMap::new(), members(text));
     for (call, answer) in decisions {
         let place = pointer(at, &call);
-        let text = member(text, &call).unwrap_or_default();
+        let text = texts.remove(&call).unwrap_or_default();
         let Some(mut fields) = Fields::of(answer, &place, errors) else { continue };
         let answer = one_call(&mut fields, text.as_bytes(), errors);
         fields.finish(errors);

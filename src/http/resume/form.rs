@@ -197,12 +197,12 @@ impl Form {
     fn each_call(&mut self, row: &RequestRow, body: &mut Object) {
         let ids: BTreeSet<String> = self.fields.keys().filter_map(|name| call_of(name)).map(str::to_owned).collect();
         let then = self.take("then");
-        let (mut decisions, mut rejected) = (Object::default(), false);
+        let (mut decisions, mut rejected, mut unknown) = (Object::default(), false, BTreeSet::new());
         for id in ids {
             let at = pointer("/decisions", &id);
             let Some(call) = row.asked.own_calls().find(|call| call.tool_call_id.to_string() == id) else {
                 self.errors.add(&at, words().no_such_call);
-                self.fields.retain(|name, _| call_of(name) != Some(id.as_str()));
+                unknown.insert(id);
                 continue;
             };
             if let Some((action, mut decision)) = self.one_call(call, &id, &at) {
@@ -213,6 +213,7 @@ impl Form {
                 decisions.put(&id, decision.text());
             }
         }
+        self.fields.retain(|name, _| call_of(name).is_none_or(|id| !unknown.contains(id)));
         if then.is_some() && !rejected {
             self.errors.add("/then", words().then_unchosen);
         }

@@ -1,0 +1,167 @@
+//! What an answer does to the rest of its turn while that is under way, and what is said of a call that may have happened.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdpoint::engine::Engine;
+use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::id::{RequestId, TaskId};
+use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::request::RequestKind;
+use holdpoint::task::status::TaskStatus;
+use serde_json::Value;
+
+use super::laws::{check, every_call_has_one_result};
+use super::replies::{asked, shown};
+use super::stage::{Stage, alice, go, outcomes, rejects, whole};
+use crate::store::house::{House, both};
+
+const LOOKUP: (&str, &str) = ("lookup", r#"{"order":1}"#);
+const SMALL: (&str, &str) = ("refund", r#"{"order":1,"amount":5}"#);
+const OUTSIDE: (&str, &str) = ("outside", "{}");
+/// Three that somebody else runs, and one of ours that may be repeated.
+const BESIDE_A_READ: &[(&str, &str)] = &[OUTSIDE, OUTSIDE, OUTSIDE, LOOKUP];
+/// The same with one that may not.
+const BESIDE_A_REFUND: &[(&str, &str)] = &[OUTSIDE, OUTSIDE, OUTSIDE, SMALL];
+
+/// The refund agent with a tool that somebody else runs.
+async fn with_outside(house: House, calls: &'static [(&'static str, &'static str)]) -> Stage {
+    let mut stage = Stage::set(house, calls).await;
+    stage.configure(|yaml| {
+        let yaml =
+            yaml.replace("  forbidden: {", "  outside: { parameters: { type: object }, external: {} }\n  forbidden: {");
+        yaml.replace("tag, refund, forbidden]", "tag, refund, forbidden, outside]")
+    });
+    stage
+}
+
+fn posted(text: &str) -> holdpoint::engine::Answer {
+    whole(Action::Respond, Some(Value::from(text)))
+}
+
+/// What the workers of these processes do, until the task does not run any more.
+async fn settled(stage: &Stage, engines: &[&Arc<Engine>], task: TaskId) {
+    for _ in 0..5000 {
+        if stage.status(task).await != TaskStatus::Running {
+            return;
+        }
+        for engine in engines {
+            engine.round().await.unwrap();
+        }
+        tokio::task::yield_now().await;
+    }
+    panic!("it goes on for ever: {:#?}", stage.journal(task).await.items);
+}
+
+fn count(stage: &[holdpoint::task::item::Item], which: impl Fn(&Fact) -> bool) -> usize {
+    stage.iter().filter(|item| which(&item.fact)).count()
+}
+
+/// All questions are answered through another process, or the same one, while one of our calls is out.
+async fn answered_while_one_is_out(house: House, calls: &'static [(&'static str, &'static str)], path: &str) {
+    let stage = with_outside(house, calls).await;
+    let here = stage.engine(8);
+    // An embedded database has one process.
+    let places: &[bool] = if stage.house.store.is_sole() { &[false] } else { &[false, true] };
+    for &elsewhere in places {
+        let door = if elsewhere { stage.engine(8) } else { here.clone() };
+        stage.tool.close();
+        let reached = stage.tool.ledger().len() + 1;
+        let task = here.create(&alice(), go(), None).await.unwrap().task_id;
+        stage.tool.reached(reached).await;
+        let open = stage.open(task).await;
+        assert_eq!(open.len(), 3);
+        for (request, kind) in open {
+            assert_eq!(kind, RequestKind::ExternalResult);
+            door.decide(&alice(), request, posted("it is there"), None).await.unwrap();
+            for _ in 0..50 {
+                door.round().await.unwrap();
+                tokio::task::yield_now().await;
+            }
+            let row = stage.journal(task).await.row;
+            assert_eq!((row.status, row.busy), (TaskStatus::Running, 1), "one of its calls is out");
+        }
+        stage.tool.open();
+        settled(&stage, &[&here, &door], task).await;
+        let journal = stage.journal(task).await;
+        let said = || format!("{elsewhere} {:#?}", journal.items);
+        check(&journal.items);
+        every_call_has_one_result(&journal.items);
+        assert_eq!((journal.row.status, journal.row.busy, journal.row.open_requests), (TaskStatus::Completed, 0, 0));
+        let mut found = outcomes(&journal);
+        found.sort_by_key(|outcome| *outcome == Outcome::Succeeded);
+        let expected = [Outcome::Responded, Outcome::Responded, Outcome::Responded, Outcome::Succeeded];
+        assert_eq!(found, expected, "{}", said());
+        assert_eq!(stage.executions(task, path), 1, "{}", said());
+        assert_eq!(count(&journal.items, |fact| matches!(fact, Fact::LateResult(_))), 0, "{}", said());
+        assert_eq!(count(&journal.items, |fact| matches!(fact, Fact::AssistantMessage(_))), 2, "{}", said());
+    }
+}
+
+/// A read that was started, and whose process is gone; from now on a human is asked about reads.
+async fn held_after_its_start(house: House) -> (Stage, TaskId, RequestId) {
+    let mut stage = Stage::set(house, &[LOOKUP]).await;
+    let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+    stage.tool.close();
+    for mut driver in stage.engine(1).claim().await.unwrap() {
+        tokio::select! {
+            () = &mut driver => panic!("it waits for its tool"),
+            () = stage.tool.reached(1) => {}
+        }
+    }
+    stage.tool.open();
+    stage.configure(|yaml| yaml.replace("tools: [lookup, tag], decide: allow", "tools: [lookup, tag], decide: hold"));
+    stage.later();
+    stage.run().await;
+    let asked = asked(&stage, task).await;
+    assert_eq!((stage.status(task).await, asked.kind), (TaskStatus::Paused, RequestKind::Approval));
+    (stage, task, asked.request_id)
+}
+
+/// The model is told what is known of a call that was started, whoever said that it should not run again.
+async fn is_not_denied(stage: &Stage, task: TaskId, outcome: Outcome) {
+    stage.run().await;
+    assert_eq!(
+        (stage.status(task).await, outcomes(&stage.journal(task).await)),
+        (TaskStatus::Completed, vec![outcome])
+    );
+    let told = &shown(stage)[0];
+    assert!(!told.contains("not run"), "nobody knows that: {told}");
+    assert!(told.contains("may have taken effect"), "{told}");
+}
+
+both! {
+    async fn answers_do_not_repeat_a_call_that_is_out(house) {
+        answered_while_one_is_out(house, BESIDE_A_READ, "/lookup").await;
+    }
+
+    async fn answers_do_not_disturb_a_call_that_is_out_and_may_not_be_repeated(house) {
+        answered_while_one_is_out(house, BESIDE_A_REFUND, "/refund").await;
+    }
+
+    async fn an_answer_that_ends_the_task_does_not_wait_for_a_call_that_is_out(house) {
+        let stage = with_outside(house, BESIDE_A_READ).await;
+        let here = stage.engine(8);
+        stage.tool.close();
+        let task = here.create(&alice(), go(), None).await.unwrap().task_id;
+        stage.tool.reached(1).await;
+        let (request, _) = stage.open(task).await[0];
+        here.decide(&alice(), request, rejects(Then::Cancel), None).await.unwrap();
+        let journal = stage.journal(task).await;
+        assert_eq!((journal.row.status, journal.row.busy, journal.row.open_requests), (TaskStatus::Canceled, 0, 0));
+        stage.tool.open();
+    }
+
+    async fn nobody_says_that_a_call_did_not_run_which_was_started(house) {
+        let (stage, task, request) = held_after_its_start(house).await;
+        stage.engine(0).decide(&alice(), request, rejects(Then::Continue), None).await.unwrap();
+        is_not_denied(&stage, task, Outcome::Rejected).await;
+    }
+
+    async fn nor_where_nobody_answered_in_time(house) {
+        let (stage, task, _) = held_after_its_start(house).await;
+        stage.house.forward(Duration::from_hours(25));
+        stage.engine(0).expire().await.unwrap();
+        is_not_denied(&stage, task, Outcome::Expired).await;
+    }
+}

@@ -1,0 +1,220 @@
+//! An edit, a credential and somebody else's result in one turn: wherever a driver or the one who answers breaks off,
+//! nothing is lost, nothing happens twice, and a credential is there exactly where its answer is.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use holdpoint::engine::{Answer, AnswerBody, Engine, Refusal};
+use holdpoint::model;
+use holdpoint::secret::Secret;
+use holdpoint::task::decision::Action;
+use holdpoint::task::id::{RequestId, TaskId};
+use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::request::RequestKind;
+use holdpoint::task::status::TaskStatus;
+use serde_json::{Value, json};
+
+use super::laws::{check, every_call_has_one_result};
+use super::replies::{edit, named};
+use super::stage::{Stage, alice, go, outcomes, turn, whole};
+use crate::store::house::{House, both};
+
+const HELD: (&str, &str) = ("refund", r#"{"order":1,"amount":120}"#);
+const COMMENT: (&str, &str) = ("comment", "{}");
+const OUTSIDE: (&str, &str) = ("outside", "{}");
+const ALL: &[(&str, &str)] = &[HELD, COMMENT, OUTSIDE, ("lookup", r#"{"order":1}"#)];
+const EDITED: &str = r#"{ "order": 1, "amount": 77.70 }"#;
+/// A credential that is a number, too.
+const TOKEN: &str = "4711471147114711";
+
+async fn set(house: House, calls: &'static [(&'static str, &'static str)]) -> Stage {
+    let mut stage = Stage::set(house, calls).await;
+    stage.configure(|yaml| {
+        let tools = "  outside: { parameters: { type: object }, external: {} }
+  comment: { http: { method: POST, url: \"{tool}/comment\", headers: { Authorization: \"Bearer {{credential:jira.token}}\" } } }
+  forbidden: {";
+        let yaml = yaml.replace("  forbidden: {", tools);
+        let yaml = yaml.replace("tag, refund, forbidden]", "tag, refund, forbidden, outside, comment], limits: { max_calls: 40 }");
+        let yaml = yaml.replace("tools: [lookup, tag], decide", "tools: [lookup, tag, comment], decide");
+        yaml + "
+secrets: { keys: [ { id: k1, key: \"MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=\" } ] }
+credentials: { jira: { fields: { token: {} } } }
+"
+    });
+    stage
+}
+
+fn filled_in(token: &str) -> Answer {
+    let response = Some(Secret::new(json!({"token": token}).to_string()));
+    let body = AnswerBody::Whole { action: Action::Respond, reason: None, then: None, response, result: None };
+    Answer { digest: None, body }
+}
+
+async fn answer_to(stage: &Stage, request: RequestId, kind: RequestKind) -> Answer {
+    match kind {
+        RequestKind::Approval => {
+            let asked = stage.house.store.request(request).await.unwrap().unwrap().asked;
+            let call = asked.own_calls().next().unwrap().tool_call_id;
+            named([(call.to_string(), edit(EDITED))])
+        }
+        RequestKind::Credentials => filled_in(TOKEN),
+        _ => whole(Action::Respond, Some(Value::from("it was done"))),
+    }
+}
+
+async fn answer_all(stage: &Stage, door: &Arc<Engine>, task: TaskId) {
+    for (request, kind) in stage.open(task).await {
+        door.decide(&alice(), request, answer_to(stage, request, kind).await, None).await.unwrap();
+    }
+}
+
+async fn finish(stage: &Stage, task: TaskId) {
+    for _ in 0..20 {
+        stage.later();
+        stage.run().await;
+        match stage.status(task).await {
+            TaskStatus::Running => {}
+            TaskStatus::Paused => answer_all(stage, &stage.engine(0), task).await,
+            TaskStatus::Completed | TaskStatus::Failed | TaskStatus::Canceled => return,
+        }
+    }
+    panic!("it does not end: {:#?}", stage.journal(task).await.items);
+}
+
+/// Polls until it is done, or was polled so often.
+async fn polled<T>(work: impl Future<Output = T>, left: &mut usize) -> Option<T> {
+    let mut work = pin!(work);
+    poll_fn(|context| {
+        if *left == 0 {
+            return Poll::Ready(None);
+        }
+        *left -= 1;
+        work.as_mut().poll(context).map(Some)
+    })
+    .await
+}
+
+/// A life whose drivers are polled so often in all; what is left of it is lived by others. Whether nobody had to.
+async fn lived(stage: &Stage, mut left: usize) -> (TaskId, bool) {
+    let door = stage.engine(0);
+    let task = door.create(&alice(), go(), None).await.unwrap().task_id;
+    let doomed = stage.engine(1);
+    while stage.status(task).await != TaskStatus::Completed {
+        for driver in doomed.claim().await.unwrap() {
+            if polled(driver, &mut left).await.is_none() {
+                drop(doomed);
+                finish(stage, task).await;
+                return (task, false);
+            }
+        }
+        answer_all(stage, &door, task).await;
+    }
+    (task, true)
+}
+
+/// What the tool at this path was sent for a task: the bodies, and the keys.
+fn sent(stage: &Stage, task: TaskId, path: &str) -> Vec<(String, String)> {
+    let ledger = stage.tool.ledger().into_iter();
+    let of_task = ledger.filter(|call| call.uri == path && call.header("holdpoint-task-id") == task.to_string());
+    of_task.map(|call| (call.body.clone(), call.header("authorization").to_owned())).collect()
+}
+
+/// The model repeats the credential wherever it can.
+fn babbling(stage: &Stage, calls: &'static [(&'static str, &'static str)]) {
+    stage.script(move |asked| {
+        let raw = json!({"n": 4_711_471_147_114_711_u64, "t": TOKEN, TOKEN: [TOKEN]});
+        let text = (asked > 1).then(|| format!("It is {TOKEN}."));
+        Ok(model::Answer { raw, text, ..turn(if asked == 1 { calls } else { &[] }) })
+    });
+}
+
+async fn nobody_reads_it(stage: &Stage, task: TaskId) {
+    let items = stage.journal(task).await.items;
+    let asked = items.iter().position(|item| matches!(item.fact, Fact::AssistantMessage(_))).unwrap();
+    for item in &items[asked + 1..] {
+        let text = serde_json::to_string(&item.fact).unwrap();
+        assert!(!text.contains(TOKEN), "{text}");
+    }
+}
+
+both! {
+    async fn an_edit_a_credential_and_a_result_wherever_a_driver_is_dropped(house) {
+        let stage = set(house, ALL).await;
+        babbling(&stage, ALL);
+        let (mut whole_lives, mut polls) = (0, 0);
+        while whole_lives < 1 {
+            let (task, by_itself) = lived(&stage, polls).await;
+            polls += 1;
+            whole_lives += usize::from(by_itself);
+            let journal = stage.journal(task).await;
+            let said = || format!("dropped after {polls} polls: {:#?}", journal.items);
+            check(&journal.items);
+            every_call_has_one_result(&journal.items);
+            assert_eq!(
+                (journal.row.status, journal.row.busy, journal.row.open_requests), (TaskStatus::Completed, 0, 0), "{}", said()
+            );
+            let (paid, comments) = (sent(&stage, task, "/refund"), sent(&stage, task, "/comment"));
+            assert!(paid.len() <= 1 && paid.iter().all(|(body, _)| body == EDITED), "{}", said());
+            assert!(comments.len() <= 1, "{}", said());
+            assert!(comments.iter().all(|(_, key)| *key == format!("Bearer {TOKEN}")), "{comments:?}");
+            if by_itself {
+                assert_eq!((paid.len(), comments.len()), (1, 1), "{}", said());
+            }
+            nobody_reads_it(&stage, task).await;
+        }
+        assert!(polls > 20, "only {polls} await points");
+    }
+
+    async fn what_is_sent_is_what_the_answer_that_counts_has_filled_in(house) {
+        const CALLS: &[(&str, &str)] = &[COMMENT];
+        let stage = set(house, CALLS).await;
+        let mut whole_answers = 0;
+        for polls in 1.. {
+            let task = stage.held().await;
+            let [(request, RequestKind::Credentials)] = stage.open(task).await[..] else { panic!("one is open") };
+            let door = stage.engine(0);
+            let mut left = polls;
+            let first = polled(door.decide(&alice(), request, filled_in("first-first"), None), &mut left).await;
+            let second = stage.engine(0).decide(&alice(), request, filled_in("second-second"), None).await;
+            let counts = match &second {
+                Ok(_) => "second-second",
+                Err(Refusal::AlreadyDecided { .. }) => "first-first",
+                Err(other) => panic!("{other}"),
+            };
+            assert!(first.is_none_or(|said| said.is_ok() == second.is_err()));
+            whole_answers += usize::from(left > 0);
+            finish(&stage, task).await;
+            let journal = stage.journal(task).await;
+            assert_eq!(outcomes(&journal), [Outcome::Succeeded], "{:#?}", journal.items);
+            assert_eq!(sent(&stage, task, "/comment"), [(String::from("{}"), format!("Bearer {counts}"))]);
+            if whole_answers > 1 {
+                break;
+            }
+        }
+    }
+
+    async fn no_more_than_twenty_questions_are_open(house) {
+        const CALLS: &[(&str, &str)] = &[
+            OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE,
+            OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, COMMENT,
+        ];
+        let stage = set(house, CALLS).await;
+        let task = stage.held().await;
+        let door = stage.engine(0);
+        let mut seen = 0;
+        while stage.status(task).await == TaskStatus::Paused {
+            let open = stage.open(task).await;
+            assert!(open.len() <= 20, "{open:?}");
+            assert_eq!(usize::try_from(stage.journal(task).await.row.open_requests).unwrap(), open.len());
+            let (request, kind) = *open.last().unwrap();
+            seen += 1;
+            door.decide(&alice(), request, answer_to(&stage, request, kind).await, None).await.unwrap();
+            stage.run().await;
+        }
+        let journal = stage.journal(task).await;
+        assert_eq!((seen, journal.row.status), (22, TaskStatus::Completed), "{:#?}", journal.items);
+        assert_eq!(sent(&stage, task, "/comment").len(), 1);
+    }
+}
