@@ -92,9 +92,9 @@ pub(super) async fn approve(stage: &Stage, task: TaskId) {
 pub(super) async fn results(stage: &Stage, task: TaskId) -> Vec<(String, Outcome, String)> {
     let journal = stage.journal(task).await;
     check(&journal.items);
-    let results = journal.items.into_iter().filter_map(|item| match item.fact {
-        Fact::ToolResult(result) => Some((result.name, result.outcome, result.content)),
-        _ => None,
+    let results = journal.items.into_iter().filter_map(|item| {
+        let Fact::ToolResult(result) = item.fact else { return None };
+        Some((result.name, result.outcome, result.content))
     });
     results.collect()
 }
@@ -152,9 +152,9 @@ both! {
         assert_eq!(times_asked(&stage, task).await, 1);
         let journal = format!("{:?}{:?}", stage.journal(task).await.items, stage.prompted().1);
         assert!(!journal.contains("0123456789") && !journal.contains("alice@acme.com"), "{journal}");
-        let responses = stage.journal(task).await.items.into_iter().filter_map(|item| match item.fact {
-            Fact::Decision { decision, .. } => decision.response,
-            _ => None,
+        let responses = stage.journal(task).await.items.into_iter().filter_map(|item| {
+            let Fact::Decision { decision, .. } = item.fact else { return None };
+            decision.response
         });
         assert_eq!(responses.collect::<Vec<_>>(), [json!({"email": null, "token": null})]);
     }

@@ -53,7 +53,7 @@ fn texts(value: &Value) -> Vec<String> {
             members.iter().flat_map(|(name, one)| [vec![name.clone()], texts(one)].concat()).collect()
         }
         Value::String(text) => vec![text.clone()],
-        other => vec![other.to_string()],
+        Value::Null | Value::Bool(_) | Value::Number(_) => vec![value.to_string()],
     }
 }
 
@@ -160,9 +160,9 @@ both! {
 
     async fn what_a_tool_echoes_is_hidden_however_it_is_spelled(house) {
         let stage = clerk(house, &[&[("comment", "{}")]]).await;
-        let percent: String = TOKEN.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let percent = TOKEN.bytes().fold(String::new(), |text, byte| text + &format!("%{byte:02X}"));
         let json = serde_json::to_string(TOKEN).unwrap();
-        let ascii: String = TOKEN.chars().map(|c| format!("\\u{:04x}", c as u32)).collect();
+        let ascii = TOKEN.chars().fold(String::new(), |text, c| text + &format!("\\u{:04x}", c as u32));
         let spellings = [
             TOKEN.to_owned(),
             url::form_urlencoded::byte_serialize(TOKEN.as_bytes()).collect(),

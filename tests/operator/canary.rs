@@ -31,6 +31,11 @@ policy:
   - { name: rest, tools: [use, sh], decide: allow }
 "#;
 
+/// What is wrong with an answer.
+type Change = fn(&mut Value, &Planted);
+/// (path, headers, body, expected status)
+type Case<'c> = (&'c str, &'c [(&'c str, &'c str)], &'c dyn Fn(&Planted) -> String, u16);
+
 /// What is filled in at one place: no two places share a value.
 struct Planted {
     long: String,
@@ -98,7 +103,7 @@ impl Scene {
 
     /// A task that waits for its credential: its id and the request's.
     async fn task(&mut self, key: &str, call: &str) -> (String, String) {
-        self.model.then(calls(&[(call, r#"{}"#)]));
+        self.model.then(calls(&[(call, "{}")]));
         let task = self.post("/v1/tasks", key, &json!({"input": SEEN})).await;
         assert_eq!(task.str("/pending/0/kind"), "credentials", "{}", task.text);
         (task.str("/task_id"), task.str("/pending/0/request_id"))
@@ -115,7 +120,6 @@ impl Scene {
             change(&mut body, planted);
             body.to_string()
         };
-        type Change = fn(&mut Value, &Planted);
         let changes: [(Change, u16); 9] = [
             (|body, planted| body["response"]["extra"] = planted.long.clone().into(), 422),
             (|body, planted| body["extra"] = planted.json.clone().into(), 422),
@@ -142,8 +146,7 @@ impl Scene {
         let missing = |planted: &Planted| planted.form(&[]).replace("field.long=", "field.gone=");
         let odd = |planted: &Planted| planted.form(&[("field.none", &planted.json), ("odd", &planted.percent)]);
         let page = [alice, ("content-type", FORM), ("accept", HTML)];
-        type Body<'b> = &'b dyn Fn(&Planted) -> String;
-        let cases: [(&str, &[(&str, &str)], Body<'_>, u16); 18] = [
+        let cases: [Case<'_>; 18] = [
             (&path, &[alice, json], &cut, 400),
             (&path, &[alice, json], &twice, 400),
             (&path, &[alice, json], &large, 413),
