@@ -36,7 +36,9 @@ async fn answer(app: &TestApp, question: &Question, body: &Value) -> Reply {
 }
 
 fn response(value: Value) -> Value {
-    json!({"action": "respond", "response": value})
+    let mut body = json!({"action": "respond"});
+    body["response"] = value;
+    body
 }
 
 /// An answer that does not fit: the places that are named.
