@@ -5,7 +5,9 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::cycle::on_both;
-use super::kinds::{ASKING, KINDS, Question, TOKEN, ask, asks, each_has_one_result, filled_in, items, request, told};
+use super::kinds::{
+    ASKING, KINDS, Question, TOKEN, ask, asks, each_has_one_result, filled_in, items, request, results_of, told,
+};
 use crate::support::app::{ACCOUNTS, BOB, On, Reply, TestApp};
 use crate::support::model::{calls, says};
 
@@ -34,7 +36,9 @@ async fn answer(app: &TestApp, question: &Question, body: &Value) -> Reply {
 }
 
 fn response(value: Value) -> Value {
-    json!({"action": "respond", "response": value})
+    let mut body = json!({"action": "respond"});
+    body["response"] = value;
+    body
 }
 
 /// An answer that does not fit: the places that are named.
@@ -87,8 +91,10 @@ on_both! {
         assert_eq!(question.request["details"]["service"], "jira");
         assert!(app.tool.ledger().is_empty());
         app.restart().await;
+        app.tool.answers(200, format!("hello {TOKEN}"));
         app.model.then(calls(&[("count", "{}")]));
         let asked = answer(&app, &question, &response(filled_in("credentials"))).await;
+        assert_eq!(told(&app), ["hello [secret jira.token]"], "what comes back of it is cut out");
         let ran = app.tool.ledger();
         assert_eq!((ran.len(), ran[0].header("authorization")), (1, format!("Bearer {TOKEN}").as_str()));
         assert_eq!(ran[0].header("idempotency-key"), question.call, "that call goes on");
@@ -134,6 +140,12 @@ on_both! {
         assert!(shown.text.contains(&format!(r#""n":{BIG},"f":1.10"#)), "{}", shown.text);
         for text in [&tree.text, &shown.text, &format!("{:?}", app.model.sent())] {
             assert!(!text.contains(TOKEN) && !text.contains("alice@acme.example"), "a login is shown to nobody");
+        }
+        if let Some(file) = app.database.url().strip_prefix("sqlite://") {
+            for file in std::fs::read_dir(std::path::Path::new(file).parent().unwrap()).unwrap() {
+                let stored = std::fs::read(file.unwrap().path()).unwrap();
+                assert!(!stored.windows(TOKEN.len()).any(|part| part == TOKEN.as_bytes()), "it is stored sealed");
+            }
         }
         app.stop().await;
     }
@@ -327,6 +339,33 @@ on_both! {
         }
         assert_eq!(app.owner().get("/v1/requests").await.body["requests"].as_array().unwrap().len(), 6);
         assert_eq!(app.owner().get("/v1/requests?kind=question").await.status, 422);
+        app.stop().await;
+    }
+
+    async fn calls_that_lack_one_login_ask_for_it_once_and_go_on_or_not(on: On) {
+        let app = app(on, "").await;
+        let turn = [("comment", r#"{"text":"a"}"#), ("lookup", r#"{"order":1}"#), ("comment", r#"{"text":"b"}"#)];
+        let asked = begin(&app, &turn).await;
+        let question = Question::of(&asked, "credentials");
+        assert_eq!(asked.body["pending"].as_array().unwrap().len(), 1, "{}", asked.text);
+        assert_eq!((&question.request["question"], &question.request["details"]), (&Value::Null, &json!({"service": "jira"})));
+        assert_eq!(question.request["form"]["required"], json!(["email", "token"]));
+        let receivers = question.request["form"]["x-receivers"].to_string();
+        assert!(receivers.contains(&format!("comment: POST {}", app.tool.url)), "who receives it: {receivers}");
+        let done = answer(&app, &question, &response(filled_in("credentials"))).await;
+        assert_eq!(done.str("/status"), "Completed", "{}", done.text);
+        let ran: Vec<_> = app.tool.ledger().iter().map(|run| (run.uri.clone(), run.header("authorization").to_owned())).collect();
+        let with = format!("Bearer {TOKEN}");
+        assert_eq!(ran, [("/comment".to_owned(), with.clone()), ("/lookup".to_owned(), String::new()), ("/comment".to_owned(), with)]);
+
+        let asked = begin(&app, &turn[..2]).await;
+        let question = Question::of(&asked, "credentials");
+        let done = answer(&app, &question, &json!({"action": "reject", "reason": "not mine"})).await;
+        assert_eq!(done.str("/status"), "Completed", "another task has no login: {}", done.text);
+        let journal = items(&app, &done.str("/task_id")).await;
+        assert_eq!(results_of(&journal, &question.call)[0]["outcome"], "rejected");
+        assert!(told(&app)[0].contains("not mine"), "{:?}", told(&app));
+        assert_eq!(app.tool.ledger().len(), 4, "the other call ran");
         app.stop().await;
     }
 }

@@ -109,7 +109,7 @@ on_both! {
 
     async fn a_deadline_that_passes_is_told_and_the_run_goes_on_or_ends(on: On) {
         for (terms, status) in [("", "Completed"), (", on_expiry: cancel", "Canceled")] {
-            let app = app(on, &short("2s", terms)).await;
+            let app = app(on, &short("4s", terms)).await;
             let mut questions = Vec::new();
             for kind in KINDS {
                 questions.push((kind, ask(&app, kind).await));
@@ -218,7 +218,7 @@ on_both! {
     }
 
     async fn what_was_decided_before_the_deadline_keeps_its_decision(on: On) {
-        let app = app(on, &short("3s", "")).await;
+        let app = app(on, &short("5s", "")).await;
         let texts = [1, 2, 3, 4].map(|order| format!(r#"{{"order":{order},"amount":9}}"#));
         let asked = begin(&app, &texts.each_ref().map(|text| ("refund", text.as_str()))).await;
         let question = Question::of(&asked, "approval");

@@ -48,6 +48,7 @@ struct Taken {
 }
 
 #[rustfmt::skip]
+#[expect(clippy::too_many_arguments, reason = "one line of the table")]
 const fn taken(
     kind: &'static str, answer: &'static str, outcome: &'static str, says: &'static str, runs: usize,
     action: &'static str, then: Option<&'static str>, status: &'static str,
@@ -351,7 +352,7 @@ on_both! {
             no_other_answer_is_taken(&app, &question, kind).await;
             assert_eq!(state(&app, &question.task).await, before, "{kind}: a refusal changed something");
         }
-        for taken in TAKEN.iter() {
+        for taken in &TAKEN {
             one_is_taken(&app, taken).await;
         }
         app.stop().await;
@@ -369,7 +370,7 @@ on_both! {
     }
 
     async fn no_answer_after_the_deadline_of_any_kind_is_taken_swept_or_not(on: On) {
-        let yaml = ASKING.replace("{more}", &short("2s", "")) + ACCOUNTS;
+        let yaml = ASKING.replace("{more}", &short("4s", "")) + ACCOUNTS;
         for (swept, app) in [(false, TestApp::unswept(on, &yaml).await), (true, TestApp::with(on, &yaml).await)] {
             let mut questions = Vec::new();
             for kind in KINDS {

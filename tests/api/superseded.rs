@@ -51,9 +51,9 @@ fn prompt(app: &TestApp) -> Vec<(String, String)> {
     let sent = app.model.sent();
     let messages = sent.last().unwrap()["messages"].as_array().unwrap().clone();
     let last = messages.iter().rposition(|message| message["role"] == "assistant").unwrap();
-    let text = |message: &Value| match &message["content"] {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
+    let text = |message: &Value| {
+        let content = &message["content"];
+        content.as_str().map_or_else(|| content.to_string(), str::to_owned)
     };
     messages[last + 1..].iter().map(|message| (message["role"].as_str().unwrap().to_owned(), text(message))).collect()
 }
