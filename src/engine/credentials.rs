@@ -117,6 +117,11 @@ impl Engine {
             .map_err(|error| unsealed(&error.to_string()))
     }
 
+    /// A text of the model's endpoint without any value of a credential that the task has.
+    pub(super) async fn cleaned_text(&self, live: &mut Live, text: String) -> Result<String, Stop> {
+        Ok(self.credentials(live).await?.redactor().clean(&text).into_owned())
+    }
+
     /// The model's answer without any value of a credential that the task has.
     pub(super) async fn cleaned(&self, live: &mut Live, answer: Answer) -> Result<Answer, Stop> {
         let known = self.credentials(live).await?;
@@ -126,9 +131,9 @@ impl Engine {
         let redactor = known.redactor();
         let clean = |text: String| redactor.clean(&text).into_owned();
         let calls = answer.calls.into_iter().map(|call| AnswerCall {
+            provider_id: clean(call.provider_id),
             name: clean(call.name),
             arguments_text: clean(call.arguments_text),
-            ..call
         });
         Ok(Answer { text: answer.text.map(&clean), calls: calls.collect(), raw: cleaned(answer.raw, &clean), ..answer })
     }

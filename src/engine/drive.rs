@@ -148,7 +148,8 @@ impl Engine {
             }
             Err(error) => {
                 tracing::warn!(task = %live.task_id(), model = %agent.model, "the model failed");
-                let failure = Failure::new(FailureCode::ModelFailed, error.detail);
+                let detail = self.cleaned_text(live, error.detail).await?;
+                let failure = Failure::new(FailureCode::ModelFailed, detail);
                 self.finish(live, Ending::Failed(failure)).await?;
             }
         }
