@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use holdpoint::engine::{Answer, AnswerBody, Engine, Refusal};
-use holdpoint::model;
+use holdpoint::model::{self, ModelError};
 use holdpoint::secret::Secret;
 use holdpoint::task::decision::Action;
 use holdpoint::task::id::{RequestId, TaskId};
@@ -60,7 +60,9 @@ async fn answer_to(stage: &Stage, request: RequestId, kind: RequestKind) -> Answ
             named([(call.to_string(), edit(EDITED))])
         }
         RequestKind::Credentials => filled_in(TOKEN),
-        _ => whole(Action::Respond, Some(Value::from("it was done"))),
+        RequestKind::Guidance | RequestKind::Confirmation | RequestKind::ExternalResult | RequestKind::Reconcile => {
+            whole(Action::Respond, Some(Value::from("it was done")))
+        }
     }
 }
 
@@ -126,7 +128,15 @@ fn babbling(stage: &Stage, calls: &'static [(&'static str, &'static str)]) {
     stage.script(move |asked| {
         let raw = json!({"n": 4_711_471_147_114_711_u64, "t": TOKEN, TOKEN: [TOKEN]});
         let text = (asked > 1).then(|| format!("It is {TOKEN}."));
-        Ok(model::Answer { raw, text, ..turn(if asked == 1 { calls } else { &[] }) })
+        let mut answer = turn(match asked {
+            1 => calls,
+            2 => &[("lookup", r#"{"order":2}"#)],
+            _ => &[],
+        });
+        if asked == 2 {
+            TOKEN.clone_into(&mut answer.calls[0].provider_id);
+        }
+        Ok(model::Answer { raw, text, ..answer })
     });
 }
 
@@ -193,6 +203,21 @@ both! {
                 break;
             }
         }
+    }
+
+    async fn an_error_of_the_model_does_not_tell_what_was_filled_in(house) {
+        const CALLS: &[(&str, &str)] = &[COMMENT];
+        let stage = set(house, CALLS).await;
+        stage.script(|asked| match asked {
+            1 => Ok(turn(CALLS)),
+            _ => Err(ModelError { detail: format!("it reported an error: no such word as {TOKEN}") }),
+        });
+        let task = stage.held().await;
+        finish(&stage, task).await;
+        assert_eq!(stage.status(task).await, TaskStatus::Failed);
+        nobody_reads_it(&stage, task).await;
+        let error = stage.journal(task).await.row.error.unwrap();
+        assert!(error.detail.ends_with("no such word as [secret jira.token]"), "{error:?}");
     }
 
     async fn no_more_than_twenty_questions_are_open(house) {

@@ -179,3 +179,15 @@ fn nobody_can_leave_the_page_by_what_he_typed() {
     let page = again(&row, &sample::approver(), None, &fields, Vec::new());
     assert!(page.contains("&lt;/textarea&gt;&lt;script&gt;") && !page.contains("<script") && !page.contains("<x>"));
 }
+
+#[test]
+fn a_field_of_the_agents_that_is_called_as_one_of_ours_stays_the_agents() {
+    let mut row = sample::of_kind(RequestKind::Guidance);
+    row.asked.form = Some(json!({
+        "type": "object", "required": ["action", "count"],
+        "properties": {"action": {"type": "string", "enum": ["approve", "reject"]}, "count": {"type": "integer"}},
+    }));
+    let fields = [("action", "respond"), ("field.action", "reject"), ("field.count", "many")];
+    let page = again(&row, &sample::caller(), None, &fields, Vec::new());
+    assert!(page.contains("<option value=\"reject\" selected") && page.contains("value=\"many\""), "{page}");
+}

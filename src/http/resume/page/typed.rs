@@ -45,8 +45,9 @@ impl Which {
 
     /// Which form these fields came from; `single` where the page had no form for several calls.
     fn of(in_path: Option<Action>, fields: &BTreeMap<String, String>, single: bool) -> Self {
-        let says =
-            |action: Action| fields.iter().any(|(name, text)| name.ends_with("action") && text == action.as_str());
+        // A field of an agent's form may be called `action`, too: its name is `field.action`.
+        let of_answer = |name: &str| name == "action" || (name.starts_with("call.") && name.ends_with(".action"));
+        let says = |action: Action| fields.iter().any(|(name, text)| of_answer(name) && text == action.as_str());
         match in_path {
             Some(Action::Approve) => Self::Approve,
             Some(Action::Reject) => Self::Reject,
