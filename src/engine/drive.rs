@@ -72,9 +72,10 @@ impl Engine {
     /// commits what comes next, and goes on from there. Nobody waits for him with a task that a human has ended.
     fn is_driven_by_another(&self, live: &Live) -> bool {
         let (Some(owner), Some(until)) = (&live.row.lease_owner, live.row.lease_until) else { return false };
-        let lasts = match *owner == self.replica {
-            true => self.leases.holds(live.task_id(), self.clock.uptime()),
-            false => !self.store.is_sole() && live.now < until,
+        let lasts = if *owner == self.replica {
+            self.leases.holds(live.task_id(), self.clock.uptime())
+        } else {
+            !self.store.is_sole() && live.now < until
         };
         lasts && live.lease.is_none() && live.progress.ending.is_none()
     }
