@@ -60,7 +60,7 @@ async fn answer_to(stage: &Stage, request: RequestId, kind: RequestKind) -> Answ
             named([(call.to_string(), edit(EDITED))])
         }
         RequestKind::Credentials => filled_in(TOKEN),
-        RequestKind::Guidance | RequestKind::Confirmation | RequestKind::ExternalResult | RequestKind::Reconcile => {
+        RequestKind::ExternalResult | RequestKind::Reconcile | RequestKind::Guidance | RequestKind::Confirmation => {
             whole(Action::Respond, Some(Value::from("it was done")))
         }
     }
