@@ -172,7 +172,7 @@ impl Engine {
     /// What the policy says of a human's replacement: whether it may run with it, or how it is held anew.
     ///
     /// # Errors
-    /// `Invalid` when a rule refuses it.
+    /// `Invalid` when a rule refuses it, or the call was sent already: whoever gets it tells repetitions by its key.
     async fn edited(
         &self,
         caller: &Caller,
@@ -186,6 +186,10 @@ impl Engine {
         let (Some(known), Some(request)) = (known, open.asked.own_calls().find(|own| own.tool_call_id == call)) else {
             return Err(Refusal::Internal);
         };
+        if known.attempts > 0 {
+            let detail = "`approve` or `reject`: this call has been sent, and is known by its key with these arguments";
+            return Err(invalid(&format!("/decisions/{call}/action"), detail.to_owned()));
+        }
         let edited = Some(Edited { arguments_text: text.to_owned(), by: caller.user_id.clone() });
         let standing = Standing { edited, ..known };
         let now = self.verdict(live, agent, &standing).await;

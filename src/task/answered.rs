@@ -133,7 +133,10 @@ impl Progress {
             standing.edited = Some(Edited { arguments_text: edit.arguments_text.clone(), by: decision.by.clone() });
         }
         standing.phase = phase;
-        self.suspects.cleared(&name);
+        // Whoever fills in a login has not looked at what the tool did.
+        if kind != RequestKind::Credentials {
+            self.suspects.cleared(&name);
+        }
     }
 
     /// A human's no to a call stands for every call like it, until he says yes to one.

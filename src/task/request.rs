@@ -157,7 +157,7 @@ pub struct Asked {
     /// JSON Schema of the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub form: Option<Value>,
-    /// Over what the digests are not: kind, terms, question, and which call it decides. Not on the wire.
+    /// Over what the digests are not: kind, terms, question, whose login, and which call it decides. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seal: Option<String>,
 }
@@ -179,7 +179,9 @@ impl Asked {
     fn seal_now(&self) -> String {
         let calls: Vec<_> =
             self.pending_tool_calls.iter().map(|call| (call.tool_call_id, call.needs_decision, &call.editor)).collect();
-        let members = (self.request_id, self.kind, &self.terms, &self.question, calls);
+        // Of a login the details say whose: nothing else in them decides anything.
+        let service = self.details.as_ref().filter(|_| self.kind == RequestKind::Credentials);
+        let members = (self.request_id, self.kind, &self.terms, &self.question, service, calls);
         sha256(&Sha256::digest(serde_json::to_vec(&members).unwrap_or_default()))
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdpoint::engine::Engine;
+use holdpoint::engine::{Engine, Refusal};
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::item::{Fact, Outcome};
@@ -12,7 +12,7 @@ use holdpoint::task::status::TaskStatus;
 use serde_json::Value;
 
 use super::laws::{check, every_call_has_one_result};
-use super::replies::{asked, shown};
+use super::replies::{asked, each, edit, shown};
 use super::stage::{Stage, alice, go, outcomes, rejects, whole};
 use crate::store::house::{House, both};
 
@@ -156,6 +156,21 @@ both! {
         let (stage, task, request) = held_after_its_start(house).await;
         stage.engine(0).decide(&alice(), request, rejects(Then::Continue), None).await.unwrap();
         is_not_denied(&stage, task, Outcome::Rejected).await;
+    }
+
+    async fn the_arguments_of_a_call_that_was_sent_stay_as_they_are(house) {
+        let (stage, task, request) = held_after_its_start(house).await;
+        let call = asked(&stage, task).await.pending_tool_calls[0].tool_call_id;
+        let before = stage.journal(task).await.items.len();
+        let other = each([(call, edit(r#"{"order":2}"#))]);
+        let said = stage.engine(0).decide(&alice(), request, other, None).await;
+        let Err(Refusal::Invalid(errors)) = said else { panic!("{said:?}") };
+        assert_eq!(errors[0].pointer, format!("/decisions/{call}/action"));
+        assert_eq!(stage.journal(task).await.items.len(), before, "and nothing has changed");
+        stage.engine(0).decide(&alice(), request, whole(Action::Approve, None), None).await.unwrap();
+        stage.run().await;
+        let sent: Vec<_> = stage.tool.ledger().iter().map(|call| (call.uri.clone(), call.body.clone())).collect();
+        assert!(sent.len() == 2 && sent[0] == sent[1], "{sent:?}");
     }
 
     async fn nor_where_nobody_answered_in_time(house) {
