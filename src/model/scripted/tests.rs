@@ -183,6 +183,11 @@ async fn the_demonstration_pays_an_order_back_and_says_what_became_of_it() {
         ("About order 17: I want a refund of 120.", "ok", "Done: 120 was paid back"),
         ("refund 120 for order 17", "Rejected by bob: wrong customer", "A person rejected"),
         ("refund 120 for order 17", "The request expired: nobody answered in time", "Nobody decided in time"),
+        (
+            "refund 120 for order 17",
+            "[A human changed the arguments of this call. It ran with: {\"order\":17,\"amount\":80}]\nok",
+            "Done: a person changed the refund, and 80 was paid back.",
+        ),
         ("refund 120 for order 17", "Denied by the rule no-refunds", "A rule does not allow"),
         ("refund 120 for order 17", "The tool failed with status 500", "was not paid"),
         ("refund 120 for order 17", "The outcome is unknown", "Nobody knows"),
