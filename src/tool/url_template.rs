@@ -409,6 +409,16 @@ mod tests {
         }
     }
 
+    /// The text stands in the second of three segments of the address that was written, and nothing else has changed. The
+    /// query is returned.
+    fn in_its_segment(url: &Url, text: &str) -> Vec<(String, String)> {
+        assert_eq!((url.scheme(), url.host_str(), url.port(), url.fragment()), ("http", Some("h"), Some(81), None));
+        let segments: Vec<&str> = url.path_segments().unwrap().collect();
+        assert_eq!((segments.len(), segments[0], segments[2]), (3, "a", "b"));
+        assert_eq!(percent_decode_str(segments[1]).decode_utf8().unwrap(), text);
+        url.query_pairs().into_owned().collect()
+    }
+
     proptest! {
         #[test]
         fn whatever_a_credential_holds_stays_in_its_place(token in any::<String>(), other in "[./%2eE\\\\?#@:&=]{0,6}") {
@@ -418,11 +428,7 @@ mod tests {
                     prop_assert!(matches!(text.as_str(), "" | "." | "..") || text.chars().any(char::is_control));
                     continue;
                 };
-                prop_assert_eq!((url.scheme(), url.host_str(), url.port()), ("http", Some("h"), Some(81)));
-                let segments: Vec<&str> = url.path_segments().unwrap().collect();
-                prop_assert_eq!((segments.len(), segments[0], segments[2]), (3, "a", "b"));
-                prop_assert_eq!(percent_decode_str(segments[1]).decode_utf8().unwrap(), text.as_str());
-                let query: Vec<(String, String)> = url.query_pairs().into_owned().collect();
+                let query = in_its_segment(&url, &text);
                 prop_assert_eq!(query, [("x".to_owned(), text.clone())]);
             }
         }
@@ -435,13 +441,8 @@ mod tests {
                     prop_assert!(matches!(text.as_str(), "" | "." | ".."));
                     continue;
                 };
-                prop_assert_eq!((url.scheme(), url.host_str(), url.port()), ("http", Some("h"), Some(81)));
-                let segments: Vec<&str> = url.path_segments().unwrap().collect();
-                prop_assert_eq!((segments.len(), segments[0], segments[2]), (3, "a", "b"));
-                prop_assert_eq!(percent_decode_str(segments[1]).decode_utf8().unwrap(), text.as_str());
-                let query: Vec<(String, String)> = url.query_pairs().into_owned().collect();
+                let query = in_its_segment(&url, &text);
                 prop_assert_eq!(query, [("x".to_owned(), text.clone()), ("n".to_owned(), text.clone())]);
-                prop_assert_eq!(url.fragment(), None);
             }
         }
     }

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use super::cycle::on_both;
 use super::kinds::{
-    ASKING, KINDS, Question, TOKEN, ask, asks, each_has_one_result, filled_in, items, request, results_of, told,
+    ASKING, KINDS, Question, TOKEN, ask, asking, asks, begin, each_has_one_result, filled_in, items, request,
+    results_of, told,
 };
 use crate::support::app::{ACCOUNTS, BOB, On, Reply, TestApp};
 use crate::support::model::{calls, says};
@@ -15,18 +16,6 @@ const BIG: &str = "12345678901234567890123";
 const FORM: &str = r#"{"question":"How long?","context":"A sale.","attempted_approaches":"guessing","form":{"type":"object",
     "properties":{"shop":{"enum":["north","south"]},"days":{"type":"integer","minimum":1},"mail":{"type":"string","format":"email"}},
     "required":["shop"]}}"#;
-
-async fn app(on: On, more: &str) -> TestApp {
-    TestApp::with(on, &(ASKING.replace("{more}", more) + ACCOUNTS)).await
-}
-
-/// A task whose model calls these.
-async fn begin(app: &TestApp, turn: &[(&str, &str)]) -> Reply {
-    app.model.then(calls(turn));
-    let reply = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
-    assert_eq!(reply.status, 201, "{}", reply.text);
-    reply
-}
 
 /// An answer that is taken.
 async fn answer(app: &TestApp, question: &Question, body: &Value) -> Reply {
@@ -65,7 +54,7 @@ fn open_for(request: &Value) -> i64 {
 
 on_both! {
     async fn one_task_asks_in_every_way_and_lives_through_a_restart_before_each_answer(on: On) {
-        let mut app = app(on, "").await;
+        let mut app = asking(on, "").await;
         let asked = begin(&app, &[("request_human_guidance", FORM)]).await;
         let task = asked.str("/task_id");
         app.restart().await;
@@ -151,7 +140,7 @@ on_both! {
     }
 
     async fn a_run_asks_for_guidance_round_after_round(on: On) {
-        let app = app(on, "").await;
+        let app = asking(on, "").await;
         let mut asked = begin(&app, &[asks("guidance")]).await;
         for round in 1..=5 {
             let question = Question::of(&asked, "guidance");
@@ -170,7 +159,7 @@ on_both! {
     }
 
     async fn all_questions_of_a_turn_open_at_once_but_for_what_others_run(on: On) {
-        let app = app(on, "").await;
+        let app = asking(on, "").await;
         let mut turn = vec![("lookup", r#"{"order":1}"#)];
         turn.extend(["external_result", "guidance", "approval", "confirmation", "credentials"].map(asks));
         let asked = begin(&app, &turn).await;
@@ -212,7 +201,7 @@ on_both! {
     }
 
     async fn what_is_filled_in_wrongly_is_told_by_its_place_and_never_by_its_value(on: On) {
-        let app = app(on, "").await;
+        let app = asking(on, "").await;
         let own = Question::of(&begin(&app, &[("request_human_guidance", FORM)]).await, "guidance");
         let plain = ask(&app, "guidance").await;
         assert_eq!(plain.request["details"], json!({"options": ["north", "south"]}));
@@ -255,7 +244,7 @@ on_both! {
     }
 
     async fn a_question_that_cannot_be_asked_is_a_result_that_the_model_sees(on: On) {
-        let app = app(on, "").await;
+        let app = asking(on, "").await;
         let form = |form: Value| json!({"question": "q", "form": form}).to_string();
         let field = |field: Value| form(json!({"type": "object", "properties": {"a": field}}));
         let turn = [
@@ -307,7 +296,7 @@ on_both! {
         let more = "  - { name: ask-finance, tools: [request_confirmation], decide: hold, approvers: { groups: [finance] }, expires_in: 1h, message: Look. }
   - { name: no-guidance, tools: [request_human_guidance], decide: deny, reason: Think yourself. }
   - { name: all, tools: ['*'], when: \"user.id == 'nobody'\", decide: deny }\n";
-        let app = app(on, more).await;
+        let app = asking(on, more).await;
         let asked = begin(&app, &[asks("confirmation")]).await;
         let question = Question::of(&asked, "confirmation");
         let approvers = json!({"owner": false, "users": [], "groups": ["finance"], "required": 1});
@@ -324,7 +313,7 @@ on_both! {
     }
 
     async fn a_question_that_no_rule_opened_is_the_owners_for_a_day(on: On) {
-        let app = app(on, "").await;
+        let app = asking(on, "").await;
         for kind in KINDS {
             let question = ask(&app, kind).await;
             let owner = json!({"owner": true, "users": [], "groups": [], "required": 1});
@@ -343,7 +332,7 @@ on_both! {
     }
 
     async fn calls_that_lack_one_login_ask_for_it_once_and_go_on_or_not(on: On) {
-        let app = app(on, "").await;
+        let app = asking(on, "").await;
         let turn = [("comment", r#"{"text":"a"}"#), ("lookup", r#"{"order":1}"#), ("comment", r#"{"text":"b"}"#)];
         let asked = begin(&app, &turn).await;
         let question = Question::of(&asked, "credentials");

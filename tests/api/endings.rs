@@ -6,23 +6,11 @@ use serde_json::{Value, json};
 
 use super::cycle::on_both;
 use super::kinds::{
-    ASKING, KINDS, Question, ask, asks, each_has_one_result, filled_in, items, request, results_of, short, told,
+    KINDS, Question, ask, asking, asks, begin, each_has_one_result, filled_in, items, request, results_of, short, told,
 };
-use crate::support::app::{ACCOUNTS, On, Reply, TestApp};
-use crate::support::model::calls;
+use crate::support::app::On;
 
 const BIG: &str = "12345678901234567890123";
-
-async fn app(on: On, more: &str) -> TestApp {
-    TestApp::with(on, &(ASKING.replace("{more}", more) + ACCOUNTS)).await
-}
-
-async fn begin(app: &TestApp, turn: &[(&str, &str)]) -> Reply {
-    app.model.then(calls(turn));
-    let reply = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
-    assert_eq!(reply.status, 201, "{}", reply.text);
-    reply
-}
 
 /// (name, outcome) of every result of a journal.
 fn outcomes(items: &[Value]) -> Vec<(String, String)> {
@@ -34,7 +22,7 @@ fn outcomes(items: &[Value]) -> Vec<(String, String)> {
 
 on_both! {
     async fn a_question_that_is_declined_with_the_end_of_the_task_ends_it(on: On) {
-        let app = app(on, "").await;
+        let app = asking(on, "").await;
         for kind in KINDS {
             for then in ["cancel", "cancel_root"] {
                 let question = ask(&app, kind).await;
@@ -56,7 +44,7 @@ on_both! {
     }
 
     async fn a_no_with_the_end_of_the_task_ends_what_is_asked_beside_it(on: On) {
-        let app = app(on, "").await;
+        let app = asking(on, "").await;
         let asked = begin(&app, &[asks("guidance"), asks("approval"), ("lookup", "{}"), asks("external_result"), asks("confirmation")]).await;
         let (guidance, approval) = (Question::of(&asked, "guidance"), Question::of(&asked, "approval"));
         let done = app.owner().post(&guidance.path(), &json!({"action": "reject", "then": "cancel"})).await;
@@ -77,7 +65,7 @@ on_both! {
     }
 
     async fn a_cancel_beside_calls_that_were_decided_before_gives_each_its_one_result(on: On) {
-        let app = app(on, "").await;
+        let app = asking(on, "").await;
         let turn: Vec<_> = ["1", "2", "3", "4", "5"].map(|order| format!(r#"{{"order":{order},"amount":9}}"#)).to_vec();
         let turn: Vec<_> = turn.iter().map(|text| ("refund", text.as_str())).collect();
         let asked = begin(&app, &turn).await;
@@ -109,7 +97,7 @@ on_both! {
 
     async fn a_deadline_that_passes_is_told_and_the_run_goes_on_or_ends(on: On) {
         for (terms, status) in [("", "Completed"), (", on_expiry: cancel", "Canceled")] {
-            let app = app(on, &short("4s", terms)).await;
+            let app = asking(on, &short("4s", terms)).await;
             let mut questions = Vec::new();
             for kind in KINDS {
                 questions.push((kind, ask(&app, kind).await));
@@ -141,7 +129,7 @@ on_both! {
     }
 
     async fn a_result_that_the_caller_brings_is_passed_on_as_it_was_written(on: On) {
-        let app = app(on, "").await;
+        let app = asking(on, "").await;
         for (result, passed_on) in [
             (r#""plain text""#, "plain text"),
             (r#""""#, ""),
@@ -170,7 +158,7 @@ on_both! {
     }
 
     async fn a_result_that_does_not_fit_what_the_tool_declares_is_not_taken(on: On) {
-        let app = app(on, "").await;
+        let app = asking(on, "").await;
         let question = Question::of(&begin(&app, &[("measure", "{}")]).await, "external_result");
         assert_eq!(question.request["form"]["required"], json!(["metres"]));
         let before = items(&app, &question.task).await;
@@ -196,7 +184,7 @@ on_both! {
     }
 
     async fn no_more_than_twenty_questions_are_open_at_once(on: On) {
-        let app = app(on, "").await;
+        let app = asking(on, "").await;
         for kind in ["guidance", "external_result"] {
             let mut now = begin(&app, &[asks(kind); 23]).await;
             for left in (1..=23_usize).rev() {
@@ -218,7 +206,7 @@ on_both! {
     }
 
     async fn what_was_decided_before_the_deadline_keeps_its_decision(on: On) {
-        let app = app(on, &short("5s", "")).await;
+        let app = asking(on, &short("5s", "")).await;
         let texts = [1, 2, 3, 4].map(|order| format!(r#"{{"order":{order},"amount":9}}"#));
         let asked = begin(&app, &texts.each_ref().map(|text| ("refund", text.as_str()))).await;
         let question = Question::of(&asked, "approval");
@@ -259,7 +247,7 @@ on_both! {
         let more = "  - { name: huge, tools: [refund], when: 'args.amount > 1000.0', decide: deny, reason: Too much. }
   - { name: large, tools: [refund], when: 'args.amount > 500.0', decide: hold, approvers: { groups: [finance] } }
   - { name: counted, tools: [count], decide: hold }\n";
-        let app = app(on, more).await;
+        let app = asking(on, more).await;
         let question = ask(&app, "approval").await;
         let edit = |question: &Question, arguments: Value| json!({"decisions": {&question.call: {"action": "edit", "arguments": arguments}}});
         let before = items(&app, &question.task).await;
@@ -300,7 +288,7 @@ on_both! {
 
     async fn a_doubt_is_for_those_of_its_rule_and_only_running_it_again_takes_several(on: On) {
         let more = "  - { name: two, tools: [lose], decide: hold, approvers: { users: [bob, carol], required: 2 } }\n";
-        let app = app(on, more).await;
+        let app = asking(on, more).await;
         for (body, runs, outcome) in [
             (json!({"action": "respond", "result": "it was lost"}), 1, "responded"),
             (json!({"action": "reject"}), 1, "failed"),

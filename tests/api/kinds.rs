@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::app::{Reply, TestApp};
+use crate::support::app::{ACCOUNTS, On, Reply, TestApp};
 use crate::support::model::calls;
 
 pub const KINDS: [&str; 6] = ["approval", "guidance", "confirmation", "credentials", "external_result", "reconcile"];
@@ -157,4 +157,17 @@ pub fn each_has_one_result(items: &[Value]) {
         let found = results_of(items, call["tool_call_id"].as_str().unwrap());
         assert_eq!(found.len(), 1, "{call}: {items:#?}");
     }
+}
+
+/// The agent that asks, with `more` rules.
+pub async fn asking(on: On, more: &str) -> TestApp {
+    TestApp::with(on, &(ASKING.replace("{more}", more) + ACCOUNTS)).await
+}
+
+/// A task whose model calls these.
+pub async fn begin(app: &TestApp, turn: &[(&str, &str)]) -> Reply {
+    app.model.then(calls(turn));
+    let reply = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+    assert_eq!(reply.status, 201, "{}", reply.text);
+    reply
 }
