@@ -86,12 +86,16 @@ impl Engine {
         live.push(Fact::InterventionRequested(Asked { details, form, ..asked }.sealed()));
     }
 
+    /// What a question asks for, as the configuration has it now.
+    fn service(&self, agent: &Agent, asked: &Asked) -> Option<&Service> {
+        let name = asked.details.as_ref()?.get("service")?.as_str()?;
+        self.catalog.services(&agent.name).iter().find(|service| service.name == name)
+    }
+
     /// Whether the configuration still asks for what this question asked, for the same receivers and the same time; in
     /// whichever words.
     pub(super) fn asks_as_before(&self, agent: Option<&Agent>, asked: &Asked) -> bool {
-        let name = asked.details.as_ref().and_then(|details| details.get("service")).and_then(Value::as_str);
-        let services = agent.map(|agent| self.catalog.services(&agent.name)).unwrap_or_default();
-        let now = services.iter().find(|service| Some(service.name.as_str()) == name).map(credential_form);
+        let now = agent.and_then(|agent| self.service(agent, asked)).map(credential_form);
         now.is_some() && now.map(without_words) == asked.form.clone().map(without_words)
     }
 
@@ -110,10 +114,7 @@ impl Engine {
             tracing::error!(task = %live.task_id(), why, "a credential could not be sealed");
             Refusal::Internal
         };
-        let name = asked.details.as_ref().and_then(|details| details.get("service")).and_then(Value::as_str);
-        let services = self.catalog.services(&agent.name);
-        let service = services.iter().find(|service| Some(service.name.as_str()) == name);
-        let (Some(sealer), Some(service)) = (&self.sealer, service) else {
+        let (Some(sealer), Some(service)) = (&self.sealer, self.service(agent, asked)) else {
             return Err(unsealed("there is no such credential, or no key"));
         };
         let fields: BTreeMap<String, Secret<String>> = service
