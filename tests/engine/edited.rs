@@ -312,12 +312,14 @@ both! {
             let driver = stage.engine(1).claim().await.unwrap().pop().unwrap();
             {
                 let (mut driver, mut left) = (pin!(driver), polls);
+                // Dropped at once, while whatever it waits for is under way.
                 let done = poll_fn(|context| {
-                    if left == 0 {
-                        return Poll::Ready(false);
-                    }
                     left -= 1;
-                    driver.as_mut().poll(context).map(|()| true)
+                    match driver.as_mut().poll(context) {
+                        Poll::Ready(()) => Poll::Ready(true),
+                        Poll::Pending if left == 0 => Poll::Ready(false),
+                        Poll::Pending => Poll::Pending,
+                    }
                 });
                 whole_lives += u32::from(done.await);
             }
