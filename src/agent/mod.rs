@@ -118,6 +118,12 @@ impl Agent {
         self.tools.iter().find(|offer| offer.name == name)
     }
 
+    /// The agent of that name, byte by byte, if this one may call it.
+    #[must_use]
+    pub fn sub_agent(&self, name: &str) -> Option<&SubAgent> {
+        self.sub_agents.iter().find(|sub| sub.agent == name)
+    }
+
     /// The question that the tool of that name asks a human, if the agent may ask it.
     #[must_use]
     pub fn asks(&self, tool: &str) -> Option<RequestKind> {

@@ -1,6 +1,6 @@
 //! The typed settings as each room wants them. What must stay true: a room never imports config.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::Config;
 use crate::config::parts::ToolSettings;
@@ -10,7 +10,7 @@ use crate::model::openai;
 use crate::policy::{self, Expiry, Rule, RuleApprovers};
 use crate::store;
 use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
-use crate::tool::{catalog, external, http, shell};
+use crate::tool::{agent, catalog, external, http, shell};
 
 impl Config {
     /// The Chat Completions models, by name.
@@ -89,10 +89,10 @@ impl Config {
     /// What the policy may name beside the tools: sub-agents, and the questions an agent may ask.
     #[must_use]
     pub fn other_tools(&self) -> Vec<ToolSpec> {
-        let agents = self.agents.values().flat_map(|agent| agent.sub_agents.iter());
-        let subs: BTreeMap<String, ToolSpec> =
-            agents.map(|sub| (sub.agent.clone(), bare(&sub.agent, ToolKind::Agent))).collect();
-        let mut specs: Vec<ToolSpec> = subs.into_values().chain(self.human_tools()).collect();
+        // One that names no agent is a mistake of its own, and no rule's that names it.
+        let agents = self.agents.values().flat_map(|agent| &agent.sub_agents);
+        let subs: BTreeSet<&str> = agents.map(|sub| sub.agent.as_str()).collect();
+        let mut specs: Vec<ToolSpec> = subs.into_iter().map(agent::spec).chain(self.human_tools()).collect();
         // One that cannot be offered is a mistake of its own, and no rule's that names it.
         for kind in self.agents.values().flat_map(|agent| &agent.human) {
             if !specs.iter().any(|spec| spec.name == kind.tool()) {

@@ -13,13 +13,20 @@ use crate::tool::credential::references;
 use crate::tool::human::{self, Field, Service};
 
 impl Config {
-    /// The tools with what each agent may ask a human.
+    /// The tools with the agents that another one may call, and with what each agent may ask a human.
     #[must_use]
     pub fn with_humans(&self, catalog: Catalog) -> Catalog {
+        let catalog = catalog.with_agents(self.called());
         self.agents.iter().fold(catalog, |catalog, (name, agent)| {
             let services = self.services(name, |tool| catalog.get(tool).map(|entry| receiver(&entry.spec)));
             catalog.with_human(name, &kinds(&agent.human), services)
         })
+    }
+
+    /// The agents that another one may call, each once.
+    pub(super) fn called(&self) -> BTreeSet<&str> {
+        let agents = self.agents.values().flat_map(|agent| &agent.sub_agents);
+        agents.map(|sub| sub.agent.as_str()).filter(|name| self.agents.contains_key(*name)).collect()
     }
 
     /// The `request_…` tools of all agents, as rules see them; each form of one once.
@@ -118,6 +125,7 @@ mod tests {
     use crate::config::layers::Flags;
     use crate::config::{Source, load};
     use crate::net::Net;
+    use crate::policy::Policy;
     use crate::world::Mistakes;
 
     /// `boss` may call `clerk`, `clerk` may call `boss`; `loner` has nobody.
@@ -205,6 +213,33 @@ agents:
                 assert!(known.clone().count() == 1 && known.clone().all(|known| known.kind == ToolKind::Human));
             }
         }
+    }
+
+    #[test]
+    fn an_agent_that_another_one_may_call_is_a_tool_that_rules_see_as_it_is_offered() {
+        let config = read(TREE).unwrap();
+        let catalog = catalog(&config);
+        let called = ["boss", "clerk", "hand"];
+        for name in config.agents.keys() {
+            assert_eq!(catalog.agent(name).is_some(), called.contains(&name.as_str()), "{name}");
+        }
+        let specs = config.other_tools();
+        let seen: Vec<_> = specs.iter().filter(|spec| spec.kind == ToolKind::Agent).collect();
+        assert_eq!(seen, called.map(|name| &catalog.agent(name).unwrap().spec));
+        assert!(catalog.get("clerk").is_none(), "it is in no agent's `tools`");
+    }
+
+    #[test]
+    fn a_rule_may_read_the_task_of_a_sub_agent_and_nothing_else_of_it() {
+        let mistakes = |when: &str| {
+            let rule = format!("policy: [ {{ name: r, tools: [clerk], when: \"{when}\", decide: deny }} ]\n");
+            let config = read(&format!("{TREE}{rule}")).unwrap();
+            let mut mistakes = Mistakes::default();
+            let _ = Policy::new(&config.rules(), &config.other_tools(), &mut mistakes);
+            mistakes.found.len()
+        };
+        assert_eq!(mistakes("args.task.contains('delete') && agent.name == 'boss'"), 0);
+        assert_eq!(mistakes("args.agent == 'boss'"), 1);
     }
 
     #[test]

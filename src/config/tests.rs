@@ -130,6 +130,9 @@ fn the_whole_file_of_the_contract_loads() {
     assert_eq!(config.server.public_url.as_deref(), Some("http://127.0.0.1:8080"));
     assert_eq!(config.tools["ShellCommand"].shell.as_ref().unwrap().working_dir, "/srv/ops");
     let rules = config.rules();
+    let catalog = Catalog::build(config.tools(), &Net::new().unwrap(), &Arc::default(), &mut Mistakes::default());
+    let catalog = config.with_humans(catalog);
+    assert!(catalog.agent("analyst").is_some() && catalog.agent("billing").is_none());
     let (plain, finance) = (rules[0].terms(), rules[2].terms());
     assert!(!finance.approvers.owner && finance.approvers.groups == ["finance"]);
     assert_eq!(Terms { approvers: plain.approvers.clone(), ..finance }, plain, "what it writes are the defaults");

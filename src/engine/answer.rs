@@ -13,8 +13,10 @@ use crate::store::RequestRow;
 use crate::task::decision::{Action, CallAnswer, Decision, Edit, Then};
 use crate::task::id::CallId;
 use crate::task::request::{Asked, AskedCall, RequestKind};
+use crate::task::text::pointer;
 use crate::task::turn::Open;
 use crate::tool::arguments;
+use crate::tool::credential::is_sendable;
 use crate::tool::schema::{CompiledSchema, Misfits};
 
 /// An answer that fits its request.
@@ -44,21 +46,20 @@ pub(super) struct Judged {
 /// # Errors
 /// `Forbidden` for an approval of bytes that the caller wrote himself; `Invalid` with every place that does not fit.
 pub(super) fn fitting(roster: &Roster, caller: &Caller, row: &RequestRow, answer: &Answer) -> Result<Given, Refusal> {
-    let allowed = answers(roster, caller, &row.tenant, &row.owner, &row.asked);
+    let mut allowed = answers(roster, caller, &row.tenant, &row.owner, &row.asked);
     match &answer.body {
         AnswerBody::PerCall(replies) => per_call(caller, &row.asked, &allowed, replies),
         AnswerBody::Whole { action, reason, then, response, result } => {
             let asked = &row.asked;
-            let inside = matches!(action, Action::Edit | Action::Respond) && asked.kind == RequestKind::Approval;
             let own = *action == Action::Approve && asked.own_calls().all(|call| wrote(caller, asked, call));
             if own && asked.kind == RequestKind::Approval {
                 return Err(own_words());
             }
-            if inside || !allowed.contains(action) {
-                let whole = |action: &&Action| {
-                    asked.kind != RequestKind::Approval || !matches!(action, Action::Edit | Action::Respond)
-                };
-                return Err(invalid("/action", one_of(allowed.iter().filter(whole))));
+            // Of an approval, these stand inside `decisions` only.
+            let of_calls = |action: &Action| matches!(action, Action::Edit | Action::Respond);
+            allowed.retain(|action| asked.kind != RequestKind::Approval || !of_calls(action));
+            if !allowed.contains(action) {
+                return Err(invalid("/action", one_of(&allowed)));
             }
             if then.is_some() && *action != Action::Reject {
                 return Err(invalid("/then", "only beside a reject".to_owned()));
@@ -83,7 +84,7 @@ fn per_call(
     }
     let (mut errors, mut named, mut thens) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
     for (name, reply) in replies {
-        let place = format!("/decisions/{}", name.replace('~', "~0").replace('/', "~1"));
+        let place = pointer("/decisions", name);
         let mut add = |member: &str, detail: String| {
             errors.push(FieldError { pointer: format!("{place}{member}"), detail });
         };
@@ -96,7 +97,7 @@ fn per_call(
             return Err(own_words());
         }
         if !allowed.contains(&reply.action) {
-            add("/action", one_of(allowed.iter()));
+            add("/action", one_of(allowed));
         }
         if reply.action == Action::Edit
             && let Err(misfits) = read_edit(call, reply.arguments.as_deref().unwrap_or_default())
@@ -152,12 +153,12 @@ fn read_response(
 /// No field of a credential may end a header or a line.
 fn no_controls(value: &Value) -> Result<(), Refusal> {
     let Value::Object(fields) = value else { return Ok(()) };
-    let bad = |value: &Value| value.as_str().is_none_or(|text| text.chars().any(char::is_control));
+    let bad = |value: &Value| !value.as_str().is_some_and(is_sendable);
     let errors: Vec<_> = fields
         .iter()
         .filter(|(_, value)| bad(value))
         .map(|(name, _)| FieldError {
-            pointer: format!("/response/{}", name.replace('~', "~0").replace('/', "~1")),
+            pointer: pointer("/response", name),
             detail: "text without control characters".to_owned(),
         })
         .collect();
@@ -310,8 +311,8 @@ fn own_words() -> Refusal {
     Refusal::Forbidden("You wrote these arguments: others have to approve them.".to_owned())
 }
 
-fn one_of<'a>(actions: impl Iterator<Item = &'a Action>) -> String {
-    let words: Vec<_> = actions.map(|action| action.as_str()).collect();
+fn one_of(actions: &[Action]) -> String {
+    let words: Vec<_> = actions.iter().map(|action| action.as_str()).collect();
     if words.is_empty() { "nothing can be answered here".to_owned() } else { format!("one of: {}", words.join(", ")) }
 }
 

@@ -41,7 +41,9 @@ impl Engine {
                     continue;
                 }
             }
-            let Some(first) = question.calls.first().and_then(|id| live.progress.call(*id)).cloned() else { continue };
+            let Some(first) = question.calls.first().and_then(|id| live.own.progress.call(*id)).cloned() else {
+                continue;
+            };
             let own = |standing: &Standing| question.calls.contains(&standing.call.tool_call_id);
             let shown = |standing: &&Standing| match question.kind {
                 RequestKind::Approval => standing.turn == first.turn,
@@ -51,7 +53,7 @@ impl Engine {
                 | RequestKind::ExternalResult
                 | RequestKind::Reconcile => own(standing),
             };
-            let calls = live.progress.calls.iter().filter(shown);
+            let calls = live.own.progress.calls.iter().filter(shown);
             let calls = calls.map(|standing| self.shown(live, agent, standing, own(standing))).collect();
             let mut asked = self.asked(question.kind, calls, question.terms);
             self.say(&mut asked, agent, &first);
@@ -81,7 +83,7 @@ impl Engine {
     /// request for each, under the terms of the call's rule.
     pub(super) fn reconcile(&self, live: &mut Live, agent: &Agent, calls: &[CallId]) {
         for id in calls {
-            let Some(standing) = live.progress.call(*id).cloned() else { continue };
+            let Some(standing) = live.own.progress.call(*id).cloned() else { continue };
             let problem = live.unknown.get(id).cloned();
             let start = standing.start.clone();
             let details = json!({

@@ -11,30 +11,33 @@ use super::live::Live;
 use super::{Engine, Refusal};
 use crate::agent::Agent;
 use crate::model::{Answer, AnswerCall};
-use crate::secret::{Redactor, Secret};
+use crate::secret::Secret;
 use crate::store::ReadError;
 use crate::task::credential::SealedCredential;
 use crate::task::id::CallId;
 use crate::task::item::Fact;
 use crate::task::request::{Asked, RequestKind};
 use crate::task::standing::Standing;
+use crate::task::text::each_said;
 use crate::task::verdict::{Judgement, Terms};
 use crate::tool::credential::{Credentials, sealed};
 use crate::tool::human::{Service, credential_form};
 
 impl Engine {
-    /// Those that a task has now, where it could have any.
+    /// Those that a task has now, its own or from above, where it could have any.
     pub(super) async fn credentials(&self, live: &mut Live) -> Result<Credentials, Stop> {
-        let Some(sealer) = self.sealer.as_ref().filter(|_| live.progress.filled_in) else {
+        let path = live.path();
+        let above = path.iter().filter_map(|task| live.family.task(*task));
+        let filled_in = live.own.progress.filled_in || above.into_iter().any(|progress| progress.filled_in);
+        let Some(sealer) = self.sealer.as_ref().filter(|_| filled_in) else {
             return Ok(Credentials::default());
         };
         if !live.credentials.is_empty() {
             self.save(live, self.take()).await?;
         }
-        let path = [live.task_id()];
         loop {
             match self.store.credentials(&path).await {
-                Ok(rows) => return Ok(Credentials::open(sealer, &live.row.tenant, &path, &rows)),
+                Ok(rows) => return Ok(Credentials::open(sealer, &live.own.row.tenant, &path, &rows)),
                 Err(ReadError::Unavailable) => self.pause().await?,
                 Err(ReadError::Corrupt(what)) => {
                     tracing::warn!(task = %live.task_id(), %what, "credentials cannot be read; they are asked for again");
@@ -55,7 +58,7 @@ impl Engine {
     ) -> bool {
         let (mut asked, mut missing) = (BTreeSet::new(), false);
         for id in calls {
-            let Some(standing) = live.progress.call(*id).cloned() else { continue };
+            let Some(standing) = live.own.progress.call(*id).cloned() else { continue };
             let Some(entry) = self.offered(agent, &standing.call.name) else { continue };
             let services = self.catalog.services(&agent.name);
             let service = |name: &String| services.iter().find(|service| service.name == *name);
@@ -63,7 +66,7 @@ impl Engine {
             let Some(name) = entry.spec.needs.iter().find(|name| !service(name).is_some_and(has)) else { continue };
             missing = true;
             match service(name) {
-                Some(service) if !asked.contains(name) && live.progress.room() > 0 => {
+                Some(service) if !asked.contains(name) && live.own.progress.room() > 0 => {
                     asked.insert(name);
                     self.ask_for(live, agent, &standing, service);
                 }
@@ -127,7 +130,7 @@ impl Engine {
             .collect();
         let shown = fields.keys().map(|field| (field.clone(), Value::Null)).collect();
         let place = (live.task_id(), asked.request_id);
-        sealed(sealer, &live.row.tenant, place, (&service.name, &fields), service.expires_in)
+        sealed(sealer, &live.own.row.tenant, place, (&service.name, &fields), service.expires_in)
             .map(|sealed| (sealed, Value::Object(shown)))
             .map_err(|error| unsealed(&error.to_string()))
     }
@@ -145,36 +148,18 @@ impl Engine {
             return Ok(answer);
         }
         let redactor = known.redactor();
-        let clean = |text: String| redactor.clean(&text).into_owned();
-        let calls = answer.calls.into_iter().map(|call| AnswerCall {
-            provider_id: clean(call.provider_id),
-            name: clean(call.name),
-            arguments_text: clean(call.arguments_text),
+        let clean = |text: &str| redactor.clean(text).into_owned();
+        let calls = answer.calls.iter().map(|call| AnswerCall {
+            provider_id: clean(&call.provider_id),
+            name: clean(&call.name),
+            arguments_text: clean(&call.arguments_text),
         });
         Ok(Answer {
-            text: answer.text.map(&clean),
+            text: answer.text.as_deref().map(clean),
             calls: calls.collect(),
-            raw: cleaned_json(answer.raw, &redactor),
+            raw: each_said(answer.raw, &clean),
             ..answer
         })
-    }
-}
-
-/// The value with each of its texts, names and numbers cleaned by itself: cleaned as one text, it may be no JSON any more.
-fn cleaned_json(value: Value, redactor: &Redactor) -> Value {
-    let clean = |text: &str| redactor.clean(text).into_owned();
-    match value {
-        Value::String(text) => Value::String(clean(&text)),
-        Value::Array(all) => all.into_iter().map(|one| cleaned_json(one, redactor)).collect(),
-        Value::Object(members) => {
-            members.into_iter().map(|(name, one)| (clean(&name), cleaned_json(one, redactor))).collect()
-        }
-        Value::Number(number) => {
-            let written = number.to_string();
-            let cleaned = clean(&written);
-            if cleaned == written { Value::Number(number) } else { Value::String(cleaned) }
-        }
-        other @ (Value::Null | Value::Bool(_)) => other,
     }
 }
 

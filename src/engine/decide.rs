@@ -19,7 +19,7 @@ use crate::task::id::{CallId, RequestId};
 use crate::task::item::{CloseReason, Fact};
 use crate::task::request::RequestKind;
 use crate::task::standing::{Edited, Standing};
-use crate::task::status::{RequestStatus, TaskStatus};
+use crate::task::status::RequestStatus;
 use crate::task::turn::Open;
 use crate::task::verdict::{Judgement, Verdict};
 
@@ -70,13 +70,12 @@ impl Engine {
                 None => self.store.request(request).await?.ok_or(Refusal::NotFound)?,
             };
             let given = self.judge_answer(caller, &row, &answer)?;
-            let journal = self.store.journal(row.task_id).await?.ok_or(Refusal::NotFound)?;
-            let mut live = Live::read(journal);
-            let Some(open) = live.progress.open(request).cloned() else {
+            let mut live = self.read(row.task_id).await?.ok_or(Refusal::NotFound)?;
+            let Some(open) = live.own.progress.open(request).cloned() else {
                 // Answered or closed between the two readings: read again, and say so.
                 continue;
             };
-            let agent = self.agent_of(&live.row).await?;
+            let agent = self.agent_of(&live.own.row).await?;
             let damaged = damage(&live, request);
             let damaged = damaged.or_else(|| agent.clone().err().filter(|why| why.code == FailureCode::Integrity));
             if let Some(failure) = damaged {
@@ -162,7 +161,7 @@ impl Engine {
         }
         live.goes_on();
         for (tool_call_id, judgement) in anew {
-            let Some(standing) = live.progress.call(tool_call_id) else { continue };
+            let Some(standing) = live.own.progress.call(tool_call_id) else { continue };
             let (effect, performer) = (standing.effect, standing.performer);
             live.push(Fact::Judged { tool_call_id, judgement, effect, performer });
         }
@@ -182,7 +181,7 @@ impl Engine {
         call: CallId,
         text: &str,
     ) -> Result<(Judged, Option<Judgement>), Refusal> {
-        let known = live.progress.call(call).cloned();
+        let known = live.own.progress.call(call).cloned();
         let (Some(known), Some(request)) = (known, open.asked.own_calls().find(|own| own.tool_call_id == call)) else {
             return Err(Refusal::Internal);
         };
@@ -245,13 +244,9 @@ impl Engine {
     /// What was asked is not what is stored: nothing of the task runs. `false` when another commit came first, and
     /// nothing was written.
     async fn damaged(&self, mut live: Live, failure: Failure) -> Result<bool, Refusal> {
-        live.withdraw_open(CloseReason::Canceled);
-        live.push(Fact::TaskStatus { status: TaskStatus::Failed, error: Some(failure), output: None });
-        match self.commit(&live, LeaseChange::Park { wake_in: None }).await {
-            Ok(done) => {
-                live.saved(done);
-                Ok(true)
-            }
+        Self::fail(&mut live, failure);
+        match self.commit(&mut live, LeaseChange::Park { wake_in: None }).await {
+            Ok(_) => Ok(true),
             Err(CommitError::Unavailable) => Err(Refusal::Unavailable),
             Err(CommitError::Stale | CommitError::Refused | CommitError::Unknown) => Ok(false),
         }

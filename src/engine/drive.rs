@@ -11,6 +11,7 @@ use super::Engine;
 use super::live::Live;
 use crate::agent::Agent;
 use crate::task::change::LeaseChange;
+use crate::task::decision::Then;
 use crate::task::failure::{Failure, FailureCode};
 use crate::task::item::{CloseReason, Fact};
 use crate::task::standing::Standing;
@@ -38,21 +39,28 @@ impl Engine {
 
     /// One step. `false` when there is nothing more to do here.
     async fn step(&self, live: &mut Live) -> Result<bool, Stop> {
+        self.refresh(live).await?;
+        if Self::left_behind(live) {
+            Self::canceled(live);
+            self.save(live, LeaseChange::Park { wake_in: None }).await?;
+            return Ok(false);
+        }
+        Self::take_in(live);
         let agent = match self.agent_in_hand(live).await? {
             Ok(agent) => agent,
             Err(failure) => return self.orphaned(live, failure).await,
         };
         let agent = agent.as_ref();
-        if live.row.takeovers >= self.settings.takeovers && live.progress.status == Some(TaskStatus::Running) {
+        if live.own.row.takeovers >= self.settings.takeovers && live.own.progress.status == Some(TaskStatus::Running) {
             let detail = "The task was taken over again and again without getting any further.";
             return self.finish(live, Ending::Failed(Failure::new(FailureCode::NoProgress, detail))).await;
         }
-        match next_step(&live.progress, &self.budget(live, agent)) {
+        match next_step(&live.own.progress, &self.budget(live, agent)) {
             Step::Judge(calls) => self.judge(live, agent, &calls).await,
             Step::Refuse(refusals) => Self::refuse(live, refusals),
             Step::Ask(questions) => self.ask(live, agent, questions).await?,
             Step::Reconcile(calls) => self.reconcile(live, agent, &calls),
-            Step::Wait(_) | Step::CallModel | Step::Run(_) if self.is_driven_by_another(live) => {
+            Step::Wait(_) | Step::CallModel | Step::Run(_) | Step::Start(_) if self.is_driven_by_another(live) => {
                 self.save(live, LeaseChange::Keep).await?;
                 return Ok(false);
             }
@@ -62,6 +70,7 @@ impl Engine {
                 self.save(live, LeaseChange::Queue).await?;
                 return Ok(false);
             }
+            Step::Start(calls) => self.start(live, agent, &calls).await?,
             Step::CallModel => self.call_model(live, agent).await?,
             Step::Run(calls) => self.run(live, agent, &calls).await?,
         }
@@ -71,22 +80,22 @@ impl Engine {
     /// Whether somebody else has the task in hand, with calls that may be out: he reads what is committed here before he
     /// commits what comes next, and goes on from there. Nobody waits for him with a task that a human has ended.
     fn is_driven_by_another(&self, live: &Live) -> bool {
-        let (Some(owner), Some(until)) = (&live.row.lease_owner, live.row.lease_until) else { return false };
+        let (Some(owner), Some(until)) = (&live.own.row.lease_owner, live.own.row.lease_until) else { return false };
         let lasts = if *owner == self.replica {
             self.leases.holds(live.task_id(), self.clock.uptime())
         } else {
             !self.store.is_sole() && live.now < until
         };
-        lasts && live.lease.is_none() && live.progress.ending.is_none()
+        lasts && live.lease.is_none() && live.own.progress.ending.is_none()
     }
 
     /// Nobody knows its agent as it was: it can only end. What a human has ended ends as he said.
     async fn orphaned(&self, live: &mut Live, failure: Failure) -> Result<bool, Stop> {
-        if live.progress.status.is_none_or(TaskStatus::is_terminal) {
+        if live.own.progress.status.is_none_or(TaskStatus::is_terminal) {
             return Ok(false);
         }
-        if live.progress.ending.is_some() {
-            let rest = live.progress.unfinished().map(Standing::canceled).collect();
+        if live.own.progress.ending.is_some() {
+            let rest = live.own.progress.unfinished().map(Standing::canceled).collect();
             Self::refuse(live, rest);
             return self.finish(live, Ending::Canceled).await;
         }
@@ -99,9 +108,8 @@ impl Engine {
             return Ok(false);
         }
         let wake_in = self.attempts_over_in(live, agent);
-        if wake_in.is_none() && live.progress.status == Some(TaskStatus::Running) {
+        if wake_in.is_none() && live.own.progress.status == Some(TaskStatus::Running) {
             self.reopen(live).await?;
-            live.push(Fact::TaskStatus { status: TaskStatus::Paused, error: None, output: None });
         }
         self.save(live, LeaseChange::Park { wake_in }).await?;
         Ok(false)
@@ -109,7 +117,7 @@ impl Engine {
 
     /// What was over is open again before it can pause or end in another way: the database takes no other change of it.
     async fn reopen(&self, live: &mut Live) -> Result<(), Stop> {
-        if live.row.status.is_terminal() && live.unsaved() {
+        if live.own.row.status.is_terminal() && live.unsaved() {
             self.save(live, self.take()).await?;
         }
         Ok(())
@@ -117,15 +125,20 @@ impl Engine {
 
     pub(super) async fn finish(&self, live: &mut Live, ending: Ending) -> Result<bool, Stop> {
         self.reopen(live).await?;
-        let (status, error, output) = match ending {
-            Ending::Completed(text) => (TaskStatus::Completed, None, Some(text)),
-            Ending::Failed(failure) => {
-                live.withdraw_open(CloseReason::Canceled);
-                (TaskStatus::Failed, Some(failure), None)
+        let of_tree = live.own.progress.ending == Some(Then::CancelRoot);
+        match ending {
+            Ending::Completed(text) => {
+                let (status, output) = (TaskStatus::Completed, Some(text));
+                live.push(Fact::TaskStatus { status, error: None, output });
             }
-            Ending::Canceled => (TaskStatus::Canceled, None, None),
-        };
-        live.push(Fact::TaskStatus { status, error, output });
+            Ending::Failed(failure) => live.own.fail(failure, live.now),
+            Ending::Canceled => live.own.status(TaskStatus::Canceled, live.now),
+        }
+        if of_tree {
+            let all = live.family.rows().map(|row| row.task_id).collect();
+            Self::stop(live, all, CloseReason::Canceled);
+        }
+        Self::ends(live);
         self.save(live, LeaseChange::Park { wake_in: None }).await?;
         Ok(false)
     }
@@ -136,12 +149,17 @@ impl Engine {
             let failure = Failure::new(FailureCode::Configuration, format!("There is no model {}.", agent.model));
             return self.finish(live, Ending::Failed(failure)).await.map(|_| ());
         };
+        if let Some(limit) = self.asks_now(live, agent).await? {
+            return self.finish(live, Ending::Failed(Failure::limit(limit))).await.map(|_| ());
+        }
         let prompt = self.prompt(live, agent);
         if live.idempotency.is_some() {
             self.save(live, self.take()).await?;
         }
         let asked = async { Ok(client.answer(&prompt).await) };
         let ((), answer) = try_join(self.save(live, self.take()), asked).await?;
+        // That took its time: what holds for the tree may be another thing by now, also where nothing was written.
+        live.family.fresh = false;
         match answer {
             Ok(answer) => {
                 let answer = self.cleaned(live, answer).await?;

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 
-use super::live::Live;
 use super::{Engine, Refusal};
 use crate::task::id::{RequestId, TaskId};
 use crate::task::item::{CloseReason, Fact};
@@ -34,18 +33,23 @@ impl Engine {
     }
 
     async fn expire_one(self: &Arc<Self>, request_id: RequestId, task: TaskId) -> Result<bool, Refusal> {
-        let Some(journal) = self.store.journal(task).await? else { return Ok(false) };
-        let mut live = Live::read(journal);
-        if live.progress.open(request_id).is_none() {
-            return Ok(false);
+        // Of one tree several may be over at once, and a decision that came first has won.
+        for _ in 0..super::TRIES {
+            let Some(mut live) = self.read(task).await? else { return Ok(false) };
+            if live.own.progress.open(request_id).is_none() {
+                return Ok(false);
+            }
+            live.push(Fact::RequestClosed { request_id, status: RequestStatus::Expired, reason: CloseReason::Expired });
+            if live.own.progress.ending.is_some() {
+                live.withdraw_open(CloseReason::Canceled);
+            } else {
+                live.goes_on();
+            }
+            if self.enter(live).await?.is_some() {
+                return Ok(true);
+            }
         }
-        live.push(Fact::RequestClosed { request_id, status: RequestStatus::Expired, reason: CloseReason::Expired });
-        if live.progress.ending.is_some() {
-            live.withdraw_open(CloseReason::Canceled);
-        } else {
-            live.goes_on();
-        }
-        // A decision that came first has won; what is still open is found again in the next round.
-        self.enter(live).await.map(|closed| closed.is_some())
+        // What is still open is found again in the next round.
+        Ok(false)
     }
 }

@@ -112,25 +112,27 @@ impl Drop for Flight {
 }
 
 impl Engine {
-    /// Returns when none of this task's started calls can be sent any more, from whichever replica; `now` is a moment,
-    /// in database time, from which on no further start can be committed.
-    pub(super) async fn called_off(&self, progress: &Progress, now: Time) {
-        for (call, start) in progress.calls.iter().filter_map(Standing::unanswered) {
-            let here = self.flights.call_off(call);
+    /// Returns when none of the started calls of these tasks can be sent any more, from whichever replica; `now` is a
+    /// moment, in database time, from which on no further start can be committed.
+    pub(super) async fn called_off(&self, tasks: &[Progress], now: Time) {
+        let mut elsewhere = Duration::ZERO;
+        let mut here = Vec::new();
+        for (call, start) in tasks.iter().flat_map(|progress| &progress.calls).filter_map(Standing::unanswered) {
             // Also when a driver of this process, which will be refused, is about to begin the same call.
+            here.extend(self.flights.call_off(call));
             if !self.store.is_sole() && start.replica != self.replica {
-                let left = (start.at + WINDOW + TO_THE_WIRE).since(now);
-                if !left.is_zero() {
-                    self.clock.sleep(left).await;
-                }
+                elsewhere = elsewhere.max((start.at + WINDOW + TO_THE_WIRE).since(now));
             }
-            for place in here {
-                let CalledOff::Sent(since, landed) = place else { continue };
-                let left = TO_THE_WIRE.saturating_sub(self.clock.uptime().saturating_sub(since));
-                tokio::select! {
-                    () = landed.cancelled() => {}
-                    () = self.clock.sleep(left) => {}
-                }
+        }
+        if !elsewhere.is_zero() {
+            self.clock.sleep(elsewhere).await;
+        }
+        for place in here {
+            let CalledOff::Sent(since, landed) = place else { continue };
+            let left = TO_THE_WIRE.saturating_sub(self.clock.uptime().saturating_sub(since));
+            tokio::select! {
+                () = landed.cancelled() => {}
+                () = self.clock.sleep(left) => {}
             }
         }
     }

@@ -18,7 +18,7 @@ pub(super) fn damage(live: &Live, request: RequestId) -> Option<Failure> {
 
 /// The same, of the questions that gave leave to these calls.
 pub(super) fn damage_before(live: &Live, calls: &[CallId]) -> Option<Failure> {
-    let approvals = calls.iter().filter_map(|id| live.progress.call(*id)?.approval.as_ref());
+    let approvals = calls.iter().filter_map(|id| live.own.progress.call(*id)?.approval.as_ref());
     let requests: Vec<_> = approvals.map(|approval| approval.request_id).collect();
     if requests.is_empty() { None } else { damage_in(live, &requests) }
 }
@@ -28,14 +28,14 @@ fn damage_in(live: &Live, requests: &[RequestId]) -> Option<Failure> {
     let mut said: BTreeMap<CallId, (&str, &str)> = BTreeMap::new();
     let mut asked: BTreeMap<RequestId, &Asked> = BTreeMap::new();
     let (mut found, mut sound) = (0, true);
-    for item in &live.items {
+    for item in &live.own.items {
         match &item.fact {
             Fact::AssistantMessage(turn) => said
                 .extend(turn.tool_calls.iter().map(|call| (call.tool_call_id, (&*call.name, &*call.arguments_text)))),
             Fact::InterventionRequested(question) => {
                 if requests.contains(&question.request_id) {
                     found += 1;
-                    sound &= question.is_sound(&live.row.tenant, live.row.task_id) && faithful(question, &said);
+                    sound &= question.is_sound(&live.own.row.tenant, live.own.row.task_id) && faithful(question, &said);
                 }
                 asked.insert(question.request_id, question);
             }
@@ -83,7 +83,8 @@ fn edits_are_sound(live: &Live, asked: &Asked, decision: &Decision) -> bool {
             Some(Digested { name: &call.name, definition, target: &call.target, effect: call.effect })
         });
         let rule = edit.rule.as_deref();
-        let digest = |tool| call_digest(&live.row.tenant, live.row.task_id, *id, tool, &edit.arguments_text, rule);
+        let digest =
+            |tool| call_digest(&live.own.row.tenant, live.own.row.task_id, *id, tool, &edit.arguments_text, rule);
         tool.is_some_and(|tool| digest(tool) == edit.digest)
     })
 }

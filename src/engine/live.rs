@@ -1,46 +1,38 @@
-//! A task while somebody works on it: its journal as it was read, and what the next commit will add.
+//! A task while somebody works on it: itself, the tree around it, and what the next commit will add.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
+use super::asking::Asked;
+use super::family::{Family, Touched, written};
 use super::flight::Flight;
 use super::lease::Lease;
-use crate::store::CommitError;
-use crate::task::change::{
-    Change, Committed, Counters, Guard, IdempotencyRow, Journal, LeaseChange, TaskChange, TaskRow,
-};
+use super::member::Member;
+use crate::store::{self, CommitError};
+use crate::task::change::{Change, Committed, Counters, IdempotencyRow, Journal, LeaseChange, TaskChange, TaskRow};
 use crate::task::credential::SealedCredential;
 use crate::task::id::{CallId, ChangeId, RequestId, TaskId};
-use crate::task::item::{CloseReason, Fact, Item, Outcome, ToolResult, Usage};
-use crate::task::limits::Limits;
+use crate::task::item::{CloseReason, Fact, Outcome, ToolResult};
 use crate::task::request::call_digest;
 use crate::task::standing::{Phase, Standing};
 use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::step::Budget;
 use crate::task::time::Time;
-use crate::task::tool_spec::ToolSpec;
+use crate::task::tool_spec::{ToolKind, ToolSpec};
 use crate::task::turn::Progress;
 
 /// A task in hand. Facts that are pushed count at once for `next_step`; they are durable after the next commit.
 pub(super) struct Live {
-    /// The row as of the last read or commit.
-    pub row: TaskRow,
-    /// Where it stands, pushed facts included.
-    pub progress: Progress,
-    /// The journal, pushed facts included.
-    pub items: Vec<Item>,
+    /// The task itself.
+    pub own: Box<Member>,
+    /// The tree around it.
+    pub family: Box<Family>,
     /// The database's clock at the last read or commit.
     pub now: Time,
     /// Up to when its history was in doubt at the last reading.
     pub doubted_at: Option<Time>,
-    /// Inserted by its first commit.
-    pub guard: Option<Guard>,
-    /// How many of the items are committed.
-    pub committed: usize,
-    /// The next commit writes the row's agent version.
-    pub repinned: bool,
     /// Goes into the next commit.
     pub idempotency: Option<IdempotencyRow>,
     /// What was filled in, sealed: goes into the next commit.
@@ -53,6 +45,8 @@ pub(super) struct Live {
     pub not_sent: BTreeMap<CallId, u32>,
     /// Calls whose answer is pushed and not durable: nobody else may ask what became of them.
     pub flights: Vec<Flight>,
+    /// What it is asking its model, until the answer is stored.
+    pub asked: Option<Asked>,
     /// When the last commit was handed over, by the machine's uptime.
     pub saved_since: Duration,
     /// The hold on the task, once it is taken.
@@ -64,66 +58,108 @@ pub(super) struct Live {
 impl Live {
     pub(super) fn read(journal: Journal) -> Self {
         let progress = Progress::doubting(&journal.items, journal.doubted_at);
-        let committed = journal.items.len();
         Self {
-            row: journal.row,
-            progress,
-            items: journal.items,
+            family: Box::new(Family::of(journal.row.root_task_id)),
+            own: Box::new(Member::new(journal.row, progress, journal.items)),
             now: journal.now,
             doubted_at: journal.doubted_at,
-            guard: None,
-            committed,
-            repinned: false,
             idempotency: None,
             credentials: Vec::new(),
             door: None,
             unknown: BTreeMap::new(),
             not_sent: BTreeMap::new(),
             flights: Vec::new(),
+            asked: None,
             saved_since: Duration::ZERO,
             lease: None,
             slot: None,
         }
     }
 
+    /// A task of which only the row can be read, with so many open questions.
+    pub(super) fn unread(row: TaskRow, asking: usize, now: Time) -> Self {
+        let mut live = Self::read(Journal { row: row.clone(), items: Vec::new(), now, doubted_at: None });
+        *live.own = Member::unread(row, asking);
+        live
+    }
+
+    /// Whether its tree has more tasks than itself.
+    pub(super) fn has_family(&self) -> bool {
+        self.own.row.parent.is_some() || self.own.progress.starts > 0
+    }
+
+    /// Takes in the tree as it was read now. `false` where the task itself is not any more as it is in hand.
+    pub(super) fn meet(&mut self, tree: store::Tree) -> bool {
+        let task = self.task_id();
+        let same = tree.rows.iter().any(|row| row.task_id == task && row.version == self.own.row.version);
+        if !same {
+            return false;
+        }
+        self.now = self.now.max(tree.now);
+        self.family.read(tree);
+        let (Some(row), Some(mut progress)) = (self.family.row(task), self.family.progress(task)) else { return false };
+        let open = usize::try_from(self.family.row(row.root_task_id).map_or(0, |root| root.open_requests)).unwrap_or(0);
+        progress.elsewhere = open.saturating_sub(progress.open.len());
+        let responded = &self.own.progress.responded;
+        progress.responded.retain(|known| responded.contains(known));
+        (self.own.row.busy, self.own.row.open_requests) = (row.busy, row.open_requests);
+        self.own.again(progress);
+        true
+    }
+
     /// Takes a newer reading of the same task; what was pushed and not committed is forgotten, but for results.
     pub(super) fn reread(&mut self, journal: Journal) {
-        let in_hand = self.results_in_hand();
-        self.progress = Progress::doubting(&journal.items, journal.doubted_at);
         self.doubted_at = journal.doubted_at;
-        self.committed = journal.items.len();
-        self.row = journal.row;
-        self.repinned = false;
-        self.credentials.clear();
-        self.items = journal.items;
         self.now = journal.now;
-        for result in in_hand.into_iter().filter(|result| self.still_says(result)).collect::<Vec<_>>() {
-            self.settle(result);
-        }
+        self.credentials.clear();
+        *self.family = Family::of(journal.row.root_task_id);
+        let progress = Progress::doubting(&journal.items, journal.doubted_at);
+        *self.own = Member::new(journal.row, progress, journal.items);
     }
 
     pub(super) fn push(&mut self, fact: Fact) {
-        let seq = i64::try_from(self.items.len()).unwrap_or(i64::MAX).saturating_add(1);
-        let item = Item { seq, at: self.now, fact };
-        self.progress.apply(&item);
-        self.items.push(item);
+        self.own.push(fact, self.now);
+    }
+
+    /// A relative, to be changed by the next commit, and the moment that its facts are made at.
+    pub(super) fn touch(&mut self, task: TaskId) -> Option<(&mut Touched, Time)> {
+        let now = self.now;
+        self.family.touch(task).map(|touched| (touched, now))
     }
 
     pub(super) fn task_id(&self) -> TaskId {
-        self.row.task_id
+        self.own.task_id()
+    }
+
+    /// The task and those above it, the nearest first: whose limits hold it, and whose credentials it sees.
+    pub(super) fn path(&self) -> Vec<TaskId> {
+        [self.task_id()].into_iter().chain(self.family.above(&self.own.row)).collect()
+    }
+
+    /// Where it and those below it stand, what was pushed included.
+    pub(super) fn subtree(&self) -> Vec<Progress> {
+        let below = self.family.below(self.task_id());
+        let touched = self.family.touched().map(|touched| &touched.member);
+        let touched: BTreeMap<_, _> = touched.map(|member| (member.task_id(), &member.progress)).collect();
+        let below = below.into_iter().filter_map(|task| touched.get(&task).copied().or(self.family.task(task)));
+        [&self.own.progress].into_iter().chain(below).cloned().collect()
     }
 
     pub(super) fn unsaved(&self) -> bool {
-        self.committed < self.items.len()
+        self.own.unsaved()
     }
 
     /// What came of calls, and is not durable.
     pub(super) fn results_in_hand(&self) -> Vec<ToolResult> {
-        let pushed = self.items.get(self.committed..).unwrap_or_default();
+        // What a sub-agent said is found again in its task.
+        let said = |call| self.own.progress.call(call).is_some_and(|known| known.performer == ToolKind::Agent);
+        let pushed = self.own.pushed();
         pushed
             .iter()
             .filter_map(|item| match &item.fact {
-                Fact::ToolResult(result) | Fact::LateResult(result) if is_of_the_world(result.outcome) => {
+                Fact::ToolResult(result) | Fact::LateResult(result)
+                    if is_of_the_world(result.outcome) && !said(result.tool_call_id) =>
+                {
                     Some(result.clone())
                 }
                 Fact::ToolResult(_)
@@ -145,23 +181,31 @@ impl Live {
     /// another one, or somebody was asked.
     fn still_says(&self, result: &ToolResult) -> bool {
         let Some(attempt) = self.not_sent.get(&result.tool_call_id) else { return true };
-        let standing = self.progress.call(result.tool_call_id);
+        let standing = self.own.progress.call(result.tool_call_id);
         standing.is_some_and(|call| call.attempts == *attempt && call.phase == Phase::Done(Outcome::Unknown))
     }
 
     /// Whether this very result is written already (a commit whose answer was lost).
     fn written(&self, result: &ToolResult) -> bool {
-        self.items
+        self.own
+            .items
             .iter()
             .any(|item| matches!(&item.fact, Fact::ToolResult(known) | Fact::LateResult(known) if known == result))
     }
 
+    /// What came of calls is carried over to a newer reading.
+    pub(super) fn carry(&mut self, in_hand: Vec<ToolResult>) {
+        for result in in_hand.into_iter().filter(|result| self.still_says(result)).collect::<Vec<_>>() {
+            self.settle(result);
+        }
+    }
+
     /// A result is never thrown away: it is the call's result, or closes the question about it, or is a late one.
-    pub(super) fn settle(&mut self, result: ToolResult) {
+    fn settle(&mut self, result: ToolResult) {
         if self.written(&result) {
             return;
         }
-        let standing = self.progress.call(result.tool_call_id);
+        let standing = self.own.progress.call(result.tool_call_id);
         // The history that knew of its start was lost; this is what became of it.
         let forgotten = standing.is_some_and(Standing::ready_in_doubt);
         match standing.map(|standing| standing.phase.clone()) {
@@ -186,6 +230,7 @@ impl Live {
                 | Phase::Human(_)
                 | Phase::Asked(_)
                 | Phase::Refused(..)
+                | Phase::Delegated(_)
                 | Phase::Done(_),
             )
             | None => self.push(Fact::LateResult(result)),
@@ -194,110 +239,78 @@ impl Live {
 
     /// What happened to a question lets a paused task go on, where something follows that waits for nobody.
     pub(super) fn goes_on(&mut self) {
-        if self.progress.status == Some(TaskStatus::Paused) && self.progress.goes_on() {
-            self.push(Fact::TaskStatus { status: TaskStatus::Running, error: None, output: None });
+        if self.own.progress.status == Some(TaskStatus::Paused) && self.own.progress.goes_on() {
+            self.own.status(TaskStatus::Running, self.now);
         }
     }
 
     /// Writes down that these requests are closed, and why.
     pub(super) fn withdraw_open(&mut self, reason: CloseReason) {
-        let open: Vec<_> = self.progress.open.iter().map(|open| open.asked.request_id).collect();
-        for request_id in open {
-            self.push(Fact::RequestClosed { request_id, status: RequestStatus::Withdrawn, reason });
-        }
+        self.own.withdraw_open(reason, self.now);
     }
 
-    /// The change that makes what was pushed durable. `seq` and version follow from the row that was read.
-    pub(super) fn change(&self, id: ChangeId, lease: LeaseChange) -> Change {
+    /// What follows from what was pushed for those that run or do not run any more: called right before the change is made.
+    pub(super) fn balance(&mut self, lease: &LeaseChange) {
+        self.family.balance(&mut self.own, lease, self.now);
+    }
+
+    /// The change that makes what was pushed durable. `seq` and version follow from the rows that were read.
+    pub(super) fn change(&self, id: ChangeId, lease: &LeaseChange) -> Change {
+        let own = written(&self.own, lease.clone(), Counters::default());
+        let own = TaskChange { credentials: self.credentials.clone(), ..own };
         Change {
             id,
-            root: self.row.root_task_id,
-            tasks: vec![TaskChange {
-                task_id: self.row.task_id,
-                guard: self.guard.clone().unwrap_or(Guard::Version(self.row.version)),
-                counters: self.counters(),
-                facts: self.pushed().cloned().collect(),
-                last_seq: self.row.last_seq,
-                agent_version: self.repinned.then(|| self.row.agent_version.clone()),
-                lease,
-                credentials: self.credentials.clone(),
-            }],
-            resumed: self.resumed(),
+            root: self.own.row.root_task_id,
+            tasks: self.family.changes(&self.own, lease, own),
+            resumed: self.resumed().collect(),
             idempotency: self.idempotency.clone(),
         }
     }
 
     /// The digest of one of its calls, as it would run now under `rule`.
     pub(super) fn digest(&self, tool: &ToolSpec, call: CallId, arguments_text: &str, rule: Option<&str>) -> String {
-        call_digest(&self.row.tenant, self.row.task_id, call, tool.into(), arguments_text, rule)
+        call_digest(&self.own.row.tenant, self.task_id(), call, tool.into(), arguments_text, rule)
     }
 
-    /// What is pinned to a version of the agent is, from the next commit on, pinned to this one.
-    pub(super) fn pin(&mut self, version: &str) {
-        if self.row.agent_version != version {
-            version.clone_into(&mut self.row.agent_version);
-            self.repinned = true;
-        }
-    }
-
-    /// Requests whose decisions take effect with the next commit: nothing of the turn is asked any more.
-    fn resumed(&self) -> Vec<RequestId> {
-        if self.progress.is_blocked() { Vec::new() } else { self.progress.responded.clone() }
-    }
-
-    /// The facts that the next commit will write.
-    fn pushed(&self) -> impl Iterator<Item = &Fact> {
-        self.items.get(self.committed..).unwrap_or_default().iter().map(|item| &item.fact)
+    /// Requests whose decisions take effect with the next commit: nothing of their turn is asked any more.
+    fn resumed(&self) -> impl Iterator<Item = RequestId> {
+        let ended = self.family.touched().map(|touched| &touched.member).filter(|member| member.is_over());
+        let effective = ended.chain([&*self.own]).filter(|member| !member.progress.is_blocked());
+        effective.flat_map(|member| member.progress.responded.iter().copied())
     }
 
     /// The names of what the next commit does: the types of its items, and what becomes of the lease.
-    pub(super) fn points<'l>(&'l self, lease: &LeaseChange) -> impl Iterator<Item = &'static str> + use<'l> {
+    pub(super) fn points(&self, lease: &LeaseChange) -> Vec<&'static str> {
         let lease = match lease {
             LeaseChange::Keep => "keep",
             LeaseChange::Take { .. } => "take",
             LeaseChange::Queue => "queue",
             LeaseChange::Park { .. } => "park",
         };
-        self.pushed().map(Fact::type_name).chain([lease])
+        let others = self.family.touched().flat_map(|touched| touched.member.pushed());
+        let items = self.own.pushed().iter().chain(others);
+        items.map(|item| item.fact.type_name()).chain([lease]).collect()
     }
 
-    fn counters(&self) -> Counters {
-        let mut usage = Usage::default();
-        let mut model_calls = 0;
-        for fact in self.pushed() {
-            if let Fact::AssistantMessage(turn) = fact {
-                usage.prompt_tokens += turn.usage.prompt_tokens;
-                usage.completion_tokens += turn.usage.completion_tokens;
-                usage.total_tokens += turn.usage.total_tokens;
-                model_calls += 1;
-            }
-        }
-        let runs = i32::from(self.progress.status == Some(TaskStatus::Running));
-        let open = i32::try_from(self.progress.open.len()).unwrap_or(i32::MAX);
-        Counters { busy: runs - self.row.busy, open_requests: open - self.row.open_requests, usage, model_calls }
+    /// Whether the next commit has anything for the workers to take.
+    pub(super) fn queues(&self) -> bool {
+        self.family.touched().any(|touched| touched.lease == LeaseChange::Queue)
     }
 
     /// What was pushed is durable.
-    pub(super) fn saved(&mut self, done: Committed) {
-        let counters = self.counters();
-        self.row.busy += counters.busy;
-        self.row.open_requests += counters.open_requests;
-        self.row.version += 1;
-        self.row.status = self.progress.status.unwrap_or(self.row.status);
-        self.row.last_seq = i64::try_from(self.items.len()).unwrap_or(i64::MAX);
-        for item in self.items.iter_mut().skip(self.committed) {
-            item.at = done.at;
+    pub(super) fn saved(&mut self, done: Committed, lease: &LeaseChange) {
+        let sums = self.family.sums(&self.own, lease).remove(&self.task_id()).unwrap_or_default();
+        let members = self.family.touched().map(|touched| &touched.member).chain([&*self.own]);
+        members.for_each(|member| super::measure::observe(member, done.at));
+        if !self.own.progress.is_blocked() {
+            self.own.progress.responded.clear();
         }
-        let pushed = self.items.get(self.committed..).unwrap_or_default();
-        self.progress.committed(pushed.iter().map(|item| &item.fact), done.at);
-        super::measure::observe(&self.items, self.committed);
-        self.committed = self.items.len();
+        if self.own.pushed().iter().any(|item| matches!(item.fact, Fact::AssistantMessage(_))) {
+            self.asked = None;
+        }
+        self.own.saved(lease, sums, done.at);
+        self.family.forget();
         self.now = done.at;
-        for request in self.resumed() {
-            self.progress.responded.retain(|known| *known != request);
-        }
-        self.guard = None;
-        self.repinned = false;
         self.idempotency = None;
         self.credentials.clear();
         self.flights.clear();
@@ -306,17 +319,9 @@ impl Live {
 
     /// What the driver knows and the journal does not. An attempt may still be running until its lease (`grace`) and its
     /// tool's timeout are over, unless its process is `gone`.
-    pub(super) fn budget(&self, limits: &Limits, grace: Duration, gone: impl Fn(&str) -> bool) -> Budget {
+    pub(super) fn budget(&self, grace: Duration, gone: impl Fn(&str) -> bool) -> Budget {
         let mut budget = Budget::default();
-        let ran = self.progress.ran + self.progress.running_since.map_or(Duration::ZERO, |since| self.now.since(since));
-        if self.progress.turns_since_message >= limits.max_model_calls {
-            budget.spent = Some("max_model_calls");
-        } else if ran >= limits.max_duration {
-            budget.spent = Some("max_duration");
-        } else if self.progress.repeats > limits.max_rejections {
-            budget.spent = Some("max_rejections");
-        }
-        for standing in self.progress.unfinished() {
+        for standing in self.own.progress.unfinished() {
             let Phase::Started(start) = &standing.phase else { continue };
             let over = start.at + start.timeout + grace;
             if !gone(&start.replica) && self.now < over {

@@ -3,15 +3,21 @@
 
 mod answer;
 mod ask;
+mod asking;
+mod children;
 mod credentials;
 mod decide;
 mod drive;
 mod expire;
+mod family;
 mod flight;
+mod gather;
 mod integrity;
 mod lease;
+mod limits;
 mod live;
 mod measure;
+mod member;
 mod moves;
 mod overtaken;
 mod perform;
@@ -30,6 +36,7 @@ use tokio::sync::{Notify, Semaphore, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::asking::Asking;
 use self::flight::Flights;
 use self::lease::Leases;
 use self::live::Live;
@@ -313,6 +320,8 @@ pub struct Engine {
     leases: Arc<Leases>,
     /// Calls that are out.
     flights: Arc<Flights>,
+    /// Questions to models that are out.
+    asking: Arc<Asking>,
     /// Drivers.
     drivers: TaskTracker,
     /// Something may be waiting in the database for a slot of this process.
@@ -352,6 +361,7 @@ impl Engine {
             replica,
             leases: Arc::default(),
             flights: Arc::default(),
+            asking: Arc::default(),
             drivers: TaskTracker::new(),
             backlog: AtomicBool::new(false),
             room: Notify::new(),
@@ -363,7 +373,7 @@ impl Engine {
     /// Commits what a door pushed, and goes on driving from there. Returns once that first commit is durable; `None`
     /// when another commit came first, so that the door reads again.
     async fn enter(self: &Arc<Self>, mut live: Live) -> Result<Option<Accepted>, Refusal> {
-        let (task_id, root) = (live.task_id(), live.row.root_task_id);
+        let (task_id, root) = (live.task_id(), live.own.row.root_task_id);
         let news = Some(self.store.watch(root));
         let (door, written) = oneshot::channel();
         live.door = Some(door);

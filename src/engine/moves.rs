@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::children::ended;
 use super::live::Live;
 use super::{Accepted, ConflictCode, Engine, FieldError, Key, NewMessage, NewTask, Refusal};
 use crate::people::Caller;
@@ -12,7 +13,6 @@ use crate::task::item::{CloseReason, Fact, Outcome, Usage};
 use crate::task::standing::{Standing, WITHDRAWN};
 use crate::task::status::TaskStatus;
 use crate::task::time::Time;
-use crate::task::turn::Progress;
 
 impl Engine {
     /// Creates a task and begins to drive it; returns once it is stored.
@@ -44,9 +44,9 @@ impl Engine {
             metadata: task.metadata,
         };
         let (now, doubted_at) = (self.clock.now(), self.store.doubted_at());
-        let mut live = Live::read(Journal { row: unborn(task_id, &new), items: Vec::new(), now, doubted_at });
-        live.guard = Some(Guard::New(Box::new(new)));
-        live.push(Fact::TaskStatus { status: TaskStatus::Running, error: None, output: None });
+        let mut live = Live::read(Journal { row: unborn(task_id, task_id, &new), items: Vec::new(), now, doubted_at });
+        live.own.guard = Some(Guard::New(Box::new(new)));
+        live.own.status(TaskStatus::Running, live.now);
         live.push(Fact::UserMessage {
             items: task.items,
             user_context: task.user_context,
@@ -88,27 +88,32 @@ impl Engine {
     ) -> Result<Accepted, Refusal> {
         for _ in 0..super::TRIES {
             let mut live = self.moved(caller, task, Move::Message).await?;
-            let conflict = |code| Refusal::Conflict { code, task_id: task, status: live.row.status };
-            match live.row.status {
+            let conflict = |code| Refusal::Conflict { code, task_id: task, status: live.own.row.status };
+            match live.own.row.status {
                 TaskStatus::Running => return Err(conflict(ConflictCode::TaskRunning)),
                 TaskStatus::Paused if !message.supersede => return Err(conflict(ConflictCode::TaskPaused)),
                 TaskStatus::Paused | TaskStatus::Completed | TaskStatus::Failed | TaskStatus::Canceled => {}
             }
             // One that is gone is reported by the loop.
-            if let Some(agent) = self.agents.get(&live.row.agent) {
-                live.pin(&agent.version);
+            if let Some(agent) = self.agents.get(&live.own.row.agent) {
+                live.own.pin(&agent.version);
             }
-            let failed = live.row.status == TaskStatus::Failed;
+            let failed = live.own.row.status == TaskStatus::Failed;
             live.withdraw_open(CloseReason::Superseded);
-            live.push(Fact::TaskStatus { status: TaskStatus::Running, error: None, output: None });
+            let now = live.now;
+            live.own.status(TaskStatus::Running, now);
+            live.own.refuse(ended(&live.family, &live.own.progress), now);
             // What a failed task had started is asked about first.
-            close_calls(&mut live, |standing| !failed || standing.attempts == 0, Outcome::Withdrawn, WITHDRAWN);
+            let passed_over = |standing: &Standing| !failed || standing.attempts == 0;
+            live.own.close_calls(passed_over, Outcome::Withdrawn, WITHDRAWN, now);
             live.push(Fact::UserMessage {
                 items: message.items.clone(),
                 user_context: message.user_context.clone(),
                 by: caller.user_id.clone(),
                 groups: caller.groups.clone(),
             });
+            let below = live.family.below(task);
+            Self::stop(&mut live, below, CloseReason::Superseded);
             if let Some(accepted) = self.pass(caller, live, key).await? {
                 return Ok(accepted);
             }
@@ -133,11 +138,11 @@ impl Engine {
     ) -> Result<Accepted, Refusal> {
         for _ in 0..super::TRIES {
             let mut live = self.moved(caller, task, Move::Retry).await?;
-            if live.row.status != TaskStatus::Failed {
+            if live.own.row.status != TaskStatus::Failed {
                 let code = ConflictCode::TaskNotFailed;
-                return Err(Refusal::Conflict { code, task_id: task, status: live.row.status });
+                return Err(Refusal::Conflict { code, task_id: task, status: live.own.row.status });
             }
-            live.push(Fact::TaskStatus { status: TaskStatus::Running, error: None, output: None });
+            live.own.status(TaskStatus::Running, live.now);
             if let Some(accepted) = self.pass(caller, live, key).await? {
                 return Ok(accepted);
             }
@@ -158,34 +163,27 @@ impl Engine {
     ) -> Result<Accepted, Refusal> {
         for _ in 0..super::TRIES {
             let mut live = self.moved(caller, task, Move::Cancel).await?;
-            let accepted = Accepted::standing(task, live.row.root_task_id, false);
-            match live.row.status {
+            let accepted = Accepted::standing(task, live.own.row.root_task_id, false);
+            match live.own.row.status {
                 TaskStatus::Canceled if key.is_none() => {
-                    self.called_off(&live.progress, live.now).await;
+                    self.called_off(&live.subtree(), live.now).await;
                     return Ok(accepted);
                 }
                 TaskStatus::Completed | TaskStatus::Failed => {
                     let code = ConflictCode::TaskFinal;
-                    return Err(Refusal::Conflict { code, task_id: task, status: live.row.status });
+                    return Err(Refusal::Conflict { code, task_id: task, status: live.own.row.status });
                 }
                 TaskStatus::Running | TaskStatus::Paused => {
-                    live.withdraw_open(CloseReason::Canceled);
-                    close_calls(
-                        &mut live,
-                        |_| true,
-                        Outcome::Canceled,
-                        "The task was canceled; this call was not run.",
-                    );
-                    live.push(Fact::TaskStatus { status: TaskStatus::Canceled, error: None, output: None });
+                    Self::canceled(&mut live);
                 }
                 // Only the key is kept: repeated after the task was reopened, this cancel does nothing more.
                 TaskStatus::Canceled => {}
             }
             live.idempotency = key.as_ref().map(|key| key.row(caller, &live, None));
-            match self.commit(&live, LeaseChange::Park { wake_in: None }).await {
+            let stopped = live.subtree();
+            match self.commit(&mut live, LeaseChange::Park { wake_in: None }).await {
                 Ok(done) => {
-                    live.saved(done);
-                    self.called_off(&live.progress, done.at).await;
+                    self.called_off(&stopped, done.at).await;
                     return Ok(accepted);
                 }
                 Err(crate::store::CommitError::Unavailable) => return Err(Refusal::Unavailable),
@@ -214,10 +212,10 @@ impl Engine {
             return Err(Refusal::Forbidden("You may not do this any more.".to_owned()));
         }
         if task.status == TaskStatus::Canceled
-            && let Some(journal) = self.store.journal(task.task_id).await?
+            && let Some(live) = self.read(task.task_id).await?
         {
             // It may repeat a cancel that has not answered yet.
-            self.called_off(&Progress::of(&journal.items), journal.now).await;
+            self.called_off(&live.subtree(), live.now).await;
         }
         let root = task.root_task_id;
         let task_id = if row.request_id.is_some() { root } else { task.task_id };
@@ -255,8 +253,8 @@ impl Engine {
 
     /// The task, if this caller may move it so.
     async fn moved(&self, caller: &Caller, task: TaskId, how: Move) -> Result<Live, Refusal> {
-        let journal = self.store.journal(task).await?.ok_or(Refusal::NotFound)?;
-        let row = &journal.row;
+        let live = self.read(task).await?.ok_or(Refusal::NotFound)?;
+        let row = &live.own.row;
         if row.tenant != caller.tenant {
             return Err(Refusal::NotFound);
         }
@@ -270,7 +268,7 @@ impl Engine {
         if row.parent.is_some() && how != Move::Cancel {
             return Err(Refusal::NotARoot { root: row.root_task_id, status: row.status });
         }
-        Ok(Live::read(journal))
+        Ok(live)
     }
 
     /// Enters with what was pushed; `None` when another commit came first.
@@ -296,24 +294,12 @@ enum Move {
     Retry,
 }
 
-/// Gives these calls without a result one: `unknown` if it had started, what a human had said, or else `outcome`.
-fn close_calls(live: &mut Live, which: impl Fn(&Standing) -> bool, outcome: Outcome, text: &str) {
-    let open = live.progress.unfinished().filter(|standing| which(standing)).map(Standing::canceled);
-    let closed = open.map(
-        |(id, given, why)| {
-            if given == Outcome::Canceled { (id, outcome, text.to_owned()) } else { (id, given, why) }
-        },
-    );
-    let closed = closed.collect();
-    Engine::refuse(live, closed);
-}
-
 /// The row of a task that is not stored yet.
-fn unborn(task_id: TaskId, new: &crate::task::change::NewTask) -> TaskRow {
+pub(super) fn unborn(task_id: TaskId, root_task_id: TaskId, new: &crate::task::change::NewTask) -> TaskRow {
     TaskRow {
         task_id,
-        root_task_id: task_id,
-        parent: None,
+        root_task_id,
+        parent: new.parent,
         tenant: new.tenant.clone(),
         user_id: new.user_id.clone(),
         session_id: new.session_id.clone(),
@@ -332,7 +318,9 @@ fn unborn(task_id: TaskId, new: &crate::task::change::NewTask) -> TaskRow {
         error: None,
         lease_owner: None,
         lease_until: None,
+        parked: false,
         takeovers: 0,
+        next_event: 0,
         created_at: Time::default(),
         updated_at: Time::default(),
     }

@@ -6,9 +6,9 @@ use super::Engine;
 use super::drive::Stop;
 use super::live::Live;
 use crate::store::{CommitError, ReadError};
-use crate::task::change::{Journal, LeaseChange};
+use crate::task::change::LeaseChange;
 use crate::task::failure::{Failure, FailureCode};
-use crate::task::item::{CloseReason, Fact, Outcome};
+use crate::task::item::{Fact, Outcome};
 use crate::task::status::TaskStatus;
 
 impl Engine {
@@ -19,9 +19,10 @@ impl Engine {
             return self.replace(live).await;
         }
         loop {
-            let Some(journal) = self.read_again(live).await else { return Stop::Lost };
-            live.reread(journal);
-            if live.row.lease_owner.as_deref() == Some(self.replica.as_str()) {
+            if !self.read_again(live).await {
+                return Stop::Lost;
+            }
+            if live.own.row.lease_owner.as_deref() == Some(self.replica.as_str()) {
                 return Stop::Again;
             }
             if !live.unsaved() {
@@ -29,11 +30,10 @@ impl Engine {
             }
             // Not ours any more, but a result is in hand. If nobody drives the task (it may be parked until this very
             // attempt is over, or paused for the question about it), any worker may go on with it now.
-            let idle = live.row.lease_owner.is_none() && live.progress.status == Some(TaskStatus::Running);
+            let idle = live.own.row.lease_owner.is_none() && live.own.progress.status == Some(TaskStatus::Running);
             let lease = if idle { LeaseChange::Queue } else { LeaseChange::Keep };
             match self.commit(live, lease).await {
-                Ok(done) => {
-                    live.saved(done);
+                Ok(_) => {
                     self.room.notify_one();
                     return Stop::Lost;
                 }
@@ -51,7 +51,7 @@ impl Engine {
     /// A change that cannot be stored is replaced by one that can, never retried as it was: the task fails, and each
     /// result in hand says that it could not be kept.
     async fn replace(&self, live: &mut Live) -> Stop {
-        for item in live.items.iter_mut().skip(live.committed) {
+        for item in live.own.items.iter_mut().skip(live.own.committed) {
             if let Fact::ToolResult(result) | Fact::LateResult(result) = &mut item.fact
                 && matches!(result.outcome, Outcome::Succeeded | Outcome::Failed)
             {
@@ -59,8 +59,9 @@ impl Engine {
             }
         }
         loop {
-            let Some(journal) = self.read_again(live).await else { return Stop::Lost };
-            live.reread(journal);
+            if !self.read_again(live).await {
+                return Stop::Lost;
+            }
             match self.replacement(live).await {
                 // What is in hand is not thrown away because the database does not answer right now.
                 Err(CommitError::Unavailable) if self.pause().await.is_ok() => {}
@@ -75,11 +76,9 @@ impl Engine {
     }
 
     async fn replacement(&self, live: &mut Live) -> Result<(), CommitError> {
-        let ours = live.row.lease_owner.as_deref() == Some(self.replica.as_str());
-        if ours && live.progress.status == Some(TaskStatus::Running) {
-            live.withdraw_open(CloseReason::Canceled);
-            let failure = Failure::new(FailureCode::Integrity, "What came next could not be stored.");
-            live.push(Fact::TaskStatus { status: TaskStatus::Failed, error: Some(failure), output: None });
+        let ours = live.own.row.lease_owner.as_deref() == Some(self.replica.as_str());
+        if ours && live.own.progress.status == Some(TaskStatus::Running) {
+            Self::fail(live, Failure::new(FailureCode::Integrity, "What came next could not be stored."));
         }
         let lease = if ours { LeaseChange::Park { wake_in: None } } else { LeaseChange::Keep };
         if !live.unsaved() && lease == LeaseChange::Keep {
@@ -94,8 +93,9 @@ impl Engine {
     /// # Errors
     /// `Again` always, or `Lost` when the service goes down first.
     pub(super) async fn under_doubt(&self, live: &mut Live) -> Result<(), Stop> {
-        let journal = self.read_again(live).await.ok_or(Stop::Lost)?;
-        live.reread(journal);
+        if !self.read_again(live).await {
+            return Err(Stop::Lost);
+        }
         if self.store.doubted_at() > live.doubted_at {
             // The journal still comes from the server that was left behind.
             self.pause().await?;
@@ -103,20 +103,26 @@ impl Engine {
         Err(Stop::Again)
     }
 
-    /// The journal, however long the database takes to answer; `None` when the service goes down first, or nobody can
-    /// read it: then the results in hand are written down beside it.
-    async fn read_again(&self, live: &Live) -> Option<Journal> {
+    /// Reads the task in hand again, however long the database takes to answer. `false` when the service goes down first,
+    /// or nobody can read it: then the results in hand are written down beside it.
+    async fn read_again(&self, live: &mut Live) -> bool {
         let task = live.task_id();
         loop {
             match self.store.journal(task).await {
-                Ok(found) => return found,
+                Ok(None) => return false,
+                Ok(Some(journal)) => match self.regather(live, journal).await {
+                    Ok(()) => return true,
+                    Err(error) => tracing::warn!(%task, %error, "reading its tree again failed"),
+                },
                 Err(ReadError::Unavailable) => tracing::warn!(%task, "reading again failed"),
                 Err(ReadError::Corrupt(_)) => match self.end_from_row(task, live.results_in_hand()).await {
-                    Ok(true) | Err(CommitError::Refused) => return None,
+                    Ok(true) | Err(CommitError::Refused) => return false,
                     Ok(false) | Err(CommitError::Stale | CommitError::Unavailable | CommitError::Unknown) => {}
                 },
             }
-            self.pause().await.ok()?;
+            if self.pause().await.is_err() {
+                return false;
+            }
         }
     }
 

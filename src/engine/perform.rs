@@ -16,7 +16,7 @@ use crate::policy::Case;
 use crate::task::change::LeaseChange;
 use crate::task::doubt::HISTORY_LOST;
 use crate::task::id::CallId;
-use crate::task::item::{Fact, FinishReason, Outcome, ToolCall, ToolResult, Turn};
+use crate::task::item::{Fact, FinishReason, Outcome, ToolCall, Turn};
 use crate::task::request::RequestKind;
 use crate::task::standing::{Phase, Standing};
 use crate::task::step::{Budget, Ending};
@@ -26,14 +26,20 @@ use crate::task::transcript::conversation;
 use crate::task::turn::Last;
 use crate::task::verdict::{Judgement, Terms, Verdict};
 use crate::tool::catalog::Entry;
-use crate::tool::{Invocation, arguments, human};
+use crate::tool::{self, Invocation, arguments, human};
+
+/// Why a call is held in a tree of which something is damaged.
+const TREE_DAMAGED: &str = "What is stored of another task of this tree cannot be read: what it has done is not known.";
 
 impl Engine {
     /// The tool of a name, if this agent is offered it (byte by byte): what is offered is pinned, the tool that performs
     /// it is today's.
     pub(super) fn offered<'a>(&'a self, agent: &Agent, name: &str) -> Option<&'a Entry> {
-        match agent.asks(name) {
-            Some(_) => self.catalog.human(&agent.name, name),
+        if agent.asks(name).is_some() {
+            return self.catalog.human(&agent.name, name);
+        }
+        match agent.sub_agent(name) {
+            Some(sub) => self.catalog.agent(&sub.agent),
             None => agent.offer(name).and_then(|offer| self.catalog.get(&offer.name)),
         }
     }
@@ -45,15 +51,17 @@ impl Engine {
     pub(super) fn budget(&self, live: &Live, agent: &Agent) -> Budget {
         // Nobody else serves this database, or it is this process, which knows its own flights.
         let gone = |replica: &str| self.store.is_sole() || replica == self.replica;
-        let mut budget = live.budget(&agent.limits, self.settings.lease, gone);
+        let mut budget = live.budget(self.settings.lease, gone);
         budget.running.extend(self.flights.calls());
+        budget.spent = self.spent(live, agent, &[]);
+        budget.sessions = agent.sub_agents.iter().filter(|sub| sub.session).map(|sub| sub.agent.clone()).collect();
         budget
     }
 
     /// When the last attempt that may still be running is over, from now.
     pub(super) fn attempts_over_in(&self, live: &Live, agent: &Agent) -> Option<Duration> {
         let running = self.budget(live, agent).running;
-        let over = live.progress.unfinished().filter(|standing| running.contains(&standing.call.tool_call_id));
+        let over = live.own.progress.unfinished().filter(|standing| running.contains(&standing.call.tool_call_id));
         let over = over.filter(|standing| !standing.effect.repeatable()).filter_map(|standing| standing.start.as_ref());
         over.map(|start| (start.at + start.timeout + self.settings.lease).since(live.now)).max()
     }
@@ -65,6 +73,14 @@ impl Engine {
             description: offer.description.clone(),
             parameters: offer.parameters.clone(),
         });
+        let calling = agent.sub_agents.iter().filter_map(|sub| {
+            let spec = &self.catalog.agent(&sub.agent)?.spec;
+            Some(OfferedTool {
+                name: spec.name.clone(),
+                description: tool::agent::description(&sub.agent, &sub.description),
+                parameters: spec.parameters.clone(),
+            })
+        });
         let asking = self.asking(agent).map(|entry| OfferedTool {
             name: entry.spec.name.clone(),
             description: entry.spec.description.clone(),
@@ -72,9 +88,9 @@ impl Engine {
         });
         Prompt {
             system: self.system(agent),
-            messages: conversation(&live.items),
-            tools: tools.chain(asking).collect(),
-            turn: live.progress.turns + 1,
+            messages: conversation(&live.own.items),
+            tools: tools.chain(calling).chain(asking).collect(),
+            turn: live.own.progress.turns + 1,
         }
     }
 
@@ -106,7 +122,7 @@ impl Engine {
             }
         });
         let turn = Turn {
-            turn: live.progress.turns + 1,
+            turn: live.own.progress.turns + 1,
             text: answer.text.map(cleaned),
             tool_calls: tool_calls.collect(),
             finish_reason: answer.finish_reason,
@@ -119,7 +135,7 @@ impl Engine {
     /// Reads the arguments once and asks the policy.
     pub(super) async fn judge(&self, live: &mut Live, agent: &Agent, calls: &[CallId]) {
         for id in calls {
-            let Some(standing) = live.progress.call(*id).cloned() else { continue };
+            let Some(standing) = live.own.progress.call(*id).cloned() else { continue };
             let judgement = self.judgement(live, agent, &standing).await;
             let spec = self.offered(agent, &standing.call.name).map(|entry| &entry.spec);
             let effect = spec.map_or(Effect::Once, |spec| spec.effect);
@@ -150,7 +166,7 @@ impl Engine {
         // No text at all is an empty object, here as everywhere.
         let arguments =
             arguments::parse(if text.trim_matches([' ', '\t', '\n', '\r']).is_empty() { "{}" } else { text }).ok()?;
-        let no = live.progress.noes.find(&standing.call.name, &arguments)?;
+        let no = live.own.progress.noes.find(&standing.call.name, &arguments)?;
         let said = "A human has said no to this same call.".to_owned();
         let reason = Some(no.reason.as_ref().map_or(said.clone(), |reason| format!("{said} Reason: {reason}")));
         Some(Judgement { reason, repeats: Some(no.call), ..Judgement::of(Verdict::Deny) })
@@ -161,7 +177,7 @@ impl Engine {
         if judgement.verdict != Verdict::Allow || standing.approval.is_some() {
             return judgement;
         }
-        match live.progress.suspects.reason(&standing.call.name) {
+        match live.own.progress.suspects.reason(&standing.call.name) {
             Some(reason) => Judgement { reason: Some(reason), ..Self::owner_is_asked() },
             None => judgement,
         }
@@ -170,12 +186,17 @@ impl Engine {
     /// The model may ask again for what the lost history has done: until the user says something new, no rule allows a
     /// later call that must happen once.
     fn unless_forgotten(&self, live: &Live, agent: &Agent, standing: &Standing, judgement: Judgement) -> Judgement {
-        let repeatable = self.offered(agent, &standing.call.name).is_some_and(|entry| entry.spec.effect.repeatable());
-        let later = live.progress.message_doubted && !standing.of_doubted_turn;
-        if repeatable || !later || judgement.verdict != Verdict::Allow {
+        let spec = self.offered(agent, &standing.call.name).map(|entry| &entry.spec);
+        let repeatable = spec.is_some_and(|spec| spec.effect.repeatable());
+        let later = live.own.progress.message_doubted && !standing.of_doubted_turn;
+        // What a damaged relative has done, and what a human has said no to there, is not known either.
+        let alone = spec.is_some_and(|spec| spec.kind != ToolKind::Agent) && standing.approval.is_none();
+        let damaged = alone && live.family.is_damaged();
+        if repeatable || !(later || damaged) || judgement.verdict != Verdict::Allow {
             return judgement;
         }
-        Judgement { rule: judgement.rule, reason: Some(HISTORY_LOST.to_owned()), ..Self::owner_is_asked() }
+        let why = if later { HISTORY_LOST } else { TREE_DAMAGED };
+        Judgement { rule: judgement.rule, reason: Some(why.to_owned()), ..Self::owner_is_asked() }
     }
 
     fn owner_is_asked() -> Judgement {
@@ -184,7 +205,7 @@ impl Engine {
 
     /// Why a call cannot run whatever the policy says, if it cannot.
     fn unfit(&self, live: &Live, agent: &Agent, standing: &Standing) -> Option<String> {
-        if let Last::Model(turn) = &live.progress.last
+        if let Last::Model(turn) = &live.own.progress.last
             && turn.turn == standing.turn
         {
             let most = usize::try_from(agent.limits.max_calls).unwrap_or(usize::MAX);
@@ -198,9 +219,9 @@ impl Engine {
             }
         }
         let name = &standing.call.name;
-        let told = agent.offer(name).is_some() || agent.asks(name).is_some();
+        let told = agent.offer(name).is_some() || agent.sub_agent(name).is_some() || agent.asks(name).is_some();
         match (told, self.offered(agent, name)) {
-            (true, Some(_)) => None,
+            (true, Some(_)) => self.beyond(live, agent, standing),
             (true, None) => Some(format!("the tool {name:?} is gone from the configuration")),
             (false, _) => Some(format!("there is no tool {:?}", cut(name, 64))),
         }
@@ -220,8 +241,8 @@ impl Engine {
         {
             return Judgement::invalid(why);
         }
-        let metadata: Value = serde_json::from_str(&live.row.metadata).unwrap_or_default();
-        let (row, groups) = (live.row.clone(), live.progress.groups.clone());
+        let metadata: Value = serde_json::from_str(&live.own.row.metadata).unwrap_or_default();
+        let (row, groups) = (live.own.row.clone(), live.own.progress.groups.clone());
         let (policy, spec) = (Arc::clone(&self.policy), entry.spec.clone());
         let heavy = policy.is_heavy(standing.arguments_text().len());
         let judge = move || {
@@ -247,23 +268,12 @@ impl Engine {
     }
 
     pub(super) fn refuse(live: &mut Live, refusals: Vec<(CallId, Outcome, String)>) {
-        for (tool_call_id, outcome, content) in refusals {
-            let name = live.progress.call(tool_call_id).map(|standing| standing.call.name.clone()).unwrap_or_default();
-            live.push(Fact::ToolResult(ToolResult { tool_call_id, name, outcome, content, http_status: None }));
-        }
+        live.own.refuse(refusals, live.now);
     }
 
     /// Runs calls that may run: judged once more, then written down as started, then called.
     pub(super) async fn run(&self, live: &mut Live, agent: &Agent, calls: &[CallId]) -> Result<(), Stop> {
-        if self.store.doubted_at() > live.doubted_at {
-            self.save(live, self.take()).await?;
-            return self.under_doubt(live).await;
-        }
-        if let Some(failure) = damage_before(live, calls) {
-            self.finish(live, Ending::Failed(failure)).await?;
-            return Ok(());
-        }
-        if self.look_again(live, agent, calls).await {
+        if !self.may_begin(live, agent, calls).await? {
             return Ok(());
         }
         let credentials = self.credentials(live).await?;
@@ -272,7 +282,7 @@ impl Engine {
         }
         let mut attempts = Vec::new();
         for id in calls {
-            let Some(standing) = live.progress.call(*id).cloned() else { continue };
+            let Some(standing) = live.own.progress.call(*id).cloned() else { continue };
             let Some(entry) = self.offered(agent, &standing.call.name) else { continue };
             let (Some(tool), Ok(arguments)) =
                 (entry.tool.clone(), arguments::read(standing.arguments_text(), &entry.schema))
@@ -313,13 +323,30 @@ impl Engine {
         self.send(live, &attempts).await
     }
 
+    /// Whether calls that may run still may, right before they start: by the history, by what is stored of their questions
+    /// and by the policy in force. Where not, `next_step` is asked again.
+    ///
+    /// # Errors
+    /// As [`Engine::save`], and where the history is in doubt by now.
+    pub(super) async fn may_begin(&self, live: &mut Live, agent: &Agent, calls: &[CallId]) -> Result<bool, Stop> {
+        if self.store.doubted_at() > live.doubted_at {
+            self.save(live, self.take()).await?;
+            self.under_doubt(live).await?;
+        }
+        if let Some(failure) = damage_before(live, calls) {
+            self.finish(live, Ending::Failed(failure)).await?;
+            return Ok(false);
+        }
+        Ok(!self.look_again(live, agent, calls).await)
+    }
+
     /// Right before calls start, the policy in force is asked again: it can refuse or ask, never release. Whether
     /// anything became stricter, or repeating a call does something else by now; then nothing runs and `next_step` is
     /// asked again.
     pub(super) async fn look_again(&self, live: &mut Live, agent: &Agent, calls: &[CallId]) -> bool {
         let mut differs = false;
         for id in calls {
-            let Some(standing) = live.progress.call(*id).cloned() else { continue };
+            let Some(standing) = live.own.progress.call(*id).cloned() else { continue };
             let now = self.judgement(live, agent, &standing).await;
             let effect = self.effect_now(live, agent, &standing);
             // A human's leave is over the effect that he was shown.
@@ -341,7 +368,7 @@ impl Engine {
         if !matches!(standing.phase, Phase::Started(_)) || reads {
             return entry.spec.effect;
         }
-        let started = live.items.iter().rev().find_map(|item| {
+        let started = live.own.items.iter().rev().find_map(|item| {
             let Fact::ToolStarted { tool_call_id, digest, .. } = &item.fact else { return None };
             (*tool_call_id == id).then_some(digest)
         });
@@ -362,7 +389,7 @@ impl Engine {
             live.digest(&entry.spec, standing.call.tool_call_id, standing.arguments_text(), approval.rule.as_deref())
         });
         let same = digest.as_deref() == Some(approval.digest.as_str());
-        let (tenant, owner) = (&live.row.tenant, &live.row.user_id);
+        let (tenant, owner) = (&live.own.row.tenant, &live.own.row.user_id);
         let suffice = |approvers| self.roster.suffice(tenant, owner, approvers, &approval.by);
         let stands = suffice(&approval.terms.approvers);
         let suffices = now.terms.as_ref().is_none_or(|terms| suffice(&terms.approvers));

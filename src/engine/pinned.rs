@@ -71,7 +71,7 @@ impl Engine {
     /// [`Engine::agent_of`] for a driver, who waits for the database; whoever stands at the door does not.
     pub(super) async fn agent_in_hand(&self, live: &mut Live) -> Result<Result<Arc<Agent>, Failure>, Stop> {
         loop {
-            if let Ok(found) = self.agent_of(&live.row).await {
+            if let Ok(found) = self.agent_of(&live.own.row).await {
                 return Ok(found);
             }
             if let Some(door) = live.door.take() {

@@ -25,7 +25,6 @@ impl Engine {
             let until = live.saved_since + self.settings.lease;
             match self.commit(live, lease.clone()).await {
                 Ok(done) => {
-                    live.saved(done);
                     live.lease =
                         matches!(lease, LeaseChange::Take { .. }).then(|| self.leases.hold(live.task_id(), until));
                     if lease == LeaseChange::Queue {
@@ -42,6 +41,7 @@ impl Engine {
                         return Err(Stop::Lost);
                     }
                     None if error == CommitError::Unavailable => self.pause().await?,
+                    None if error == CommitError::Stale && self.rebased(live).await => {}
                     None => return Err(self.overtaken(live, error).await),
                 },
             }
@@ -49,12 +49,23 @@ impl Engine {
     }
 
     /// One commit of what was pushed. Every fact in it, and the lease, is a point where a test may end the process.
-    pub(super) async fn commit(&self, live: &Live, lease: LeaseChange) -> Result<Committed, CommitError> {
-        live.points(&lease).for_each(|point| failpoint::reach(&format!("{point}.before")));
-        let written = self.store.commit(live.change(ChangeId(self.ids.fresh()), lease.clone())).await;
-        if written.is_ok() {
-            live.points(&lease).for_each(|point| failpoint::reach(&format!("{point}.committed")));
+    pub(super) async fn commit(&self, live: &mut Live, lease: LeaseChange) -> Result<Committed, CommitError> {
+        live.balance(&lease);
+        let points = live.points(&lease);
+        for point in &points {
+            failpoint::reach(&format!("{point}.before"));
         }
-        written
+        let done = self.store.commit(live.change(ChangeId(self.ids.fresh()), &lease)).await?;
+        for point in &points {
+            failpoint::reach(&format!("{point}.committed"));
+        }
+        let queues = live.queues();
+        live.saved(done, &lease);
+        if queues {
+            // Nobody waits for a poll: a worker of this process looks at once, where it has room.
+            self.backlog.store(true, Ordering::Relaxed);
+            self.room.notify_one();
+        }
+        Ok(done)
     }
 }

@@ -36,7 +36,7 @@ impl Engine {
         for ((tool, call), answer) in attempts.iter().zip(answers) {
             if call.leave.was_refused() {
                 tracing::warn!(task = %live.task_id(), call = %call.call_id, ours, "a call was not sent");
-                let attempt = live.progress.call(call.call_id).map_or(0, |standing| standing.attempts);
+                let attempt = live.own.progress.call(call.call_id).map_or(0, |standing| standing.attempts);
                 live.not_sent.insert(call.call_id, attempt);
                 lost |= !ours;
                 if !ours {
@@ -83,12 +83,12 @@ impl Engine {
         arguments: Value,
         decided_by: Option<String>,
     ) -> Invocation {
-        let trace = live.row.root_task_id.0.simple();
+        let trace = live.own.row.root_task_id.0.simple();
         let span = self.ids.fresh().as_u128() & u128::from(u64::MAX);
         Invocation {
-            tenant: live.row.tenant.clone(),
-            owner: live.row.user_id.clone(),
-            task_id: live.row.task_id,
+            tenant: live.own.row.tenant.clone(),
+            owner: live.own.row.user_id.clone(),
+            task_id: live.own.row.task_id,
             call_id: standing.call.tool_call_id,
             arguments_text: standing.arguments_text().to_owned(),
             arguments,

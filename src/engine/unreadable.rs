@@ -2,12 +2,13 @@
 //! over again and again, and it keeps no other task waiting; a result in hand is still written.
 
 use super::Engine;
-use crate::store::{CommitError, ReadError, Remains};
-use crate::task::change::{Change, Counters, Guard, LeaseChange, TaskChange};
+use super::live::Live;
+use crate::store::{CommitError, ReadError};
+use crate::task::change::LeaseChange;
 use crate::task::failure::{Failure, FailureCode};
-use crate::task::id::{ChangeId, TaskId};
+use crate::task::id::TaskId;
 use crate::task::item::{CloseReason, Fact, ToolResult};
-use crate::task::status::{RequestStatus, TaskStatus};
+use crate::task::status::RequestStatus;
 
 impl Engine {
     /// Ends what anybody in this process has found to be unreadable since the last time.
@@ -23,57 +24,45 @@ impl Engine {
         }
     }
 
-    /// Ends one, unless it is over, and writes what came of its calls. `false` when it can be read after all: then nothing
-    /// is written.
+    /// Ends one, unless it is over, with whatever is at work below it, and writes what came of its calls. `false` when it
+    /// can be read after all: then nothing is written.
     ///
     /// # Errors
     /// [`CommitError`]: what became of it.
     pub(super) async fn end_from_row(&self, task: TaskId, late: Vec<ToolResult>) -> Result<bool, CommitError> {
-        let row = match self.store.remains(task).await {
-            Ok(Some(row)) => row,
-            Ok(None) => return Ok(false),
-            Err(ReadError::Unavailable) => return Err(CommitError::Unavailable),
-            Err(ReadError::Corrupt(_)) => return Err(CommitError::Refused),
+        let unread = |error| match error {
+            ReadError::Unavailable => CommitError::Unavailable,
+            ReadError::Corrupt(_) => CommitError::Refused,
         };
-        let ends = !row.status.is_terminal() && (!row.newer || row.takeovers >= self.settings.takeovers);
-        let mut facts: Vec<_> = late.into_iter().map(Fact::LateResult).collect();
-        if ends {
-            facts.extend(ending(&row));
+        let Some(remains) = self.store.remains(task).await.map_err(unread)? else { return Ok(false) };
+        let tree = self.store.tree(remains.root_task_id, 0).await.map_err(unread)?;
+        let Some(tree) = tree else { return Err(CommitError::Refused) };
+        let Some(row) = tree.rows.iter().find(|row| row.task_id == task).cloned() else {
+            return Err(CommitError::Refused);
+        };
+        if row.version != remains.version {
+            return Err(CommitError::Stale);
         }
-        if facts.is_empty() {
+        let ends = !row.status.is_terminal() && (!remains.newer || row.takeovers >= self.settings.takeovers);
+        let mut live = Live::unread(row, remains.open.len(), tree.now);
+        live.family.read(tree);
+        for result in late {
+            live.push(Fact::LateResult(result));
+        }
+        if ends {
+            for request_id in remains.open {
+                let (status, reason) = (RequestStatus::Withdrawn, CloseReason::Canceled);
+                live.push(Fact::RequestClosed { request_id, status, reason });
+            }
+            let detail = "What is stored of this task cannot be read. Calls that were under way may have taken effect.";
+            Self::fail(&mut live, Failure::new(FailureCode::Integrity, detail));
+        }
+        if !live.unsaved() {
             return Ok(true);
         }
-        let counters = if ends {
-            Counters { busy: -row.busy, open_requests: -row.open_requests, ..Counters::default() }
-        } else {
-            Counters::default()
-        };
         let lease = if ends { LeaseChange::Park { wake_in: None } } else { LeaseChange::Keep };
-        let change = TaskChange {
-            task_id: task,
-            guard: Guard::Version(row.version),
-            facts,
-            last_seq: row.last_seq,
-            agent_version: None,
-            counters,
-            lease,
-            credentials: Vec::new(),
-        };
-        let id = ChangeId(self.ids.fresh());
-        let change = Change { id, root: row.root_task_id, tasks: vec![change], resumed: Vec::new(), idempotency: None };
-        self.store.commit(change).await?;
+        self.commit(&mut live, lease).await?;
         tracing::error!(%task, ended = ends, "what is stored of a task cannot be read");
         Ok(true)
     }
-}
-
-fn ending(row: &Remains) -> impl Iterator<Item = Fact> + use<'_> {
-    let closed = row.open.iter().map(|request_id| Fact::RequestClosed {
-        request_id: *request_id,
-        status: RequestStatus::Withdrawn,
-        reason: CloseReason::Canceled,
-    });
-    let detail = "What is stored of this task cannot be read. Calls that were under way may have taken effect.";
-    let error = Some(Failure::new(FailureCode::Integrity, detail));
-    closed.chain([Fact::TaskStatus { status: TaskStatus::Failed, error, output: None }])
 }

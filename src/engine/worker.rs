@@ -11,7 +11,6 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::expire;
 use super::lease::Lease;
-use super::live::Live;
 use super::{Engine, Refusal};
 use crate::failpoint;
 use crate::store::ReadError;
@@ -112,9 +111,9 @@ impl Engine {
     }
 
     async fn take_over(self: Arc<Self>, task: TaskId, lease: Lease, slot: Option<OwnedSemaphorePermit>) {
-        let journal = loop {
-            match self.store.journal(task).await {
-                Ok(journal) => break journal,
+        let read = loop {
+            match self.read(task).await {
+                Ok(read) => break read,
                 // It waits for the database, as whoever drives it would: letting go would count as no progress.
                 Err(ReadError::Unavailable) if self.pause().await.is_ok() => {}
                 Err(error) => {
@@ -123,10 +122,9 @@ impl Engine {
                 }
             }
         };
-        match journal {
+        match read {
             // Somebody's answer may have taken it since.
-            Some(journal) if journal.row.lease_owner.as_ref() == Some(&self.replica) => {
-                let mut live = Live::read(journal);
+            Some(mut live) if live.own.row.lease_owner.as_ref() == Some(&self.replica) => {
                 live.lease = Some(lease);
                 live.slot = slot;
                 self.drive(live).await;

@@ -4,6 +4,7 @@
 use serde_json::{Map, Value};
 
 use crate::engine::FieldError;
+pub use crate::task::text::pointer;
 
 /// How many mistakes are told at once.
 const TOLD: usize = 50;
@@ -19,12 +20,6 @@ impl Errors {
             self.0.push(FieldError { pointer: pointer.to_owned(), detail: detail.into() });
         }
     }
-}
-
-/// The pointer of a member.
-#[must_use]
-pub fn pointer(at: &str, member: &str) -> String {
-    format!("{at}/{}", member.replace('~', "~0").replace('/', "~1"))
 }
 
 /// An object that is being read.

@@ -84,7 +84,9 @@ pub fn task() -> TaskRow {
         error: None,
         lease_owner: None,
         lease_until: None,
+        parked: true,
         takeovers: 0,
+        next_event: 5,
         created_at: Time(AT),
         updated_at: Time(AT + 250_000),
     }

@@ -6,10 +6,10 @@ use std::fmt::Write as _;
 use std::sync::{Arc, LazyLock};
 
 use regex::Regex;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::secret::Redactor;
-use crate::task::text::cleaned;
+use crate::task::text::{cleaned, each_said};
 
 /// The longest text of an error that came from outside, in characters.
 const PROBLEM: usize = 500;
@@ -29,17 +29,9 @@ impl Cleaner {
         self.text(&mended(text, Mend::Nul))
     }
 
-    /// A JSON value, names included.
+    /// A JSON value, names and numbers included.
     pub(crate) fn json(&self, value: Value) -> Value {
-        match value {
-            Value::String(text) => Value::String(self.text(&text)),
-            Value::Array(items) => Value::Array(items.into_iter().map(|item| self.json(item)).collect()),
-            Value::Object(members) => {
-                let members = members.into_iter().map(|(name, value)| (self.text(&name), self.json(value)));
-                Value::Object(members.collect::<Map<_, _>>())
-            }
-            Value::Null | Value::Bool(_) | Value::Number(_) => value,
-        }
+        each_said(value, &|text| self.text(text))
     }
 
     /// The text of an error, for a person: on one line, without addresses, and short.

@@ -29,24 +29,26 @@ const ITEMS: Sql = sql!(
 
 pub(super) const STATEMENTS: &[Sql] = &[JOURNAL, ITEMS];
 
+/// A task's row, and what goes for the database at the moment of its reading.
 #[derive(FromRow)]
-struct Head {
+pub(super) struct Head {
     #[sqlx(flatten)]
-    task: TaskRecord,
-    moment: i64,
-    doubted_at: Option<i64>,
+    pub(super) task: TaskRecord,
+    pub(super) moment: i64,
+    pub(super) doubted_at: Option<i64>,
 }
 
+/// An item, with its number among the tree's events.
 #[derive(FromRow)]
-struct ItemRecord {
+pub(super) struct ItemRecord {
     seq: i64,
     at: i64,
     body: String,
-    event_number: i64,
+    pub(super) event_number: i64,
 }
 
 impl ItemRecord {
-    fn item(&self) -> Result<Item, ReadError> {
+    pub(super) fn item(&self) -> Result<Item, ReadError> {
         Ok(Item { seq: self.seq, at: Time(self.at), fact: fact(&self.body)? })
     }
 }

@@ -21,6 +21,7 @@ mod requests;
 mod sessions;
 mod settings;
 mod tasks;
+mod tree;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -40,6 +41,7 @@ pub use self::feed::News;
 #[doc(hidden)]
 pub use self::open::PLANNED_ONCE;
 pub use self::remains::Remains;
+pub use self::tree::{Tree, TreeItem};
 use crate::task::change::{Change, Committed};
 use crate::task::decision::Decision;
 use crate::task::id::{RequestId, TaskId};
@@ -356,6 +358,7 @@ impl Store {
             .chain(requests::STATEMENTS.iter().copied())
             .chain(sessions::STATEMENTS.iter().copied())
             .chain(tasks::STATEMENTS.iter().copied())
+            .chain(tree::STATEMENTS.iter().copied())
             .collect()
     }
 

@@ -12,11 +12,10 @@ use super::db::{Sql, Value, sql};
 use super::{ReadError, Store};
 use crate::task::id::{RequestId, TaskId};
 use crate::task::item::{Fact, Item};
-use crate::task::status::TaskStatus;
 
 /// The row, once for each open request of the task and at least once.
 const REMAINS: Sql = sql!(
-    "select t.root_task_id, t.status, t.version, t.last_seq, t.busy, t.open_requests, t.takeovers, r.request_id
+    "select t.root_task_id, t.version, r.request_id
        from agent_task t left join intervention_request r
          on r.root_task_id = t.root_task_id and r.task_id = t.task_id and r.status = 'pending'
       where t.task_id = $1"
@@ -34,18 +33,8 @@ const REPORTS: usize = 1000;
 pub struct Remains {
     /// Its root.
     pub root_task_id: TaskId,
-    /// Where it stands.
-    pub status: TaskStatus,
     /// At which version.
     pub version: i64,
-    /// The number of its last item.
-    pub last_seq: i64,
-    /// What it counts for.
-    pub busy: i32,
-    /// How many requests are open.
-    pub open_requests: i32,
-    /// How often it was taken over without getting any further.
-    pub takeovers: i32,
     /// Its open requests.
     pub open: Vec<RequestId>,
     /// Some of it may be what a newer version of this program has written.
@@ -55,12 +44,7 @@ pub struct Remains {
 #[derive(FromRow)]
 struct Record {
     root_task_id: Uuid,
-    status: String,
     version: i64,
-    last_seq: i64,
-    busy: i64,
-    open_requests: i64,
-    takeovers: i64,
     request_id: Option<Uuid>,
 }
 
@@ -111,15 +95,9 @@ impl Store {
         let open = records.iter().filter_map(|record| record.request_id.map(RequestId)).collect();
         let Some(record) = records.into_iter().next() else { return Ok(None) };
         let bodies: Vec<Body> = self.db().all(BODIES, vec![Value::Id(task.0)]).await?;
-        let corrupt = |what| super::tasks::corrupt(what);
         Ok(Some(Remains {
             root_task_id: TaskId(record.root_task_id),
-            status: TaskStatus::parse(&record.status).ok_or_else(|| corrupt("a task's status"))?,
             version: record.version,
-            last_seq: record.last_seq,
-            busy: i32::try_from(record.busy).map_err(|_| corrupt("busy"))?,
-            open_requests: i32::try_from(record.open_requests).map_err(|_| corrupt("open_requests"))?,
-            takeovers: i32::try_from(record.takeovers).map_err(|_| corrupt("takeovers"))?,
             open,
             newer: bodies.iter().any(|body| is_newer(&body.body)),
         }))

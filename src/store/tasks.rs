@@ -77,13 +77,33 @@ pub(super) struct TaskRecord {
     model_calls: i64,
     lease_owner: Option<String>,
     lease_until: Option<i64>,
+    parked: bool,
     takeovers: i64,
+    next_event: i64,
     created_at: i64,
     updated_at: i64,
     status_body: Option<String>,
 }
 
 impl TaskRecord {
+    /// Whose row it is, whether it makes sense or not.
+    pub(super) fn id(&self) -> TaskId {
+        TaskId(self.task_id)
+    }
+
+    /// The row, without what is said of its end and of those above it where that makes no sense; and whether all of it does.
+    pub(super) fn row_as_far_as_it_goes(mut self) -> Result<(TaskRow, bool), ReadError> {
+        let ended = self.status_body.as_deref().is_none_or(|body| fact(body).is_ok());
+        if !ended {
+            self.status_body = None;
+        }
+        let named = names(&self.agent_path).is_ok();
+        if !named {
+            self.agent_path = serde_json::json!([self.agent]).to_string();
+        }
+        Ok((self.row()?, ended && named))
+    }
+
     /// The row, or that what is stored makes no sense.
     pub(super) fn row(self) -> Result<TaskRow, ReadError> {
         let (output, error) = match self.status_body.as_deref().map(fact).transpose()? {
@@ -116,7 +136,9 @@ impl TaskRecord {
             error,
             lease_owner: self.lease_owner,
             lease_until: self.lease_until.map(Time),
+            parked: self.parked,
             takeovers: i32::try_from(self.takeovers).map_err(|_| corrupt("takeovers"))?,
+            next_event: self.next_event,
             created_at: Time(self.created_at),
             updated_at: Time(self.updated_at),
         })

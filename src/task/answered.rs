@@ -2,6 +2,8 @@
 //! What must stay true: an answer counts only for a call that its question still asks about, and only a complete leave
 //! lets a call run.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use super::decision::{Action, CallAnswer, Decision, Then};
@@ -10,6 +12,7 @@ use super::item::{CloseReason, Outcome};
 use super::request::{Asked, RequestKind};
 use super::standing::{Approval, Edited, Phase, Standing};
 use super::status::RequestStatus;
+use super::time::Time;
 use super::turn::{Open, Progress};
 use super::verdict::{OnExpiry, Verdict};
 
@@ -28,7 +31,7 @@ impl Open {
 }
 
 impl Progress {
-    pub(super) fn asked(&mut self, asked: &Asked) {
+    pub(super) fn asked(&mut self, asked: &Asked, asked_at: Time) {
         for call in asked.own_calls() {
             if let Some(standing) = self.call_mut(call.tool_call_id) {
                 standing.phase = match asked.kind {
@@ -41,12 +44,8 @@ impl Progress {
                 };
             }
         }
-        self.open.push(Open {
-            asked: asked.clone(),
-            approvals: std::collections::BTreeMap::new(),
-            decided: std::collections::BTreeMap::new(),
-            then: None,
-        });
+        let (approvals, decided) = (BTreeMap::new(), BTreeMap::new());
+        self.open.push(Open { asked: asked.clone(), asked_at, approvals, decided, then: None });
     }
 
     pub(super) fn decided(&mut self, id: RequestId, decision: &Decision) {
@@ -68,6 +67,7 @@ impl Progress {
         self.responded.push(id);
         if let Some(then) = decision.then.filter(|then| *then != Then::Continue) {
             self.ending = Some(then);
+            self.canceled_for = Some(said_no(decision));
             self.given_up(&open);
         } else {
             self.left_out(&open);
@@ -81,10 +81,8 @@ impl Progress {
             if let Some(standing) = self.call_mut(call.tool_call_id)
                 && standing.is_asked_by(open.asked.request_id)
             {
-                standing.phase = match (open.asked.kind, standing.start.clone()) {
-                    (RequestKind::Reconcile, Some(start)) => Phase::Started(start),
-                    (_, _) => Phase::New,
-                };
+                let doubtful = open.asked.kind == RequestKind::Reconcile;
+                standing.phase = if doubtful { standing.unasked() } else { Phase::New };
             }
         }
     }
@@ -158,6 +156,7 @@ impl Progress {
         let open = self.open.remove(place);
         if status == RequestStatus::Expired && open.asked.terms.on_expiry == OnExpiry::Cancel {
             self.ending = Some(Then::Cancel);
+            self.canceled_for = Some("nobody answered its question in time".to_owned());
         }
         for call in open.asked.own_calls() {
             let Some(standing) = self.call_mut(call.tool_call_id) else { continue };
@@ -183,10 +182,7 @@ impl Progress {
                         .not_run("Nobody decided in time", ", so this call was not run. No human has said no to it."),
                 ),
                 // Nothing is known yet: a failed task that goes on asks again. (What ends for good gives it a result.)
-                (CloseReason::Canceled, RequestKind::Reconcile) => match standing.start.clone() {
-                    Some(start) => Phase::Started(start),
-                    None => Phase::New,
-                },
+                (CloseReason::Canceled, RequestKind::Reconcile) => standing.unasked(),
                 (_, RequestKind::Reconcile) => Phase::Refused(Outcome::Unknown, standing.unknown()),
                 (CloseReason::Superseded | CloseReason::Canceled | CloseReason::AnsweredLate, _) => {
                     Phase::Refused(Outcome::Withdrawn, "This call was withdrawn before anybody decided.".to_owned())
@@ -278,6 +274,14 @@ fn after_credentials(standing: &Standing, decision: &Decision) -> Phase {
         (_, Some(approval)) => Phase::Approved(approval.clone()),
         (_, None) => Phase::Allowed,
     }
+}
+
+/// Why a human's no ended the task, in his own words where he gave some.
+fn said_no(decision: &Decision) -> String {
+    let own = decision.decisions.values().find_map(|answer| answer.reason.as_ref());
+    let reason = decision.reason.as_ref().or(own);
+    let why = reason.map_or(String::new(), |reason| format!(" (reason: {reason})"));
+    format!("a human rejected what it wanted to do{why}")
 }
 
 /// A JSON string is passed on as its text, anything else as it was written.

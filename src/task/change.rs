@@ -3,6 +3,7 @@
 //! The rows of requests, approvers and decisions follow from the items (an `intervention_requested` opens a request
 //! row, a `decision` adds to it, a `request_closed` closes it), so nothing can be said in one place and not in the other.
 
+use std::ops::AddAssign;
 use std::time::Duration;
 
 use super::credential::SealedCredential;
@@ -90,6 +91,17 @@ pub struct Counters {
     pub usage: Usage,
     /// Answers of a model.
     pub model_calls: i32,
+}
+
+impl AddAssign for Counters {
+    fn add_assign(&mut self, more: Self) {
+        self.busy += more.busy;
+        self.open_requests += more.open_requests;
+        self.usage.prompt_tokens += more.usage.prompt_tokens;
+        self.usage.completion_tokens += more.usage.completion_tokens;
+        self.usage.total_tokens += more.usage.total_tokens;
+        self.model_calls += more.model_calls;
+    }
 }
 
 /// What happens to a task's lease.
@@ -184,8 +196,12 @@ pub struct TaskRow {
     pub lease_owner: Option<String>,
     /// Until when.
     pub lease_until: Option<Time>,
+    /// Nobody has it in hand, nobody is to take it, and no moment wakes it.
+    pub parked: bool,
     /// Takeovers since its last item.
     pub takeovers: i32,
+    /// The number of the last event of its tree; on the root's row only, 0 on the others.
+    pub next_event: i64,
     /// When its first item was committed.
     pub created_at: Time,
     /// When its last item was.

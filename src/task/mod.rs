@@ -22,5 +22,6 @@ pub mod text;
 pub mod time;
 pub mod tool_spec;
 pub mod transcript;
+pub mod tree;
 pub mod turn;
 pub mod verdict;

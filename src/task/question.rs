@@ -1,15 +1,18 @@
 //! Which questions a turn has for humans, and whether the rest of it has to wait for them.
 
+use std::collections::BTreeSet;
+
 use super::decision::Action;
 use super::id::CallId;
 use super::request::RequestKind;
 use super::standing::{Phase, Standing};
+use super::step::On;
 use super::tool_spec::ToolKind;
 use super::turn::{Open, Progress};
 use super::verdict::Terms;
 
-/// Questions that are open at once; further ones wait.
-const OPEN: usize = 20;
+/// Questions that a tree has open at once; further ones wait.
+pub const OPEN: usize = 20;
 
 /// A question to write.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,8 +23,6 @@ pub struct Question {
     pub calls: Vec<CallId>,
     /// Under which terms.
     pub terms: Terms,
-    /// No other call is asked about with it.
-    pub alone: bool,
 }
 
 impl Progress {
@@ -32,11 +33,25 @@ impl Progress {
         self.open.iter().any(|open| open.asked.kind.blocks()) || self.unfinished().any(unasked)
     }
 
-    /// Whether something follows that waits for nobody but the calls that a human was asked about alone.
+    /// Whether something follows that waits for nobody but the calls that a human was asked about alone, or that
+    /// sub-agents are at.
     #[must_use]
     pub fn goes_on(&self) -> bool {
+        let delegated = |standing: &Standing| standing.child().is_some();
         let waits = |standing: &Standing| matches!(standing.phase, Phase::Asked(_) | Phase::Refused(..));
-        !self.is_blocked() && (self.open.is_empty() || !self.unfinished().all(waits))
+        let awaited = !self.open.is_empty() || self.unfinished().any(delegated);
+        !self.is_blocked() && (!awaited || !self.unfinished().all(|standing| waits(standing) || delegated(standing)))
+    }
+
+    /// Whether it has something to ask, or to start that may have to ask, as soon as there is room for a question.
+    #[must_use]
+    pub fn wants_room(&self) -> bool {
+        self.unfinished().any(|standing| match standing.phase {
+            Phase::New | Phase::Allowed | Phase::Held(_) | Phase::Human(_) | Phase::Approved(_) | Phase::Started(_) => {
+                true
+            }
+            Phase::Asked(_) | Phase::Refused(..) | Phase::Doubtful(_) | Phase::Delegated(_) | Phase::Done(_) => false,
+        })
     }
 
     /// Whether the question that a human answered a call's result to is still open: an answer to a neighbour may end the
@@ -47,17 +62,18 @@ impl Progress {
         self.open.iter().any(|open| open.asked.kind == RequestKind::Approval && decides(open))
     }
 
-    /// How many more questions may be open.
+    /// How many more questions its tree may have open.
     #[must_use]
     pub fn room(&self) -> usize {
-        OPEN.saturating_sub(self.open.len())
+        OPEN.saturating_sub(self.open.len()).saturating_sub(self.elsewhere)
     }
 }
 
 /// One question for all held calls of equal terms, and one for each call that asks by itself or that a human has
 /// rewritten. What there is no room for is asked later.
 pub(super) fn questions(progress: &Progress) -> Vec<Question> {
-    let mut questions: Vec<Question> = Vec::new();
+    // Each with whether other calls may join it.
+    let mut questions: Vec<(bool, Question)> = Vec::new();
     for standing in progress.unfinished() {
         let (kind, terms) = match &standing.phase {
             Phase::Held(terms) => (RequestKind::Approval, terms),
@@ -70,27 +86,19 @@ pub(super) fn questions(progress: &Progress) -> Vec<Question> {
             | Phase::Refused(..)
             | Phase::Started(_)
             | Phase::Doubtful(_)
+            | Phase::Delegated(_)
             | Phase::Done(_) => continue,
         };
-        let shared = |question: &&mut Question| {
-            kind == RequestKind::Approval
-                && standing.edited.is_none()
-                && question.kind == kind
-                && question.terms == *terms
-                && !question.alone
-        };
-        match questions.iter_mut().find(shared) {
-            Some(question) => question.calls.push(standing.call.tool_call_id),
-            None => questions.push(Question {
-                kind,
-                calls: vec![standing.call.tool_call_id],
-                terms: terms.clone(),
-                alone: standing.edited.is_some(),
-            }),
+        let shares = kind == RequestKind::Approval && standing.edited.is_none();
+        let with = |(alike, question): &&mut (bool, Question)| shares && *alike && question.terms == *terms;
+        if let Some((_, question)) = questions.iter_mut().find(with) {
+            question.calls.push(standing.call.tool_call_id);
+        } else {
+            let calls = vec![standing.call.tool_call_id];
+            questions.push((shares, Question { kind, calls, terms: terms.clone() }));
         }
     }
-    questions.truncate(progress.room());
-    questions
+    questions.into_iter().map(|(_, question)| question).take(progress.room()).collect()
 }
 
 /// The calls that the caller runs himself: each is asked for when the turn is decided.
@@ -102,7 +110,33 @@ pub(super) fn outside(progress: &Progress) -> Vec<Question> {
         kind: RequestKind::ExternalResult,
         calls: vec![standing.call.tool_call_id],
         terms: standing.terms(),
-        alone: true,
     });
     asked.take(progress.room()).collect()
+}
+
+/// The calls whose sub-agents start now: all together, but for those that keep one conversation over several calls
+/// (`sessions`, by name), of which each waits for the one before it.
+pub(super) fn delegated(progress: &Progress, sessions: &BTreeSet<String>) -> Vec<CallId> {
+    let mut talking: BTreeSet<&str> = BTreeSet::new();
+    let mut starting = Vec::new();
+    for standing in progress.unfinished().filter(|standing| standing.performer == ToolKind::Agent) {
+        let name = standing.call.name.as_str();
+        let ready = matches!(standing.phase, Phase::Allowed | Phase::Approved(_));
+        let at_work = standing.child().is_some();
+        if ready && !talking.contains(name) {
+            starting.push(standing.call.tool_call_id);
+        }
+        if (ready || at_work) && sessions.contains(name) {
+            talking.insert(name);
+        }
+    }
+    starting
+}
+
+/// What has to happen before anything else can.
+pub(super) fn awaited(progress: &Progress, attempts: Vec<CallId>) -> Vec<On> {
+    let requests = progress.open.iter().map(|open| On::Request(open.asked.request_id));
+    let children = progress.unfinished().filter_map(Standing::child).map(On::Child);
+    let room = (progress.room() == 0 && progress.wants_room()).then_some(On::Room);
+    requests.chain(attempts.into_iter().map(On::Attempt)).chain(children).chain(room).collect()
 }

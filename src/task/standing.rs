@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::decision::Vote;
-use super::id::{CallId, RequestId};
+use super::id::{CallId, RequestId, TaskId};
 use super::item::{Outcome, ToolCall};
 use super::time::Time;
 use super::tool_spec::{Effect, ToolKind};
@@ -30,6 +30,8 @@ pub enum Phase {
     Started(Start),
     /// It was started, nobody knows what happened, and an open request asks.
     Doubtful(RequestId),
+    /// A sub-agent's task is at it.
+    Delegated(TaskId),
     /// It has its result.
     Done(Outcome),
 }
@@ -123,6 +125,17 @@ impl Standing {
         self.approval.as_ref().map(|approval| approval.terms.clone()).or(of_rule).unwrap_or_default()
     }
 
+    /// The sub-agent's task that is at it.
+    #[must_use]
+    pub fn child(&self) -> Option<TaskId> {
+        if let Phase::Delegated(child) = self.phase { Some(child) } else { None }
+    }
+
+    /// Where a call of which nothing is known stands when nobody is asked about it any more.
+    pub(super) fn unasked(&self) -> Phase {
+        self.start.clone().map_or(Phase::New, Phase::Started)
+    }
+
     /// What it gets when the task is canceled before it has a result.
     #[must_use]
     pub fn canceled(&self) -> (CallId, Outcome, String) {
@@ -141,8 +154,11 @@ impl Standing {
             | Phase::Refused(..)
             | Phase::Started(_)
             | Phase::Doubtful(_)
+            | Phase::Delegated(_)
             | Phase::Done(_) => {
-                if self.ends_unknown() {
+                if matches!(self.phase, Phase::Delegated(_)) {
+                    (Outcome::Canceled, STOPPED.to_owned())
+                } else if self.ends_unknown() {
                     (Outcome::Unknown, self.unknown())
                 } else {
                     (Outcome::Canceled, "The task was canceled; this call was not run.".to_owned())
@@ -173,6 +189,7 @@ impl Standing {
                 None,
             ) => Phase::Refused(Outcome::Withdrawn, WITHDRAWN.to_owned()),
             (Phase::Allowed | Phase::Approved(_), Some(start)) => Phase::Started(start.clone()),
+            (Phase::Delegated(_), _) => Phase::Refused(Outcome::Canceled, STOPPED.to_owned()),
             (phase, _) => phase.clone(),
         };
     }
@@ -195,6 +212,9 @@ pub const ATTEMPTS: u32 = 3;
 
 /// What the model is told of a call that was started and whose outcome nobody waits for.
 pub const UNKNOWN: &str = "This call was started and its outcome is not known: it may have taken effect.";
+
+/// What the model is told of a sub-agent that was at work when its caller was stopped.
+pub const STOPPED: &str = "The sub-agent was at work and was canceled. What it had done before is not undone.";
 
 /// What the model is told of a call that never started before the user went on.
 pub const WITHDRAWN: &str = "The user went on with another message; this call was not run.";

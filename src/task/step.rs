@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::failure::Failure;
-use super::id::{CallId, RequestId};
+use super::id::{CallId, RequestId, TaskId};
 use super::item::Outcome;
-use super::question::{Question, outside, questions};
+use super::question::{Question, awaited, delegated, outside, questions};
 use super::standing::{Phase, Standing};
 use super::status::TaskStatus;
 use super::tool_spec::ToolKind;
@@ -22,6 +22,8 @@ pub enum Step {
     Ask(Vec<Question>),
     /// Nothing to do until one of these happens.
     Wait(Vec<On>),
+    /// Start a sub-agent's task for each of these.
+    Start(Vec<CallId>),
     /// Run these together; the question is not asked again while one of them is out.
     Run(Vec<CallId>),
     /// Started, no result, nobody runs them any more; or of a history whose end was lost: ask a human.
@@ -39,6 +41,10 @@ pub enum On {
     Request(RequestId),
     /// An attempt that may still be running somewhere.
     Attempt(CallId),
+    /// The end of a sub-agent's task.
+    Child(TaskId),
+    /// Room for a question: its tree has as many open as it may.
+    Room,
     /// Somebody who asks for more: the task is over.
     Message,
 }
@@ -61,6 +67,8 @@ pub struct Budget {
     pub spent: Option<&'static str>,
     /// Started calls whose attempt may still be running, by the database's clock.
     pub running: BTreeSet<CallId>,
+    /// The sub-agents that keep their conversation, by name: their calls run one after the other.
+    pub sessions: BTreeSet<String>,
 }
 
 /// Neighbours that run together.
@@ -99,22 +107,25 @@ pub fn next_step(progress: &Progress, budget: &Budget) -> Step {
     if !lost.is_empty() {
         return Step::Reconcile(lost);
     }
-    let requests = || progress.open.iter().map(|open| On::Request(open.asked.request_id));
     let attempts = ids(progress, |standing| at_work(standing, budget));
     if progress.is_blocked() || unasked || !attempts.is_empty() {
-        return Step::Wait(requests().chain(attempts.into_iter().map(On::Attempt)).collect());
+        return Step::Wait(awaited(progress, attempts));
     }
     let outside = outside(progress);
     if !outside.is_empty() {
         return Step::Ask(outside);
+    }
+    let delegated = delegated(progress, &budget.sessions);
+    if !delegated.is_empty() {
+        return Step::Start(delegated);
     }
     let ready = next_together(progress);
     // What starts may have to ask: where there is no room for that, it waits.
     if !ready.is_empty() && progress.room() > 0 {
         return Step::Run(ready);
     }
-    if !progress.open.is_empty() {
-        return Step::Wait(requests().collect());
+    if !progress.open.is_empty() || progress.unfinished().next().is_some() {
+        return Step::Wait(awaited(progress, Vec::new()));
     }
     match &progress.last {
         Last::Model(turn) if turn.tool_calls.is_empty() => {
@@ -144,7 +155,8 @@ fn at_work(standing: &Standing, budget: &Budget) -> bool {
 /// The next calls, in the model's order: neighbours that may be repeated together, any other alone.
 fn next_together(progress: &Progress) -> Vec<CallId> {
     let mut together = Vec::new();
-    for standing in progress.unfinished().filter(|standing| standing.performer != ToolKind::External) {
+    let ours = |standing: &&Standing| !matches!(standing.performer, ToolKind::External | ToolKind::Agent);
+    for standing in progress.unfinished().filter(ours) {
         let repeatable = standing.effect.repeatable();
         match standing.phase {
             Phase::Allowed | Phase::Approved(_) | Phase::Started(_) if together.is_empty() || repeatable => {
@@ -159,6 +171,7 @@ fn next_together(progress: &Progress) -> Vec<CallId> {
             | Phase::Asked(_)
             | Phase::Refused(..)
             | Phase::Doubtful(_)
+            | Phase::Delegated(_)
             | Phase::Done(_) => break,
         }
         if !repeatable || together.len() == TOGETHER {

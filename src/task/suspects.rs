@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use super::id::CallId;
 use super::item::{Fact, Outcome, ToolResult};
 use super::request::RequestKind;
-use super::standing::Standing;
+use super::standing::{Phase, Standing};
+use super::status::TaskStatus;
 use super::tool_spec::Effect;
 
 /// By tool, the call that made it one.
@@ -38,6 +39,15 @@ impl Suspects {
                 }
             }
             Fact::ToolResult(result) | Fact::LateResult(result) => self.ended(result, calls),
+            // What it had started and nobody asks about any more.
+            Fact::TaskStatus { status: TaskStatus::Failed, .. } => {
+                for standing in calls.iter().filter(|standing| standing.effect == Effect::Once) {
+                    if matches!(standing.phase, Phase::Started(_) | Phase::Doubtful(_)) {
+                        let (name, call) = (&standing.call.name, standing.call.tool_call_id);
+                        self.suspect(name, call, "was started, and what became of it is not known");
+                    }
+                }
+            }
             Fact::InterventionRequested(_)
             | Fact::TaskStatus { .. }
             | Fact::UserMessage { .. }

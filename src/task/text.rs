@@ -1,4 +1,7 @@
-//! Text that can be stored on both engines: no U+0000 (Postgres refuses it), cut on a character's border.
+//! Text that can be stored on both engines: no U+0000 (Postgres refuses it), cut on a character's border. And the places of
+//! JSON, and the texts in it.
+
+use serde_json::Value;
 
 /// Text as it may be stored: each U+0000 becomes U+FFFD. For what a model or a tool sent; a request with one is refused.
 #[must_use]
@@ -22,9 +25,45 @@ pub fn cut(text: &str, bytes: usize) -> &str {
     text.get(..end).unwrap_or("")
 }
 
+/// The JSON pointer (RFC 6901) of a member of what stands at `at`.
+#[must_use]
+pub fn pointer(at: &str, member: &str) -> String {
+    format!("{at}/{}", member.replace('~', "~0").replace('/', "~1"))
+}
+
+/// The value with each of its texts, names and numbers said by `say`, one by one: so it stays JSON, whatever is said. A
+/// number that is said otherwise becomes a text.
+#[must_use]
+pub fn each_said(value: Value, say: &impl Fn(&str) -> String) -> Value {
+    match value {
+        Value::String(text) => Value::String(say(&text)),
+        Value::Array(all) => all.into_iter().map(|one| each_said(one, say)).collect(),
+        Value::Object(members) => members.into_iter().map(|(name, one)| (say(&name), each_said(one, say))).collect(),
+        Value::Number(number) => {
+            let written = number.to_string();
+            let said = say(&written);
+            if said == written { Value::Number(number) } else { Value::String(said) }
+        }
+        Value::Null | Value::Bool(_) => value,
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn json_stays_json_whatever_its_texts_become() {
+        let said = each_said(json!({"a": [1, 23, true, null, "x1"], "1": {}}), &|text| text.replace('1', "\"}"));
+        assert_eq!(said, json!({"a": ["\"}", 23, true, null, "x\"}"], "\"}": {}}));
+    }
+
+    #[test]
+    fn a_place_is_escaped() {
+        assert_eq!(pointer("/a", "b/~"), "/a/b~1~0");
+    }
 
     #[test]
     fn what_cannot_be_stored_becomes_the_replacement_character() {

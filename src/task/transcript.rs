@@ -125,7 +125,7 @@ fn edits(items: &[Item]) -> BTreeMap<CallId, &str> {
             let edits = decision.decisions.iter().filter_map(|(call, answer)| Some((*call, answer.edit.as_ref()?)));
             changed.extend(edits.map(|(call, edit)| (call, edit.arguments_text.as_str())));
         }
-        if let Fact::ToolStarted { tool_call_id, .. } = &item.fact
+        if let Fact::ToolStarted { tool_call_id, .. } | Fact::SubAgentStarted { tool_call_id, .. } = &item.fact
             && let Some(text) = changed.get(tool_call_id)
         {
             ran.insert(*tool_call_id, *text);

@@ -21,6 +21,8 @@ use super::verdict::{Judgement, Verdict};
 pub struct Open {
     /// As it was asked.
     pub asked: Asked,
+    /// When.
+    pub asked_at: Time,
     /// Who approved which call so far.
     pub approvals: BTreeMap<CallId, Vec<Vote>>,
     /// How each call was decided that is.
@@ -77,6 +79,16 @@ pub struct Progress {
     pub doubted_seq: i64,
     /// The last user message is.
     pub message_doubted: bool,
+    /// It is a sub-agent's: what its parent tells it is no word of the user.
+    pub of_sub_agent: bool,
+    /// Questions that other tasks of its tree have open.
+    pub elsewhere: usize,
+    /// Sub-agents that it started since the last user message.
+    pub starts_since_message: u32,
+    /// Those that it ever started.
+    pub starts: u32,
+    /// Why it is being canceled, or was, where a human's answer or a deadline did it: half a sentence.
+    pub canceled_for: Option<String>,
 }
 
 impl Progress {
@@ -101,6 +113,11 @@ impl Progress {
             filled_in: false,
             doubted_seq: 0,
             message_doubted: false,
+            of_sub_agent: false,
+            elsewhere: 0,
+            starts_since_message: 0,
+            starts: 0,
+            canceled_for: None,
         }
     }
 
@@ -138,20 +155,19 @@ impl Progress {
             Fact::TaskStatus { status, .. } => self.status_changed(*status, item.at),
             Fact::UserMessage { groups, .. } => {
                 self.last = Last::User;
-                self.turns_since_message = 0;
-                self.noes.forget();
-                self.repeats = 0;
-                self.ran = Duration::ZERO;
-                self.running_since = self.running_since.map(|_| item.at);
                 self.groups.clone_from(groups);
                 self.calls.iter_mut().for_each(Standing::passed_over);
-                self.message_doubted = item.seq <= self.doubted_seq;
+                if !self.of_sub_agent {
+                    self.noes.forget();
+                    self.message_doubted = item.seq <= self.doubted_seq;
+                    self.counts_anew(item.at);
+                }
             }
             Fact::AssistantMessage(turn) => self.answered(turn, item.seq <= self.doubted_seq),
             Fact::Judged { tool_call_id, judgement, effect, performer } => {
                 self.judged(*tool_call_id, judgement, *effect, *performer);
             }
-            Fact::InterventionRequested(asked) => self.asked(asked),
+            Fact::InterventionRequested(asked) => self.asked(asked, item.at),
             Fact::Decision { request_id, decision } => {
                 self.decided(*request_id, decision);
                 self.vouched(decision, item.seq > self.doubted_seq);
@@ -175,8 +191,24 @@ impl Progress {
                     standing.phase = Phase::Done(result.outcome);
                 }
             }
-            Fact::LateResult(_) | Fact::SubAgentStarted { .. } => {}
+            Fact::SubAgentStarted { tool_call_id, child_task_id, .. } => {
+                self.starts_since_message += 1;
+                self.starts += 1;
+                if let Some(standing) = self.call_mut(*tool_call_id) {
+                    standing.phase = Phase::Delegated(*child_task_id);
+                }
+            }
+            Fact::LateResult(_) => {}
         }
+    }
+
+    /// The user has said something new to the tree: limits count from here.
+    pub(super) fn counts_anew(&mut self, at: Time) {
+        self.turns_since_message = 0;
+        self.starts_since_message = 0;
+        self.repeats = 0;
+        self.ran = Duration::ZERO;
+        self.running_since = self.running_since.map(|_| at);
     }
 
     /// These facts, the last ones applied, are committed: their moment is the database's, not the one they were made at.
@@ -207,6 +239,7 @@ impl Progress {
         }
         if status == TaskStatus::Running {
             self.running_since = Some(at);
+            self.canceled_for = None;
         }
         if status.is_terminal() {
             self.filled_in = false;

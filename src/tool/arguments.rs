@@ -11,7 +11,7 @@ use serde_json::{Map, Number, Value};
 
 use super::names::folded;
 use super::schema::{CompiledSchema, Misfits};
-use crate::task::text::cut;
+use crate::task::text::{cut, pointer};
 
 /// How long an argument text may be.
 pub const SIZE: usize = 256 * 1024;
@@ -78,12 +78,8 @@ impl<'t> Reader<'t> {
     }
 
     fn refuse<T>(&self, detail: &str) -> Result<T, Misfits> {
-        let mut pointer = String::new();
-        for step in &self.place {
-            pointer.push('/');
-            pointer.push_str(&step.replace('~', "~0").replace('/', "~1"));
-        }
-        Err(Misfits::one(cut(&pointer, 120), detail))
+        let place = self.place.iter().fold(String::new(), |place, step| pointer(&place, step));
+        Err(Misfits::one(cut(&place, 120), detail))
     }
 
     fn value(&mut self, depth: usize) -> Result<Value, Misfits> {

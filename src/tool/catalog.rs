@@ -3,7 +3,6 @@
 //! changes with whatever a call of the tool could do.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,10 +14,11 @@ use super::http::{Checked, Goal, HttpTool};
 use super::human::{self, Service};
 use super::schema::{CompiledSchema, declared, parameters_flaws, scalar};
 use super::shell::{Guard, ShellTool};
-use super::{Tool, external, http, names, shell};
+use super::{Tool, agent, external, http, names, shell};
 use crate::net::Net;
 use crate::secret::Redactor;
 use crate::task::request::RequestKind;
+use crate::task::request::sha256;
 use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
 use crate::world::Mistakes;
 
@@ -63,10 +63,11 @@ pub struct Entry {
     pub tool: Option<Arc<dyn Tool>>,
 }
 
-/// All tools, by name, and with which tools each agent asks a human.
+/// All tools, by name, the tools that call another agent, and with which tools each agent asks a human.
 #[derive(Clone, Default)]
 pub struct Catalog {
     entries: BTreeMap<String, Entry>,
+    agents: BTreeMap<String, Entry>,
     human: BTreeMap<String, Human>,
 }
 
@@ -198,11 +199,7 @@ impl Settings {
 
 /// `sha256:…` over a definition, whatever the order of its members.
 pub(super) fn definition_of(definition: &Value) -> String {
-    let mut text = String::from("sha256:");
-    for byte in Sha256::digest(canonical(definition).to_string()) {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
+    sha256(&Sha256::digest(canonical(definition).to_string()))
 }
 
 impl Catalog {
@@ -232,7 +229,20 @@ impl Catalog {
             };
             entries.insert(name, Entry { spec, schema, form, tool });
         }
-        Self { entries, human: BTreeMap::new() }
+        Self { entries, agents: BTreeMap::new(), human: BTreeMap::new() }
+    }
+
+    /// With the agents that another one may call.
+    #[must_use]
+    pub fn with_agents<'n>(mut self, names: impl IntoIterator<Item = &'n str>) -> Self {
+        self.agents = names.into_iter().filter_map(|name| Some((name.to_owned(), agent::entry(name)?))).collect();
+        self
+    }
+
+    /// The tool that calls the agent of that name, byte by byte, if some agent is offered it.
+    #[must_use]
+    pub fn agent(&self, name: &str) -> Option<&Entry> {
+        self.agents.get(name)
     }
 
     /// With what an agent may ask a human: these kinds of question, and these services' credentials.

@@ -1,6 +1,7 @@
 //! Performs a call. One trait, one file for each kind; `human`, `agent` and `external` tools are specs only, the
 //! engine performs them.
 
+pub mod agent;
 pub mod arguments;
 mod builtin;
 pub mod catalog;

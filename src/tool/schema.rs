@@ -10,7 +10,7 @@ use jsonschema::{Draft, PatternOptions, ValidationError, Validator};
 use serde_json::{Map, Value};
 
 use super::closing::{in_place, resolve, rewrite};
-use crate::task::text::cut;
+use crate::task::text::{cut, pointer};
 
 /// How long a schema's JSON text may be.
 const SIZE: usize = 256 * 1024;
@@ -204,7 +204,7 @@ fn meta_flaw(error: &ValidationError<'_>) -> String {
 
 fn misfits(error: &ValidationError<'_>) -> Vec<Misfit> {
     let at = error.instance_path().to_string();
-    let inside = |name: &str| cut(&format!("{at}/{}", name.replace('~', "~0").replace('/', "~1")), NAME).to_owned();
+    let inside = |name: &str| cut(&pointer(&at, name), NAME).to_owned();
     if let ValidationErrorKind::UnevaluatedProperties { unexpected }
     | ValidationErrorKind::AdditionalProperties { unexpected } = error.kind()
     {

@@ -23,3 +23,4 @@ mod repeats;
 mod sign_in;
 mod superseded;
 mod tasks;
+mod trees;

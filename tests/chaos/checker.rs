@@ -17,8 +17,14 @@ use crate::engine::laws;
 /// What is known of one task when all is over.
 pub struct Told {
     pub task: TaskId,
+    pub root: TaskId,
+    /// The task and the call that started it, of a sub-agent's.
+    pub parent: Option<(TaskId, CallId)>,
     /// What the service says of it.
     pub status: String,
+    pub output: Option<String>,
+    /// What its row counts below it: tasks that run, and open requests.
+    pub counted: (i32, i32),
     /// Its journal, each item with its event's number.
     pub journal: Vec<(Item, i64)>,
 }
@@ -48,6 +54,8 @@ pub struct Findings {
     /// Tasks that went on in another process.
     pub takeovers: usize,
     pub rejected: usize,
+    /// Tasks of sub-agents.
+    pub children: usize,
     pub wrong: Vec<Wrong>,
 }
 
@@ -87,7 +95,12 @@ struct Call {
     asked: usize,
     /// Questions about it that the process itself asked, since the connection broke.
     broken: usize,
+    /// The sub-agents' tasks that were started for it.
+    children: Vec<TaskId>,
 }
+
+/// The tools that are sub-agents.
+const AGENTS: [&str; 3] = ["scout", "clerk", "hand"];
 
 impl Call {
     fn repeatable(&self) -> bool {
@@ -102,10 +115,16 @@ pub fn check(evidence: &Evidence<'_>) -> Findings {
     for execution in evidence.ledger {
         by_key.entry(&execution.key).or_default().push(execution);
     }
+    let children: HashMap<TaskId, &Told> = evidence.tasks.iter().map(|told| (told.task, told)).collect();
+    numbered(evidence, &mut found);
     for told in evidence.tasks {
         stands(told, &mut found);
         let calls = read(told, evidence, &mut found);
         for (id, call) in &calls {
+            if AGENTS.contains(&call.name.as_str()) {
+                one_delegation(told, *id, call, &children, &mut found);
+                continue;
+            }
             let executions = by_key.remove(id.to_string().as_str()).unwrap_or_default();
             one_call(told.task, *id, call, &executions, evidence.one_clock, &mut found);
         }
@@ -121,10 +140,13 @@ pub fn check(evidence: &Evidence<'_>) -> Findings {
 /// Without gaps, begun and ended, and the laws of the loop.
 fn stands(told: &Told, found: &mut Findings) {
     let items: Vec<Item> = told.journal.iter().map(|(item, _)| item.clone()).collect();
-    for (place, (item, event)) in (1..).zip(&told.journal) {
-        if item.seq != place || *event != place {
-            found.add(Kind::Lost, told.task, format!("a gap: item {} is event {event}, in place {place}", item.seq));
+    for (place, (item, _)) in (1..).zip(&told.journal) {
+        if item.seq != place {
+            found.add(Kind::Lost, told.task, format!("a gap: item {} in place {place}", item.seq));
         }
+    }
+    if told.counted != (0, 0) {
+        found.add(Kind::Other, told.task, format!("it is over and counts {:?}", told.counted));
     }
     if !matches!(told.status.as_str(), "Completed" | "Canceled") {
         found.add(Kind::Lost, told.task, format!("it did not end: {}", told.status));
@@ -143,6 +165,52 @@ fn stands(told: &Told, found: &mut Findings) {
         if std::panic::catch_unwind(|| law(&items)).is_err() {
             found.add(Kind::Other, told.task, format!("the law is broken: {name}"));
         }
+    }
+}
+
+/// The events of a tree are numbered 1, 2, 3 … over all its tasks.
+fn numbered(evidence: &Evidence<'_>, found: &mut Findings) {
+    let mut trees: BTreeMap<TaskId, Vec<i64>> = BTreeMap::new();
+    for told in evidence.tasks {
+        found.children += usize::from(told.parent.is_some());
+        trees.entry(told.root).or_default().extend(told.journal.iter().map(|(_, event)| *event));
+    }
+    for (root, mut events) in trees {
+        events.sort_unstable();
+        if !(1..).zip(&events).all(|(place, event)| place == *event) {
+            found.add(Kind::Lost, root, format!("the events of its tree have gaps: {events:?}"));
+        }
+    }
+}
+
+/// One call of a sub-agent: started once, and handed back as it ended.
+fn one_delegation(told: &Told, id: CallId, call: &Call, tasks: &HashMap<TaskId, &Told>, found: &mut Findings) {
+    let name = &call.name;
+    if call.children.len() > 1 {
+        found.add(Kind::Duplicate, told.task, format!("{name} {id} was started {} times", call.children.len()));
+    }
+    if call.results.len() != 1 || !call.late.is_empty() || !call.starts.is_empty() {
+        found.add(Kind::Other, told.task, format!("{name} {id} has {} results", call.results.len()));
+    }
+    let Some(result) = call.results.first() else { return };
+    let Some(child) = call.children.first() else {
+        if result.outcome == Outcome::Succeeded {
+            found.add(Kind::Lost, told.task, format!("{name} {id} is said to have succeeded; it was never started"));
+        }
+        return;
+    };
+    let Some(child) = tasks.get(child) else {
+        found.add(Kind::Lost, told.task, format!("{name} {id} was started as {child}, which is not there"));
+        return;
+    };
+    if child.parent.is_none_or(|(parent, _)| parent != told.task) || child.root != told.root {
+        found.add(Kind::Other, told.task, format!("{name} {id}: {} is not its own", child.task));
+    }
+    // One that keeps its conversation has said other things since.
+    let said = name == "clerk" || child.output.as_ref() == Some(&result.content);
+    if result.outcome == Outcome::Succeeded && !(child.status == "Completed" && said) {
+        let (status, output) = (&child.status, &child.output);
+        found.add(Kind::Lost, told.task, format!("{name} {id} handed back {result:?}; it is {status} with {output:?}"));
     }
 }
 
@@ -174,6 +242,9 @@ fn read(told: &Told, evidence: &Evidence<'_>, found: &mut Findings) -> BTreeMap<
             }
             Fact::ToolResult(result) => calls.entry(result.tool_call_id).or_default().results.push(result.clone()),
             Fact::LateResult(result) => calls.entry(result.tool_call_id).or_default().late.push(result.clone()),
+            Fact::SubAgentStarted { tool_call_id, child_task_id, .. } => {
+                calls.entry(*tool_call_id).or_default().children.push(*child_task_id);
+            }
             Fact::InterventionRequested(asked) if asked.kind == RequestKind::Reconcile => {
                 found.to_human += 1;
                 let lost = asked.details.as_ref().is_some_and(|details| {
@@ -274,9 +345,14 @@ fn one_call(task: TaskId, id: CallId, call: &Call, executions: &[&Execution], on
 /// What was acknowledged is there, as it was acknowledged.
 fn acknowledged(evidence: &Evidence<'_>, found: &mut Findings) {
     let told: HashMap<String, &Told> = evidence.tasks.iter().map(|told| (told.task.to_string(), told)).collect();
+    let mut trees: HashMap<String, Vec<&Told>> = HashMap::new();
+    for told in evidence.tasks {
+        trees.entry(told.root.to_string()).or_default().push(told);
+    }
+    // Whoever asked is a task of the tree that was decided in.
     let stored = |task: &str, request: &str| -> Vec<&'static str> {
-        let journal = told.get(task).map(|told| told.journal.as_slice()).unwrap_or_default();
-        let decisions = journal.iter().filter_map(|(item, _)| match &item.fact {
+        let journals = trees.get(task).into_iter().flatten().flat_map(|told| told.journal.as_slice());
+        let decisions = journals.filter_map(|(item, _)| match &item.fact {
             Fact::Decision { request_id, decision } if request_id.to_string() == request => {
                 Some(decision.action.as_str())
             }

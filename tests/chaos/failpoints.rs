@@ -27,6 +27,7 @@ const OFTEN: &[&str] = &[
     "decision",
     "tool_started",
     "tool_result",
+    "sub_agent_started",
     "take",
     "park",
 ];
@@ -175,6 +176,9 @@ async fn life(people: &People, model: &Model, number: u64) -> Vec<String> {
     people.settle(&first).await;
     model.heals(&ill);
     people.post(&format!("/v1/tasks/{first}/retry"), &Value::Null).await;
+    people.settle(&first).await;
+    // Sub-agents of two levels.
+    say(people, &first, &format!("tree {number}")).await;
     people.settle(&first).await;
     // A question that nobody answers.
     say(people, &first, &format!("short {number}")).await;

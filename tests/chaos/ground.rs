@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use holdpoint::store::{Settings, Store};
+use holdpoint::store::{Settings, Store, TaskFilter};
 use holdpoint::task::id::TaskId;
 use holdpoint::world::SystemClock;
 
@@ -12,7 +12,8 @@ use super::people::People;
 use super::process::a_moment;
 use crate::support::app::ACCOUNTS;
 
-/// Tools of every effect, rules that allow, hold, and hold for a second only.
+/// Tools of every effect, rules that allow, hold, and hold for a second only; and sub-agents of two levels, one of which
+/// keeps its conversation.
 const CONFIG: &str = r#"
 server: { max_running: {running} }
 models:
@@ -23,7 +24,11 @@ tools:
   refund: { http: { method: POST, url: "{world}/refund", timeout: 2s }, parameters: *arguments }
   short: { http: { method: POST, url: "{world}/short", timeout: 2s }, parameters: *arguments }
 agents:
-  billing: { description: Refunds., model: main, tools: [lookup, tag, refund, short] }
+  billing: { description: Refunds., model: main, tools: [lookup, tag, refund, short], sub_agents: [scout, { agent: clerk, session: true }], limits: &limits { max_model_calls: 200, max_tasks: 100 } }
+  scout: { description: Looks around., model: main, tools: [lookup, tag, refund], sub_agents: [hand], limits: *limits }
+  clerk: { description: Remembers., model: main, tools: [lookup, tag, refund], limits: *limits }
+  hand: { description: Does it., model: main, tools: [lookup, tag, refund], limits: *limits }
+default_agent: billing
 policy:
   - { name: reads, tools: [lookup, tag], decide: allow }
   - { name: small, tools: [refund], when: "args.amount <= 20", decide: allow }
@@ -33,8 +38,11 @@ policy:
 
 /// Writes the configuration into a folder.
 pub fn configure(folder: &Path, model: &str, world: &str, database: &str, running: u32) -> PathBuf {
-    let arguments = CONFIG.split_once("&arguments ").unwrap().1.split(" }\n").next().unwrap();
-    let yaml = CONFIG.replace("&arguments ", "").replace("*arguments", arguments);
+    let named = |yaml: &str, name: &str| {
+        let text = yaml.split_once(&format!("&{name} ")).unwrap().1.split(" }\n").next().unwrap().to_owned();
+        yaml.replace(&format!("&{name} "), "").replace(&format!("*{name}"), &text)
+    };
+    let yaml = named(&named(CONFIG, "arguments"), "limits");
     let yaml = yaml.replace("{model}", model).replace("{world}", world).replace("{running}", &running.to_string());
     let path = folder.join("holdpoint.yaml");
     std::fs::write(&path, format!("{yaml}{ACCOUNTS}database: {{ url: \"{database}\", max_connections: 8 }}\n"))
@@ -52,7 +60,7 @@ pub async fn statuses(people: &People, tasks: &[String]) -> Vec<(String, String)
     said
 }
 
-/// The journals, read from the database when no replica runs any more.
+/// The journals of these tasks and of all their sub-agents, read from the database when no replica runs any more.
 pub async fn journals(database: &str, statuses: Vec<(String, String)>) -> Vec<Told> {
     let settings = Settings { url: database.to_owned(), migrate: false, unsafe_ok: true, ..Settings::default() };
     let mut tries = 0;
@@ -67,8 +75,20 @@ pub async fn journals(database: &str, statuses: Vec<(String, String)>) -> Vec<To
     };
     let mut told = Vec::new();
     for (task, status) in statuses {
-        let task: TaskId = task.parse().unwrap();
-        told.push(Told { task, status, journal: store.items(task, 0, 10_000).await.unwrap() });
+        let root: TaskId = task.parse().unwrap();
+        let tree = TaskFilter { tenant: "acme".to_owned(), roots: vec![root], limit: 1_000, ..TaskFilter::default() };
+        let mut rows = store.tasks(&tree).await.unwrap();
+        rows.retain(|row| row.task_id != root);
+        let children = rows.into_iter().map(|row| {
+            let status = row.status.as_str().to_owned();
+            (row.task_id, row.parent, status, row.output, (row.busy, row.open_requests))
+        });
+        let row = store.task(root).await.unwrap().unwrap();
+        let own = (root, None, status, row.output, (row.busy, row.open_requests));
+        for (task, parent, status, output, counted) in std::iter::once(own).chain(children) {
+            let journal = store.items(task, 0, 10_000).await.unwrap();
+            told.push(Told { task, root, parent, status, output, counted, journal });
+        }
     }
     store.close().await;
     told

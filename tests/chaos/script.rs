@@ -131,6 +131,10 @@ fn wish(said: &str, turn: usize) -> Wish {
         let order = number * 100 + turn as u64 * 10 + place;
         (name, format!(r#"{{"order":{order},"amount":{amount},"mood":"{mood}","wait":{wait}}}"#))
     };
+    // Another agent is told a message of its own, whose number no other one has.
+    let to = |agent: &'static str, place: u64, plan: &str| {
+        (agent, format!(r#"{{"task":"{plan} {}"}}"#, number * 100 + turn as u64 * 10 + place))
+    };
     let calls = match (plan, turn) {
         ("long", 0) => vec![call("lookup", 0, 0, "", 1_300)],
         ("long", 1) => vec![
@@ -146,23 +150,33 @@ fn wish(said: &str, turn: usize) -> Wish {
         ("doubt", 1) => vec![call("refund", 0, 6, "", 0)],
         ("short", 0) => vec![call("short", 0, 5, "", 0)],
         ("cut", 0) => vec![call("refund", 0, 7, "", 1_300)],
-        ("storm", turn) => storm(number, turn, call),
+        ("storm", turn) => storm(2 + dice(number, 0) % 3, number, turn, call),
+        ("tree", 0) => vec![
+            to("scout", 0, "branch"),
+            to("clerk", 1, "leaf"),
+            call("lookup", 2, 0, "", 20),
+            to("clerk", 3, "leaf"),
+            to("scout", 4, "leaf"),
+        ],
+        ("tree", 1) => vec![to("clerk", 0, "leaf"), call("refund", 1, 50, "", 20)],
+        ("branch", 0) => vec![to("hand", 0, "leaf"), to("hand", 1, "leaf"), call("refund", 2, 5, "", 20)],
+        ("leaf", turn) => storm(1 + dice(number, 0) % 2, number, turn, call),
         _ => Vec::new(),
     };
     if calls.is_empty() { Wish::Text(format!("done with {said}")) } else { Wish::Calls(calls) }
 }
 
-/// Two to four turns of one to three calls. Most are calm; the world is not always.
+/// So many turns of one to three calls. Most are calm; the world is not always.
 fn storm(
+    turns: u64,
     number: u64,
     turn: usize,
     call: impl Fn(&'static str, u64, u64, &str, u64) -> (&'static str, String),
 ) -> Vec<(&'static str, String)> {
-    let turns = 2 + dice(number, 0) % 3;
     if turn as u64 >= turns {
         return Vec::new();
     }
-    let draw = |what: u64| dice(number * 1_000 + turn as u64, what);
+    let draw = |what: u64| dice(number.wrapping_mul(1_000) + turn as u64, what);
     let one = |place: u64| {
         let wait = 20 + draw(place * 10) % 180;
         let mood = match draw(place * 10 + 1) % 100 {

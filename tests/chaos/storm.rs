@@ -21,6 +21,8 @@ use crate::support::postgres::{PrivateCluster, unique};
 
 /// How much of everything.
 struct Plan {
+    /// What the tasks are told.
+    says: &'static str,
     tasks: u64,
     /// `kill -9` of a random replica.
     kills: u64,
@@ -36,12 +38,44 @@ struct Plan {
 }
 
 /// In every run of the tests.
-const SHORT: Plan =
-    Plan { tasks: 500, kills: 100, crashes: 5, zombies: 10, replicas: 2, lease: 3, within: Duration::from_secs(400) };
+const SHORT: Plan = Plan {
+    says: "storm",
+    tasks: 500,
+    kills: 100,
+    crashes: 5,
+    zombies: 10,
+    replicas: 2,
+    lease: 3,
+    within: Duration::from_secs(400),
+};
 
 /// A quarter of what `scripts/chaos` does: 2,000 kills over 10,000 tasks, 200 crashes, 200 zombies.
-const QUARTER: Plan =
-    Plan { tasks: 2_500, kills: 500, crashes: 50, zombies: 50, replicas: 3, lease: 3, within: Duration::from_hours(4) };
+const QUARTER: Plan = Plan {
+    says: "storm",
+    tasks: 2_500,
+    kills: 500,
+    crashes: 50,
+    zombies: 50,
+    replicas: 3,
+    lease: 3,
+    within: Duration::from_hours(4),
+};
+
+/// Trees of eight tasks each, three levels deep.
+const TREES: Plan =
+    Plan { says: "tree", tasks: 60, kills: 40, crashes: 3, zombies: 6, within: Duration::from_secs(220), ..SHORT };
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[cfg_attr(not(any(debug_assertions, feature = "failpoints")), ignore = "needs failpoints")]
+async fn forty_kills_lose_nothing_of_a_tree_and_start_no_sub_agent_twice() {
+    storm(&TREES).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes minutes: scripts/chaos five_hundred_kills_of_trees runs it"]
+async fn five_hundred_kills_of_trees_lose_nothing_and_repeat_nothing() {
+    storm(&Plan { tasks: 700, kills: 500, crashes: 40, zombies: 50, within: Duration::from_hours(2), ..TREES }).await;
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[cfg_attr(not(any(debug_assertions, feature = "failpoints")), ignore = "needs failpoints")]
@@ -243,9 +277,9 @@ impl Weather<'_> {
         let (mut running, mut tasks) = (JoinSet::new(), Vec::new());
         for number in 0..self.plan.tasks {
             self.tickets.acquire().await.unwrap().forget();
-            let people = Arc::clone(people);
+            let (people, says) = (Arc::clone(people), self.plan.says);
             running.spawn(async move {
-                let task = people.create(&format!("storm {number}")).await;
+                let task = people.create(&format!("{says} {number}")).await;
                 people.complete(&task).await;
                 task
             });
@@ -259,11 +293,12 @@ impl Weather<'_> {
     fn figures(&self, found: &Findings, people: &People, began: Instant) -> String {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         format!(
-            "storm {:x}: {} tasks, {} calls, {} executions, {} decisions, {} kills, {} Postgres crashes, {} zombies, {} cut off \
+            "storm {:x}: {} tasks ({} of sub-agents), {} calls, {} executions, {} decisions, {} kills, {} Postgres crashes, {} zombies, {} cut off \
              between start and result, {} taken over, {} POSTs repeated ({} decisions), {} conflicts, {} sent to a human, \
              {} duplicates, {} lost, {} s",
             self.seed,
             found.tasks,
+            found.children,
             found.calls,
             found.executions,
             found.decisions,
@@ -298,6 +333,7 @@ impl Weather<'_> {
             ("conflicts", count(&people.counts.conflicts), plan.tasks / 100),
             ("rejections", found.rejected as u64, plan.tasks / 100),
             ("executions", found.executions as u64, plan.tasks),
+            ("tasks of sub-agents", found.children as u64, if plan.says == "tree" { plan.tasks * 4 } else { 0 }),
         ];
         let few = least.iter().filter(|(_, happened, wanted)| happened < wanted);
         few.map(|(what, happened, wanted)| format!("vacuous: {happened} {what}, at least {wanted} are wanted"))

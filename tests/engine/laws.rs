@@ -70,8 +70,12 @@ pub fn check(journal: &[Item]) {
             | Fact::AssistantMessage(_)
             | Fact::RequestClosed { .. }
             | Fact::ToolResult(_)
-            | Fact::LateResult(_)
-            | Fact::SubAgentStarted { .. } => {}
+            | Fact::LateResult(_) => {}
+            Fact::SubAgentStarted { tool_call_id, .. } => {
+                let again = starts.entry(*tool_call_id).or_default();
+                *again += 1;
+                assert!(*again == 1 && leave.remove(tool_call_id), "a sub-agent starts once for a call, with leave");
+            }
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use holdpoint::task::decision::{CallAnswer, Then};
-use holdpoint::task::id::{CallId, RequestId};
+use holdpoint::task::id::{CallId, RequestId, TaskId};
 use holdpoint::task::item::{Fact, FinishReason, Item, Outcome, Part, PartType, ToolCall, ToolResult, Turn, Usage};
 use holdpoint::task::request::{Asked, AskedCall, RequestKind};
 use holdpoint::task::standing::ATTEMPTS;
@@ -18,8 +18,10 @@ use holdpoint::task::verdict::{Approvers, Judgement, OnExpiry, Terms, Verdict};
 use serde_json::Value;
 use uuid::Uuid;
 
+mod children;
 mod people;
 
+use self::children::{CLERK, one_after_the_other};
 use super::laws::{check, every_call_has_one_result, retried};
 
 /// A small generator; the seed is the life's number, so a failing life can be lived again.
@@ -59,6 +61,10 @@ struct World {
     /// The journal and what was pushed, as far as they were read.
     progress: Progress,
     effects: BTreeMap<CallId, Effect>,
+    /// The tools that the model named.
+    names: BTreeMap<CallId, &'static str>,
+    /// How the sub-agents' tasks ended that did, whether the journal says so or not.
+    ended: BTreeMap<TaskId, Outcome>,
     /// How often each call really reached its tool.
     ledger: BTreeMap<CallId, u32>,
     model_calls: u32,
@@ -77,6 +83,8 @@ impl World {
             pushed: Vec::new(),
             progress: Progress::new(),
             effects: BTreeMap::new(),
+            names: BTreeMap::new(),
+            ended: BTreeMap::new(),
             ledger: BTreeMap::new(),
             model_calls: 0,
             crashes: 0,
@@ -148,11 +156,14 @@ impl World {
         let tool_calls: Vec<_> = (0..count)
             .map(|_| {
                 let id = CallId(self.id());
-                let effect = self.dice.pick(&[Effect::ReadOnly, Effect::Idempotent, Effect::Once, Effect::Once]);
+                let name = self.dice.pick(&["tool", "tool", "tool", "tool", "scout", CLERK]);
+                let effects = [Effect::ReadOnly, Effect::Idempotent, Effect::Once, Effect::Once];
+                let effect = if name == "tool" { self.dice.pick(&effects) } else { Effect::Once };
                 self.effects.insert(id, effect);
+                self.names.insert(id, name);
                 ToolCall {
                     tool_call_id: id,
-                    name: "tool".to_owned(),
+                    name: name.to_owned(),
                     arguments_text: "{}".to_owned(),
                     provider_id: "call_0".to_owned(),
                 }
@@ -192,7 +203,11 @@ impl World {
         let judgement = Judgement { terms, ..Judgement::of(verdict) };
         let effect = self.effects[&id];
         let external = effect == Effect::Once && self.dice.one_in(4);
-        let performer = if external { ToolKind::External } else { ToolKind::Http };
+        let performer = match self.names[&id] {
+            "tool" if external => ToolKind::External,
+            "tool" => ToolKind::Http,
+            _ => ToolKind::Agent,
+        };
         self.push(Fact::Judged { tool_call_id: id, judgement, effect, performer });
     }
 
@@ -235,6 +250,7 @@ impl World {
     fn drive(&mut self) -> Result<Vec<On>, Crash> {
         let mut over = BTreeSet::new();
         for _ in 0..500 {
+            self.hand_back();
             let progress = self.progress.clone();
             match next_step(&progress, &self.budget(&over)) {
                 Step::CallModel => {
@@ -259,10 +275,11 @@ impl World {
                         self.ask(RequestKind::Reconcile, &[id], terms);
                     }
                 }
+                Step::Start(calls) => self.start(&calls, &progress)?,
                 Step::Run(calls) => self.run(&calls, &progress, &mut over)?,
                 Step::Wait(on) => {
-                    if progress.status == Some(TaskStatus::Running) && !on.iter().any(|on| matches!(on, On::Attempt(_)))
-                    {
+                    let at_work = self.is_at_work(&on);
+                    if progress.status == Some(TaskStatus::Running) && !at_work {
                         self.push(status(TaskStatus::Paused));
                     }
                     if !self.pushed.is_empty() {
@@ -295,26 +312,28 @@ impl World {
             .map(|standing| standing.call.tool_call_id)
             .filter(|_| self.dice.one_in(4))
             .collect();
-        Budget { spent, running }
+        Budget { spent, running, sessions: BTreeSet::from([CLERK.to_owned()]) }
+    }
+
+    /// Now and then the policy has become stricter: judged again, nothing starts.
+    fn has_become_stricter(&mut self, calls: &[CallId], performer: ToolKind) -> bool {
+        if !self.dice.one_in(10) {
+            return false;
+        }
+        for id in calls {
+            let verdict = self.dice.pick(&[Verdict::Hold, Verdict::Deny]);
+            let terms = (verdict == Verdict::Hold).then(|| self.terms());
+            let judgement = Judgement { terms, ..Judgement::of(verdict) };
+            self.push(Fact::Judged { tool_call_id: *id, judgement, effect: self.effects[id], performer });
+        }
+        true
     }
 
     fn run(&mut self, calls: &[CallId], progress: &Progress, over: &mut BTreeSet<CallId>) -> Result<(), Crash> {
         let once = calls.iter().filter(|id| self.effects[id] == Effect::Once).count();
         assert!(once == 0 || calls.len() == 1, "a call that must not be repeated runs alone");
         assert!(calls.len() <= 8);
-        if self.dice.one_in(10) {
-            // The policy has become stricter: judged again, nothing starts.
-            for id in calls {
-                let verdict = self.dice.pick(&[Verdict::Hold, Verdict::Deny]);
-                let terms = (verdict == Verdict::Hold).then(|| self.terms());
-                let judgement = Judgement { terms, ..Judgement::of(verdict) };
-                self.push(Fact::Judged {
-                    tool_call_id: *id,
-                    judgement,
-                    effect: self.effects[id],
-                    performer: ToolKind::Http,
-                });
-            }
+        if self.has_become_stricter(calls, ToolKind::Http) {
             return Ok(());
         }
         for id in calls {
@@ -360,12 +379,12 @@ fn status(status: TaskStatus) -> Fact {
 
 #[test]
 fn the_laws_hold_over_ten_thousand_lives_with_crashes() {
-    let (mut crashes, mut runs, mut ends, mut edits, mut partial) = (0, 0, 0, 0, 0);
+    let (mut crashes, mut runs, mut ends, mut edits, mut partial, mut children) = (0, 0, 0, 0, 0, 0);
     for seed in 0..10_000 {
         let mut world = World::new(seed);
         for _ in 0..30 {
             if let Ok(on) = world.drive() {
-                world.human(&on);
+                world.moves(&on);
                 ends += u32::from(on.contains(&On::Message));
             }
         }
@@ -378,9 +397,12 @@ fn the_laws_hold_over_ten_thousand_lives_with_crashes() {
         }
         edits += world.journal.iter().map(|item| answers(item, |answer| answer.edit.is_some())).sum::<usize>();
         partial += world.journal.iter().filter(|item| is_partial(item)).count();
+        one_after_the_other(&world.journal);
+        children += world.ended.len();
         crashes += world.crashes;
         runs += world.ledger.len();
     }
     assert!(crashes > 10_000 && runs > 10_000 && ends > 10_000, "{crashes} crashes, {runs} runs, {ends} ends");
+    assert!(children > 5_000, "{children} sub-agents that ended");
     assert!(edits > 5_000 && partial > 5_000, "{edits} edits, {partial} answers that left something open");
 }

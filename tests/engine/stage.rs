@@ -1,7 +1,7 @@
 //! Engines without a worker of their own: a test holds the drivers, lets them run as far as it likes, and drops them.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -33,22 +33,31 @@ use crate::store::house::House;
 use crate::support::app::{ACCOUNTS, REFUNDS};
 use crate::support::tool::FakeTool;
 
-/// What the model answers, by how often it was asked in this task.
-pub type Script = Box<dyn Fn(u32) -> Result<model::Answer, ModelError> + Send + Sync>;
+/// What the model answers, by the name it is asked under and what it is shown.
+pub type Script = Arc<dyn Fn(&str, &Prompt) -> Result<model::Answer, ModelError> + Send + Sync>;
 
 /// A model in this process, which takes its time and remembers what it was shown.
-pub struct StubModel(Mutex<Script>, Mutex<Vec<(String, Prompt)>>);
+pub struct StubModel {
+    script: Mutex<Script>,
+    shown: Mutex<Vec<(String, Prompt)>>,
+}
 
 /// The same model, under the name that an agent asks it by.
 struct Named(String, Arc<StubModel>);
+
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 #[async_trait]
 impl ModelClient for Named {
     async fn answer(&self, prompt: &Prompt) -> Result<model::Answer, ModelError> {
         let Self(name, model) = self;
-        model.1.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((name.clone(), prompt.clone()));
+        held(&model.shown).push((name.clone(), prompt.clone()));
         tokio::task::yield_now().await;
-        let answer = (model.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner))(prompt.turn);
+        // Two of them may think at once.
+        let script = Arc::clone(&held(&model.script));
+        let answer = script(name, prompt);
         tokio::task::yield_now().await;
         answer
     }
@@ -86,21 +95,39 @@ pub struct Stage {
 impl Stage {
     /// The refund agent; the model makes these calls first, and is then done.
     pub async fn set(house: House, calls: &'static [(&'static str, &'static str)]) -> Self {
-        let script: Script = Box::new(move |asked| Ok(turn(if asked == 1 { calls } else { &[] })));
+        let script: Script = Arc::new(move |_, prompt| Ok(turn(if prompt.turn == 1 { calls } else { &[] })));
         let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS;
         let variables = vec![("MODEL_KEY", "sk-model-key-0123456789"), ("TOOL_SECRET", "tool-secret-0123456789")];
-        let model = Arc::new(StubModel(Mutex::new(script), Mutex::default()));
+        let model = Arc::new(StubModel { script: Mutex::new(script), shown: Mutex::default() });
         Self { house, tool: FakeTool::start().await, model, variables, yaml }
     }
 
-    /// What the model answers from now on.
+    /// What the model answers from now on, by how often it was asked in this task.
     pub fn script(&self, script: impl Fn(u32) -> Result<model::Answer, ModelError> + Send + Sync + 'static) {
-        *self.model.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Box::new(script);
+        self.script_by_name(move |_, prompt| script(prompt.turn));
+    }
+
+    /// What each of several models answers from now on, by its name and what it is shown.
+    pub fn script_by_name(
+        &self,
+        script: impl Fn(&str, &Prompt) -> Result<model::Answer, ModelError> + Send + Sync + 'static,
+    ) {
+        *held(&self.model.script) = Arc::new(script);
     }
 
     /// The name under which the model was asked last, and what it was shown.
     pub fn prompted(&self) -> (String, Prompt) {
-        self.model.1.lock().unwrap().last().cloned().unwrap()
+        held(&self.model.shown).last().cloned().unwrap()
+    }
+
+    /// How often any of the models was asked.
+    pub fn prompt_count(&self) -> usize {
+        held(&self.model.shown).len()
+    }
+
+    /// What they were shown since they had been asked so often, each under its name.
+    pub fn prompts_since(&self, count: usize) -> Vec<(String, Prompt)> {
+        held(&self.model.shown)[count..].to_vec()
     }
 
     /// Engines that start from now on have another configuration.

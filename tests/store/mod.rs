@@ -14,3 +14,5 @@ mod reads;
 mod requests;
 mod schema;
 mod sessions;
+mod tree;
+mod tree_commit;

@@ -16,6 +16,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 use uuid::Uuid;
 
 use super::house::{House, ManualClock, asked, change, child_task, finance, fresh, status};
+use super::tree::counted;
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -62,19 +63,6 @@ async fn locks_in_order(house: &House, rows: Rows, ids: &[Uuid], write: impl Fut
     let ((), (all, after)) = tokio::join!(write, looks);
     let expected = i64::try_from(sorted.len() - middle - 1).unwrap();
     assert_eq!((all, after), (expected, expected), "what comes before is held, what comes after is not");
-}
-
-fn counted(task_id: TaskId, counters: Counters) -> TaskChange {
-    TaskChange {
-        task_id,
-        guard: Guard::Any,
-        facts: Vec::new(),
-        last_seq: 0,
-        agent_version: None,
-        counters,
-        lease: LeaseChange::Keep,
-        credentials: Vec::new(),
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

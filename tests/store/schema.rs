@@ -179,3 +179,31 @@ async fn what_is_planned_once_searches_every_table_by_a_key() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_tree_is_found_by_its_keys_on_both_engines() {
+    for house in [House::postgres().await, House::sqlite().await] {
+        let (root, _) = house.paused(finance(1)).await;
+        if house.is_postgres() {
+            run_filler(&house).await;
+        }
+        let statements = Store::statements();
+        let of = |part: &str| statements.iter().find(|sql| sql.sqlite.contains(part)).unwrap();
+        for (sql, indexes) in [
+            (of("t.parent_task_id is null\n     union all"), ["agent_task_children", "agent_task_item"]),
+            (of("event_number <= $3"), ["agent_task_item_event", "event_number"]),
+        ] {
+            let plan = if house.is_postgres() {
+                let query = sql.postgres.replace("$3", "9").replace("$2", "0").replace("$1", &format!("'{root}'"));
+                texts(&house, &format!("explain {query}")).await.join("\n")
+            } else {
+                let mut connection = SqliteConnection::connect(&house.settings.url).await.unwrap();
+                let query = AssertSqlSafe(format!("explain query plan {}", sql.sqlite));
+                let rows = connection.fetch_all(query).await.unwrap();
+                rows.iter().map(|row| row.get::<String, _>("detail")).collect::<Vec<_>>().join("\n")
+            };
+            assert!(indexes.iter().all(|index| plan.contains(index)), "{plan}");
+            assert!(!plan.contains("SCAN ") && !plan.contains("Seq Scan on agent_task"), "{plan}");
+        }
+    }
+}

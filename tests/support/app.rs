@@ -131,6 +131,12 @@ impl TestApp {
         Self::by_clock(Arc::new(Unswept), database(on).await, yaml, model, tool).await
     }
 
+    /// The same, by another clock than the machine's.
+    pub async fn timed(on: On, yaml: &str, clock: Arc<dyn Clock>) -> Self {
+        let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
+        Self::by_clock(clock, database(on).await, yaml, model, tool).await
+    }
+
     /// The refund agent on a database of the caller's, such as one of a server that he may hurt. It is not patient.
     pub async fn at(url: &str) -> Self {
         let times = "\ndatabase: { acquire_timeout: 3s, statement_timeout: 2s }\n";

@@ -54,7 +54,7 @@ impl FakeModel {
         self
     }
 
-    /// What it answers when nothing is scripted.
+    /// What it answers when nothing is scripted. An answer with an `error` is a 400.
     pub fn otherwise(&self, rule: impl Fn(&Value) -> Value + Send + Sync + 'static) -> &Self {
         *self.inner.rule.lock().unwrap() = Box::new(rule);
         self
@@ -69,7 +69,11 @@ impl FakeModel {
 async fn answer(State(inner): State<Arc<Inner>>, Json(body): Json<Value>) -> Response {
     inner.sent.lock().unwrap().push(body.clone());
     let next = inner.answers.lock().unwrap().pop_front();
-    let (status, answer) = next.unwrap_or_else(|| (200, (inner.rule.lock().unwrap())(&body)));
+    let ruled = || {
+        let answer = (inner.rule.lock().unwrap())(&body);
+        (if answer["error"].is_object() { 400 } else { 200 }, answer)
+    };
+    let (status, answer) = next.unwrap_or_else(ruled);
     let status = StatusCode::from_u16(status).unwrap();
     (status, Json(answer)).into_response()
 }

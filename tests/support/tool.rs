@@ -61,6 +61,16 @@ impl FakeTool {
         self.inner.ledger.lock().unwrap().clone()
     }
 
+    /// How much was executed.
+    pub fn count(&self) -> usize {
+        *self.inner.seen.borrow()
+    }
+
+    /// What was executed after so much.
+    pub fn since(&self, count: usize) -> Vec<Execution> {
+        self.inner.ledger.lock().unwrap()[count..].to_vec()
+    }
+
     /// From now on executions do not answer until [`FakeTool::open`].
     pub fn close(&self) {
         self.inner.gate.forget_permits(tokio::sync::Semaphore::MAX_PERMITS);

@@ -124,6 +124,7 @@ words! {
     then_rule: "The rule says: {then}.", "规则规定：{then}。";
     then_continue: "the agent is told, and goes on", "告知智能体并继续";
     then_cancel: "the task is canceled", "取消该任务";
+    then_cancel_sub: "this agent's task is canceled, and the agent that called it is told", "取消该智能体的任务，并告知调用它的智能体";
     then_cancel_root: "the whole task tree is canceled", "取消整个任务树";
     runs_instead: "What runs instead", "替代执行的内容";
     given_result: "The result that was given", "所提供的结果";

@@ -36,7 +36,8 @@ pub const OP: Op = Op {
 
 /// Cancel a task
 ///
-/// Once it has answered, no call of the tree starts. Doing it again changes nothing.
+/// Once it has answered, no call of the tree starts. Doing it again changes nothing. A sub-agent's task may be canceled
+/// alone: its parent is told and goes on.
 #[utoipa::path(
     post, path = "/v1/tasks/{task_id}/cancel", operation_id = "cancel_task", tag = "tasks",
     params(("task_id" = String, Path, format = Uuid, description = "The task"), KeyHeader),

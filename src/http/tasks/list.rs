@@ -25,7 +25,7 @@ pub const OP: Op = Op { id: "list_tasks", door: Door::Key, body: SMALL, problems
 
 /// List tasks
 ///
-/// The caller's root tasks, newest first. An admin sees the tenant's.
+/// The caller's root tasks, newest first; with `root_task_id` the tasks of that tree. An admin sees the tenant's.
 #[utoipa::path(
     get, path = "/v1/tasks", operation_id = "list_tasks", tag = "tasks", params(TaskQuery),
     responses((status = 200, body = TaskList, description = "Some tasks"))

@@ -24,7 +24,7 @@ pub const OP: Op = Op { id: "get_task", door: Door::Key, body: SMALL, problems: 
 
 /// Get a task
 ///
-/// At once, or with `Prefer: wait=N` when it no longer runs.
+/// At once, or with `Prefer: wait=N` when it no longer runs. A sub-agent's task is read like any other.
 #[utoipa::path(
     get, path = "/v1/tasks/{task_id}", operation_id = "get_task", tag = "tasks",
     params(("task_id" = String, Path, format = Uuid, description = "The task"), WaitHeader),

@@ -15,11 +15,11 @@ use crate::task::failure::{Failure, FailureCode};
 use crate::task::status;
 
 wire_enum! {
-    /// Where a task stands.
+    /// Where a task stands: Running while anything of its tree runs, Paused when nothing does and something waits for a human.
     TaskStatus from status::TaskStatus, "PascalCase" { Running, Paused, Completed, Failed, Canceled }
 }
 
-/// One conversation of one agent for one user.
+/// One conversation of one agent for one user. What a sub-agent does for it is a task of its own, with a `parent`.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct AgentTask {
     /// Its id.
@@ -34,7 +34,7 @@ pub struct AgentTask {
     pub agent: String,
     /// `sha256:…` of its definition.
     pub agent_version: String,
-    /// The owner.
+    /// The owner; a sub-agent's task has its root's.
     pub user_id: String,
     /// Where it stands.
     pub status: TaskStatus,

@@ -195,7 +195,7 @@ pub fn decision_of(view: &View<'_>, decision: &Decision, whole: bool) -> Markup 
         p { strong { (did(decision.action, words)) } " " (said) }
         dl {
             @if let Some(reason) = &decision.reason { dt { (words.reason) } dd { pre dir="auto" { (prose(reason)) } } }
-            @if let Some(then) = decision.then { dt { (words.then) } dd { (then_of(then, words)) } }
+            @if let Some(then) = decision.then { dt { (words.then) } dd { (then_of(view, then)) } }
             @if let Some(response) = decision.response.as_ref().filter(|_| whole) {
                 dt { (words.given_response) } dd { (filled_in(response, secret, words)) }
             }
@@ -226,20 +226,24 @@ pub fn did(action: DecisionAction, words: &Words) -> &'static str {
     }
 }
 
-fn then_of(then: ThenAction, words: &Words) -> &'static str {
+fn then_of(view: &View<'_>, then: ThenAction) -> &'static str {
     match then {
-        ThenAction::Continue => words.then_continue,
-        ThenAction::Cancel => words.then_cancel,
-        ThenAction::CancelRoot => words.then_cancel_root,
+        ThenAction::Continue => view.words.then_continue,
+        ThenAction::Cancel => then_cancel(view),
+        ThenAction::CancelRoot => view.words.then_cancel_root,
     }
+}
+
+/// What is canceled when the task that asked is: a root, or a sub-agent's task, whose caller goes on.
+pub fn then_cancel(view: &View<'_>) -> &'static str {
+    if view.row.task_id == view.row.root_task_id { view.words.then_cancel } else { view.words.then_cancel_sub }
 }
 
 /// What a rejection does unless something else is chosen.
 pub fn by_rule(view: &View<'_>) -> &'static str {
-    let words = view.words;
     match view.row.asked.terms.on_reject {
-        Then::Continue => words.then_continue,
-        Then::Cancel => words.then_cancel,
-        Then::CancelRoot => words.then_cancel_root,
+        Then::Continue => view.words.then_continue,
+        Then::Cancel => then_cancel(view),
+        Then::CancelRoot => view.words.then_cancel_root,
     }
 }

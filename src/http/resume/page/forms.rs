@@ -6,7 +6,7 @@ use std::time::Duration;
 use maud::{Markup, html};
 use serde_json::Value;
 
-use super::asked::by_rule;
+use super::asked::{by_rule, then_cancel};
 use super::inputs::Place;
 use super::left::span;
 use super::typed::Which;
@@ -66,7 +66,7 @@ pub fn then(view: &View<'_>, form: Which) -> Markup {
     let options: Vec<(&str, &str)> = [
         ("", unless),
         ("continue", words.then_continue),
-        ("cancel", words.then_cancel),
+        ("cancel", then_cancel(view)),
         ("cancel_root", words.then_cancel_root),
     ]
     .into_iter()

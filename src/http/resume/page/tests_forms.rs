@@ -14,6 +14,7 @@ use crate::http::sample;
 use crate::people::Caller;
 use crate::store::RequestRow;
 use crate::task::decision::Action;
+use crate::task::id::TaskId;
 use crate::task::request::RequestKind;
 
 /// The page after this was posted.
@@ -59,6 +60,22 @@ fn every_kind_offers_what_it_takes() {
         ["action", "digest", "field.orders", "field.since", "reason", "then"]
     );
     assert_eq!(names(RequestKind::Reconcile), ["action", "digest", "reason", "result", "result_type", "then"]);
+}
+
+#[test]
+fn a_rejection_says_whether_it_ends_the_task_or_a_sub_agents() {
+    let (root, alone) = (sample::request(), "the task is canceled");
+    let mut sub = root.clone();
+    sub.task_id = TaskId(uuid::Uuid::from_u128(9));
+    sub.agent_path = vec!["supervisor".into(), "billing".into()];
+    let told = "this agent's task is canceled, and the agent that called it is told";
+    let says = |row: &RequestRow| {
+        let page = page(row, &sample::approver());
+        (page.contains(alone), page.contains(told), page.contains("the whole task tree is canceled"))
+    };
+    assert_eq!(says(&root), (true, false, true));
+    assert_eq!(says(&sub), (false, true, true));
+    assert!(page(&sub, &sample::approver()).contains("supervisor › billing"));
 }
 
 #[test]

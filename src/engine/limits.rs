@@ -1,0 +1,87 @@
+//! Limits, as the driver looks at them before a model is asked or a sub-agent is started: a task is held to those of its
+//! own agent and of every agent above it, each over what that one's task and the tasks below it have done since the
+//! user's last message.
+
+use std::time::Duration;
+
+use super::Engine;
+use super::asking::Out;
+use super::drive::Stop;
+use super::live::Live;
+use crate::agent::Agent;
+use crate::task::change::TaskRow;
+use crate::task::id::TaskId;
+use crate::task::limits::Limits;
+use crate::task::turn::Progress;
+
+impl Engine {
+    /// The task and those above it, each with the limits that the configuration has for its agent now.
+    pub(super) fn levels<'l>(&'l self, live: &'l Live, agent: &Agent) -> Vec<(&'l TaskRow, Limits)> {
+        let mut levels = vec![(&live.own.row, agent.limits)];
+        for task in live.family.above(&live.own.row) {
+            let Some(row) = live.family.row(task) else { continue };
+            if let Some(agent) = self.agents.get(&row.agent) {
+                levels.push((row, agent.limits));
+            }
+        }
+        levels
+    }
+
+    /// A sum over a task and all those below it.
+    pub(super) fn over_subtree(live: &Live, task: TaskId, of: impl Fn(&Progress) -> u32) -> u32 {
+        let own = live.task_id();
+        let known = |id: TaskId| if id == own { Some(&live.own.progress) } else { live.family.task(id) };
+        let subtree = [task].into_iter().chain(live.family.below(task));
+        subtree.filter_map(|id| known(id).map(&of)).fold(0, u32::saturating_add)
+    }
+
+    /// Whether more sub-agents were started than may be, those that the next commit starts included.
+    pub(super) fn too_many(&self, live: &Live) -> bool {
+        let Some(agent) = self.agents.get(&live.own.row.agent) else { return true };
+        self.levels(live, agent).into_iter().any(|(row, limits)| {
+            Self::over_subtree(live, row.task_id, |progress| progress.starts_since_message) > limits.max_tasks
+        })
+    }
+
+    /// Marks the task as one that asks a model now. The limit that is reached with what its relatives are asking already,
+    /// if one is.
+    ///
+    /// # Errors
+    /// As [`Engine::refresh`].
+    pub(super) async fn asks_now(&self, live: &mut Live, agent: &Agent) -> Result<Option<&'static str>, Stop> {
+        if !live.has_family() {
+            return Ok(None);
+        }
+        let root = live.own.row.root_task_id;
+        let (asked, beside) = self.asking.begins(root, live.task_id(), live.own.progress.turns);
+        live.asked = Some(asked);
+        // Who is not asking any more has stored its answer since the tree was read.
+        live.family.fresh = false;
+        self.refresh(live).await?;
+        let unanswered = |out: &Out| live.family.task(out.task).is_none_or(|known| known.turns <= out.turns);
+        let unanswered: Vec<_> = beside.into_iter().filter(unanswered).map(|out| out.task).collect();
+        Ok(self.spent(live, agent, &unanswered))
+    }
+
+    /// The limit that is reached, by name, if one is; `asking` are relatives whose model is being asked.
+    pub(super) fn spent(&self, live: &Live, agent: &Agent, asking: &[TaskId]) -> Option<&'static str> {
+        self.levels(live, agent).into_iter().find_map(|(row, limits)| {
+            let sum = |of: fn(&Progress) -> u32| Self::over_subtree(live, row.task_id, of);
+            let below = live.family.below(row.task_id);
+            let asked = asking.iter().filter(|task| **task == row.task_id || below.contains(task)).count();
+            let asked = u32::try_from(asked).unwrap_or(u32::MAX);
+            if sum(|progress| progress.turns_since_message).saturating_add(asked) >= limits.max_model_calls {
+                return Some("max_model_calls");
+            }
+            if sum(|progress| progress.repeats) > limits.max_rejections {
+                return Some("max_rejections");
+            }
+            let own = row.task_id == live.task_id();
+            let progress = if own { Some(&live.own.progress) } else { live.family.task(row.task_id) };
+            let ran = progress.map_or(Duration::ZERO, |progress| {
+                progress.ran + progress.running_since.map_or(Duration::ZERO, |since| live.now.since(since))
+            });
+            (ran >= limits.max_duration).then_some("max_duration")
+        })
+    }
+}

@@ -1,0 +1,148 @@
+//! Reading a whole tree: the rows of all its tasks, and their items in the order of the tree's events.
+//!
+//! What must stay true: rows and items are of one moment. The rows are read in one snapshot, the items after it and only
+//! up to the last event that the root's row had counted there: events are numbered under the lock of that row and never
+//! change, so all of them are there by then, and what was committed since is left out.
+
+use std::collections::{BTreeSet, HashMap};
+
+use sqlx::FromRow;
+use uuid::Uuid;
+
+use super::db::{Sql, Value, sql};
+use super::journal::{Head, ItemRecord};
+use super::{ReadError, Store};
+use crate::task::change::TaskRow;
+use crate::task::id::TaskId;
+use crate::task::item::Item;
+use crate::task::time::Time;
+
+/// The root by its own key, the others by the index on the children of a root. Not ordered: for an order, Postgres might
+/// walk a key instead of searching by one.
+const ROWS: Sql = sql!(
+    "select " (task) ", " (now 2) " as moment,
+            (select doubted_at from database_identity where id = 1) as doubted_at
+       from agent_task t left join agent_task_item s on s.task_id = t.task_id and s.seq = t.status_seq
+      where t.task_id = $1 and t.parent_task_id is null
+     union all
+     select " (task) ", " (now 2) " as moment,
+            (select doubted_at from database_identity where id = 1) as doubted_at
+       from agent_task t left join agent_task_item s on s.task_id = t.task_id and s.seq = t.status_seq
+      where t.root_task_id = $1 and t.parent_task_id is not null"
+)
+.by_key();
+
+const EVENTS: Sql = sql!(
+    "select task_id, seq, at, body, event_number from agent_task_item
+      where root_task_id = $1 and event_number > $2 and event_number <= $3 order by event_number"
+)
+.by_key();
+
+pub(super) const STATEMENTS: &[Sql] = &[ROWS, EVENTS];
+
+/// A tree as the database has it at one moment.
+#[derive(Clone, Debug)]
+pub struct Tree {
+    /// The rows of its tasks by their ids, the root's among them.
+    pub rows: Vec<TaskRow>,
+    /// Its items in the order of their event numbers.
+    pub items: Vec<TreeItem>,
+    /// The number of its last event.
+    pub last_event: i64,
+    /// The database's clock at that moment.
+    pub now: Time,
+    /// Up to when the history is in doubt, as a journal has it.
+    pub doubted_at: Option<Time>,
+    /// The tasks of which something cannot be understood, or is missing: of each the rest is here.
+    pub unreadable: BTreeSet<TaskId>,
+}
+
+/// An item of one of a tree's tasks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TreeItem {
+    /// Its number among the tree's events.
+    pub event: i64,
+    /// Whose it is.
+    pub task_id: TaskId,
+    /// The item.
+    pub item: Item,
+}
+
+#[derive(FromRow)]
+struct EventRecord {
+    task_id: Uuid,
+    #[sqlx(flatten)]
+    record: ItemRecord,
+}
+
+impl Tree {
+    /// The tasks of which an item is missing, read from `after` on, where it can be said whose it is.
+    fn with_gaps(&self, after: i64) -> BTreeSet<TaskId> {
+        let known: BTreeSet<TaskId> = self.rows.iter().map(|row| row.task_id).collect();
+        let mut gaps = BTreeSet::new();
+        let mut last: HashMap<TaskId, i64> = HashMap::new();
+        for TreeItem { task_id, item, .. } in &self.items {
+            let before = last.insert(*task_id, item.seq).or((after == 0).then_some(0));
+            if !known.contains(task_id) || before.is_some_and(|before| item.seq != before + 1) {
+                gaps.insert(*task_id);
+            }
+        }
+        for row in &self.rows {
+            let last = last.get(&row.task_id).copied().or((after == 0).then_some(0));
+            if last.is_some_and(|last| last != row.last_seq) {
+                gaps.insert(row.task_id);
+            }
+        }
+        gaps
+    }
+}
+
+impl Store {
+    /// A tree: all its rows, and its items with a greater event number than `after`. `None`: there is no such root. What
+    /// cannot be understood of one task is reported, and keeps nobody from reading the others.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or not even the rows can be understood.
+    pub async fn tree(&self, root: TaskId, after: i64) -> Result<Option<Tree>, ReadError> {
+        let records: Vec<Head> = self.db().all(ROWS, vec![Value::Id(root.0), Value::Now]).await?;
+        let Some(head) = records.iter().find(|record| record.task.id() == root) else { return Ok(None) };
+        let (now, doubted_at) = (Time(head.moment), head.doubted_at.map(Time));
+        let mut unreadable = BTreeSet::new();
+        let mut rows = Vec::with_capacity(records.len());
+        for Head { task, .. } in records {
+            let (row, whole) = task.row_as_far_as_it_goes()?;
+            if !whole {
+                unreadable.insert(row.task_id);
+            }
+            rows.push(row);
+        }
+        rows.sort_unstable_by_key(|row| row.task_id);
+        let last_event = rows.iter().find(|row| row.task_id == root).map_or(0, |row| row.next_event);
+        let values = vec![Value::Id(root.0), Value::Int(after), Value::Int(last_event)];
+        let records: Vec<EventRecord> = self.db().all(EVENTS, values).await?;
+        let mut items = Vec::with_capacity(records.len());
+        for EventRecord { task_id, record } in &records {
+            let task_id = TaskId(*task_id);
+            match record.item() {
+                Ok(item) => items.push(TreeItem { event: record.event_number, task_id, item }),
+                Err(_) => {
+                    unreadable.insert(task_id);
+                }
+            }
+        }
+        let whole = i64::try_from(records.len()).is_ok_and(|items| items == (last_event - after).max(0));
+        let mut tree = Tree { rows, items, last_event, now, doubted_at, unreadable };
+        tree.unreadable.extend(tree.with_gaps(after));
+        // What is over stays as it is.
+        for row in tree.rows.iter().filter(|row| !row.status.is_terminal()) {
+            if tree.unreadable.contains(&row.task_id) {
+                self.report_unreadable(row.task_id);
+            }
+        }
+        if !whole && tree.unreadable.is_empty() {
+            // Nobody can say whose it is that is missing: whoever looks at each of them finds out.
+            tree.rows.iter().for_each(|row| self.report_unreadable(row.task_id));
+        }
+        Ok(Some(tree))
+    }
+}

@@ -1,0 +1,100 @@
+//! The tool with which an agent calls another one: what a model, a rule and an approver see of it. The engine performs it.
+//! What must stay true: every sub-agent takes the same arguments, and what is said of one to a model is its caller's
+//! pinned text, never part of what is approved.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::catalog::{Entry, definition_of};
+use super::schema::CompiledSchema;
+use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
+
+/// The argument that holds what the sub-agent is to do.
+pub const TASK: &str = "task";
+
+/// What is known of the tool that calls the agent of this name.
+#[must_use]
+pub fn spec(name: &str) -> ToolSpec {
+    let (kind, effect, target) = (ToolKind::Agent, Effect::Once, format!("agent {name}"));
+    let parameters = parameters();
+    let definition = definition_of(&json!({
+        "kind": kind, "target": target, "effect": effect.as_str(), "parameters": parameters,
+    }));
+    ToolSpec {
+        name: name.to_owned(),
+        description: description(name, ""),
+        parameters,
+        effect,
+        kind,
+        target,
+        summary: Some(format!("{name}: {{{TASK}}}")),
+        timeout: Duration::ZERO,
+        definition,
+        needs: Vec::new(),
+    }
+}
+
+/// The tool as an agent is offered it.
+#[must_use]
+pub fn entry(name: &str) -> Option<Entry> {
+    let spec = spec(name);
+    let schema = CompiledSchema::closed(&spec.parameters).ok()?;
+    Some(Entry { spec, schema, form: None, tool: None })
+}
+
+/// What a model is told of the agent of this name: the operator's words, or a plain sentence where there are none.
+#[must_use]
+pub fn description(name: &str, said: &str) -> String {
+    match said.trim() {
+        "" => format!("Gives a task to the agent {name} and returns its answer."),
+        _ => said.to_owned(),
+    }
+}
+
+fn parameters() -> Value {
+    let task = json!({
+        "type": "string", "minLength": 1,
+        "description": "What it should do, with everything that it needs to know: it sees nothing of this conversation.",
+    });
+    json!({"type": "object", "properties": {TASK: task}, "required": [TASK]})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tool::arguments;
+
+    #[test]
+    fn a_sub_agent_takes_a_task_and_nothing_else() {
+        let entry = entry("analyst").unwrap();
+        let fits = |text: &str| arguments::read(text, &entry.schema).is_ok();
+        assert!(fits(r#"{"task": "count the orders"}"#));
+        for text in [r#"{"task": ""}"#, r#"{"task": 1}"#, "{}", r#"{"task": "x", "agent": "boss"}"#, r#"{"Task": "x"}"#]
+        {
+            assert!(!fits(text), "{text}");
+        }
+        assert!(entry.tool.is_none(), "the engine performs it");
+    }
+
+    #[test]
+    fn an_approver_reads_who_is_called_with_what() {
+        let spec = spec("analyst");
+        assert_eq!((spec.kind, spec.effect, spec.target.as_str()), (ToolKind::Agent, Effect::Once, "agent analyst"));
+        assert_eq!(spec.summarize(&json!({"task": "count {orders}"})), "analyst: count {orders}");
+    }
+
+    #[test]
+    fn each_agent_is_a_tool_of_its_own() {
+        let (one, other) = (spec("analyst"), spec("clerk"));
+        assert!(one.definition.starts_with("sha256:"));
+        assert_eq!(one.definition, spec("analyst").definition);
+        assert_ne!(one.definition, other.definition);
+    }
+
+    #[test]
+    fn the_operators_words_are_what_a_model_is_told() {
+        assert_eq!(description("analyst", "Counts. "), "Counts. ");
+        assert_eq!(description("analyst", " \n"), "Gives a task to the agent analyst and returns its answer.");
+    }
+}

@@ -1,0 +1,276 @@
+//! Agents that call agents, as a client sees them. One model plays them all: what an agent is told to do is a list of its
+//! turns, each a text or calls, and what it tells a sub-agent is such a list again.
+
+mod changes;
+mod credentials;
+mod ends;
+mod limits;
+mod offered;
+mod orders;
+mod people;
+mod questions;
+mod races;
+mod rejected;
+mod rules;
+mod sessions;
+mod storm;
+mod surface;
+mod work;
+
+use serde_json::{Value, json};
+
+use super::kinds::items;
+use crate::support::app::{ACCOUNTS, Actor, On, Reply, TestApp};
+use crate::support::model::{calls, says};
+
+/// A supervisor, an analyst and a clerk below it, who may call each other as deep as they like, and a scribe who remembers.
+/// `{more}` are rules before all others.
+const TREES: &str = r#"
+models:
+  main: { provider: openai, base_url: "{model}", model: fake, api_key: "${MODEL_KEY}", retries: 1 }
+secrets: { keys: [ { id: k1, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=" } ] }
+credentials:
+  jira: { description: Login of the caller's Jira., fields: { email: { format: email }, token: {} } }
+tools:
+  lookup: { effect: read_only, http: { method: POST, url: "{tool}/lookup" }, parameters: { type: object, properties: { order: { type: integer } } } }
+  refund:
+    summary: "Refund {amount} for order {order}"
+    parameters: { type: object, properties: { order: { type: integer }, amount: { type: number, exclusiveMinimum: 0 } }, required: [order, amount] }
+    http: { method: POST, url: "{tool}/refund", timeout: 5s }
+  lose: { parameters: { type: object, properties: { order: { type: integer } } }, http: { method: POST, url: "{tool}/lose", timeout: 5s } }
+  count: { description: The caller counts., parameters: { type: object, properties: { what: { type: string } } }, external: {} }
+  comment:
+    parameters: { type: object, properties: { text: { type: string } } }
+    http: { method: POST, url: "{tool}/comment", headers: { Authorization: "Bearer {{credential:jira.token}}" } }
+agents:
+  supervisor:
+    description: Leads.
+    model: main
+    instructions: You are supervisor.
+    tools: [lookup, refund, comment]
+    human: [guidance, confirmation, credentials]
+    sub_agents: [analyst, clerk, { agent: scribe, session: true }]
+  analyst:
+    description: Answers questions from the data.
+    model: main
+    instructions: You are analyst.
+    tools: [lookup, refund, lose, count, comment]
+    human: [guidance, confirmation, credentials]
+    sub_agents: [clerk, { agent: scribe, session: true }]
+  clerk:
+    description: Does what is to be done.
+    model: main
+    instructions: You are clerk.
+    tools: [lookup, refund, lose, count, comment]
+    human: [guidance, confirmation, credentials]
+    sub_agents: [analyst]
+  scribe: { description: Remembers., model: main, instructions: You are scribe., tools: [lookup, refund] }
+default_agent: supervisor
+policy:
+{more}  - { name: reads, tools: [lookup], decide: allow }
+  - { name: posts, tools: [lose, comment], decide: allow }
+  - { name: small, tools: [refund], when: "args.amount <= 20.0", decide: allow }
+  - { name: finance, tools: [refund], when: "args.amount > 500.0", decide: hold, approvers: { groups: [finance] } }
+  - { name: held, tools: [refund], decide: hold, reason: Refunds need a look. }
+"#;
+
+/// The agents, with `more` rules, on a service of their own.
+async fn trees(on: On, more: &str) -> TestApp {
+    with(on, more, |yaml| yaml).await
+}
+
+/// The same with a changed configuration.
+async fn with(on: On, more: &str, change: impl Fn(String) -> String) -> TestApp {
+    let app = TestApp::with(on, &yaml(more, change)).await;
+    app.model.otherwise(play);
+    app
+}
+
+fn yaml(more: &str, change: impl Fn(String) -> String) -> String {
+    change(TREES.replace("{more}", more)) + ACCOUNTS
+}
+
+/// A changed configuration in which that agent has these limits.
+fn limited(agent: &'static str, limits: &'static str) -> impl Fn(String) -> String {
+    move |yaml| {
+        let line = format!("instructions: You are {agent}.\n");
+        assert!(yaml.contains(&line));
+        yaml.replace(&line, &format!("{line}    limits: {{ {limits} }}\n"))
+    }
+}
+
+/// What any agent answers: the turn of its list that is next; after the last one, its name and its results since.
+fn play(body: &Value) -> Value {
+    let since = since_user(body);
+    let Ok(turns) = serde_json::from_str::<Vec<Value>>(&text(&since[0])) else { return says("what?") };
+    let turn = since.iter().filter(|message| message["role"] == "assistant").count();
+    match turns.get(turn) {
+        Some(Value::String(text)) => says(text),
+        Some(Value::Array(list)) => {
+            let list: Vec<_> = list.iter().map(|call| (call[0].as_str().unwrap(), call[1].to_string())).collect();
+            calls(&list.iter().map(|(name, arguments)| (*name, arguments.as_str())).collect::<Vec<_>>())
+        }
+        Some(_) => json!({"error": {"message": "no"}}),
+        None => says(&format!("{}: {}", agent_of(body), results(body).join(" | "))),
+    }
+}
+
+/// The messages from the last one of the user.
+fn since_user(body: &Value) -> &[Value] {
+    let messages = body["messages"].as_array().unwrap();
+    let last = messages.iter().rposition(|message| message["role"] == "user").unwrap();
+    &messages[last..]
+}
+
+fn text(message: &Value) -> String {
+    let content = &message["content"];
+    content.as_str().map_or_else(|| content[0]["text"].as_str().unwrap_or_default().to_owned(), str::to_owned)
+}
+
+/// The results since the user's last message.
+fn results(body: &Value) -> Vec<String> {
+    since_user(body).iter().filter(|message| message["role"] == "tool").map(text).collect()
+}
+
+/// Who is asked.
+fn agent_of(body: &Value) -> String {
+    let system = text(&body["messages"][0]);
+    system.strip_prefix("You are ").unwrap().split('.').next().unwrap().to_owned()
+}
+
+/// Everything that an agent's model was sent, in order.
+fn prompts(app: &TestApp, agent: &str) -> Vec<Value> {
+    app.model.sent().into_iter().filter(|body| agent_of(body) == agent).collect()
+}
+
+/// One call of a turn.
+fn call(name: &str, arguments: &Value) -> Value {
+    json!([name, arguments])
+}
+
+/// A refund that its owner has to approve.
+fn refund(order: u32) -> Value {
+    call("refund", &json!({"order": order, "amount": 120}))
+}
+
+/// A call of a sub-agent that is to do this.
+fn give(agent: &str, turns: &[Value]) -> Value {
+    call(agent, &json!({"task": json!(turns).to_string()}))
+}
+
+/// A turn of calls.
+fn turn(list: &[Value]) -> Value {
+    json!(list)
+}
+
+/// A sub-agent that asks for one refund and then says so.
+fn pays(agent: &str, order: u32) -> Value {
+    give(agent, &[turn(&[refund(order)]), json!(format!("{agent} paid {order}"))])
+}
+
+/// The supervisor is told to do this, by alice.
+async fn begin(app: &TestApp, turns: &[Value]) -> Reply {
+    let reply = app.owner().post("/v1/tasks", &json!({"input": json!(turns).to_string()})).await;
+    assert!([201, 202].contains(&reply.status), "{}", reply.text);
+    reply
+}
+
+/// The same, and it waits for a human.
+async fn paused(app: &TestApp, turns: &[Value]) -> Reply {
+    let reply = begin(app, turns).await;
+    assert_eq!((reply.status, reply.str("/status").as_str()), (201, "Paused"), "{}", reply.text);
+    reply
+}
+
+/// The same, and it comes to its end.
+async fn done(app: &TestApp, turns: &[Value]) -> Reply {
+    let reply = begin(app, turns).await;
+    assert_eq!((reply.status, reply.str("/status").as_str()), (201, "Completed"), "{}", reply.text);
+    reply
+}
+
+/// A task of alice's as she sees it.
+async fn task(app: &TestApp, id: &str) -> Reply {
+    let reply = app.owner().get(&format!("/v1/tasks/{id}")).await;
+    assert_eq!(reply.status, 200, "{}", reply.text);
+    reply
+}
+
+/// A task once it does not run.
+async fn still(app: &TestApp, id: &str) -> Reply {
+    let reply = app.owner().header("prefer", "wait=20").get(&format!("/v1/tasks/{id}")).await;
+    assert_eq!((reply.status, reply.header("preference-applied")), (200, "wait=20"), "{}", reply.text);
+    assert_ne!(reply.str("/status"), "Running", "{}", reply.text);
+    reply
+}
+
+/// The tasks of a tree, the oldest first.
+async fn tree(app: &TestApp, root: &str) -> Vec<Value> {
+    let reply = app.owner().get(&format!("/v1/tasks?root_task_id={root}&limit=200")).await;
+    assert_eq!(reply.status, 200, "{}", reply.text);
+    let mut tasks = reply.body["tasks"].as_array().unwrap().clone();
+    tasks.reverse();
+    tasks
+}
+
+/// The tasks of a tree that are that agent's.
+async fn of(app: &TestApp, root: &str, agent: &str) -> Vec<Value> {
+    tree(app, root).await.into_iter().filter(|task| task["agent"] == agent).collect()
+}
+
+/// The only one.
+async fn only(app: &TestApp, root: &str, agent: &str) -> Value {
+    let mut found = of(app, root, agent).await;
+    assert_eq!(found.len(), 1, "{found:#?}");
+    found.remove(0)
+}
+
+fn id(task: &Value) -> String {
+    task["task_id"].as_str().unwrap().to_owned()
+}
+
+/// The open requests, each with the id of the task that asks.
+fn open(reply: &Reply) -> Vec<(String, String)> {
+    let pending = reply.body["pending"].as_array().unwrap_or_else(|| panic!("{}", reply.text));
+    let word = |request: &Value, name: &str| request[name].as_str().unwrap().to_owned();
+    pending.iter().map(|request| (word(request, "task_id"), word(request, "request_id"))).collect()
+}
+
+/// An approval of everything that is open there.
+async fn approve(actor: &Actor<'_>, request: &str) -> Reply {
+    actor.hit(&format!("/resume/{request}/approve")).await
+}
+
+/// The items of that type.
+fn typed<'i>(items: &'i [Value], kind: &str) -> Vec<&'i Value> {
+    items.iter().filter(|item| item["type"] == kind).collect()
+}
+
+/// What a journal says of its task's status, in order.
+fn statuses(items: &[Value]) -> Vec<&str> {
+    typed(items, "task_status").iter().map(|item| item["status"].as_str().unwrap()).collect()
+}
+
+/// The results of a journal, in the order in which the model made the calls: name, outcome.
+fn outcomes(items: &[Value]) -> Vec<(&str, &str)> {
+    let calls = typed(items, "assistant_message").into_iter().flat_map(|item| item["tool_calls"].as_array().unwrap());
+    let results = calls.flat_map(|call| super::kinds::results_of(items, call["tool_call_id"].as_str().unwrap()));
+    results.map(|item| (item["name"].as_str().unwrap(), item["outcome"].as_str().unwrap())).collect()
+}
+
+/// What every journal of a tree keeps to, wherever it stands: numbers without gaps, one result for each call of a task that
+/// is over, and a start before the result of each sub-agent that has one.
+async fn lawful(app: &TestApp, root: &str) {
+    for task in tree(app, root).await {
+        let journal = items(app, &id(&task)).await;
+        assert!(journal.iter().zip(1..).all(|(item, seq)| item["seq"] == seq), "{journal:#?}");
+        assert_eq!(statuses(&journal).last(), task["status"].as_str().as_ref(), "{task:#?}");
+        if ["Completed", "Canceled"].contains(&task["status"].as_str().unwrap()) {
+            super::kinds::each_has_one_result(&journal);
+        }
+        for start in typed(&journal, "sub_agent_started") {
+            let results = super::kinds::results_of(&journal, start["tool_call_id"].as_str().unwrap());
+            assert!(results.iter().all(|result| result["seq"].as_u64() > start["seq"].as_u64()), "{journal:#?}");
+        }
+    }
+}

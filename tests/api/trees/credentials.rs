@@ -1,0 +1,111 @@
+//! Credentials in a tree: what is given to a sub-agent is its own and that of those below it.
+
+use serde_json::{Value, json};
+
+use super::super::cycle::on_both;
+use super::super::kinds::{TOKEN, filled_in, items};
+use super::{call, give, id, lawful, only, open, paused, tree, trees, turn};
+use crate::support::app::{On, Reply, TestApp};
+
+fn comments() -> Value {
+    turn(&[call("comment", &json!({"text": "hi"}))])
+}
+
+fn asks() -> Value {
+    turn(&[call("request_credentials", &json!({"service": "jira"}))])
+}
+
+/// The login is filled in where that path asks for it.
+async fn fill(app: &TestApp, waits: &Reply, path: &[&str]) -> Reply {
+    let asked = &waits.body["pending"][0];
+    assert_eq!((&asked["kind"], &asked["agent_path"]), (&json!("credentials"), &json!(path)), "{}", waits.text);
+    assert_eq!(open(waits).len(), 1);
+    let body = json!({"action": "respond", "response": filled_in("credentials")});
+    let reply = app.owner().post(&format!("/resume/{}", open(waits)[0].1), &body).await;
+    assert_eq!(reply.status, 200, "{}", reply.text);
+    reply
+}
+
+on_both! {
+    async fn a_login_is_known_to_who_was_given_it_and_to_those_below(on: On) {
+        let app = trees(on, "").await;
+        let below = give("clerk", &[comments(), json!("clerk: commented")]);
+        let analyst = give("analyst", &[asks(), comments(), turn(&[below]), json!("analyst: commented")]);
+        let root = paused(&app, &[turn(&[analyst]), turn(&[give("clerk", &[comments(), json!("clerk too")])]), comments(), json!("end")]).await;
+        let root_id = root.str("/task_id");
+        let sibling = fill(&app, &root, &["supervisor", "analyst"]).await;
+        assert_eq!(app.tool.ledger().len(), 2, "the analyst, and the clerk below it, which asks nobody");
+        let parent = fill(&app, &sibling, &["supervisor", "clerk"]).await;
+        assert_eq!(app.tool.ledger().len(), 3, "a sibling has to be given its own");
+        let end = fill(&app, &parent, &["supervisor"]).await;
+        assert_eq!((end.str("/status"), end.str("/output")), ("Completed".to_owned(), "end".to_owned()), "{}", end.text);
+        let ledger = app.tool.ledger();
+        assert_eq!(ledger.len(), 4);
+        assert!(ledger.iter().all(|call| call.header("authorization") == format!("Bearer {TOKEN}")));
+        let mut said = vec![format!("{:?}", app.model.sent())];
+        for task in tree(&app, &root_id).await {
+            said.push(format!("{task} {:?}", items(&app, &id(&task)).await));
+        }
+        assert!(!said.concat().contains(TOKEN));
+        lawful(&app, &root_id).await;
+        app.stop().await;
+    }
+
+    async fn a_login_given_to_the_root_is_known_to_its_whole_tree(on: On) {
+        let app = trees(on, "").await;
+        let clerk = give("clerk", &[comments(), json!("clerk: commented")]);
+        let root = paused(&app, &[asks(), turn(&[give("analyst", &[comments(), turn(&[clerk]), json!("a")])]), json!("end")]).await;
+        let end = fill(&app, &root, &["supervisor"]).await;
+        assert_eq!((end.str("/status"), end.str("/output")), ("Completed".to_owned(), "end".to_owned()), "{}", end.text);
+        assert_eq!(app.tool.ledger().len(), 2);
+        app.stop().await;
+    }
+
+    async fn siblings_that_need_a_login_are_given_it_each(on: On) {
+        let app = trees(on, "").await;
+        let both = turn(&[give("analyst", &[comments(), json!("a")]), give("clerk", &[comments(), json!("c")])]);
+        let root = paused(&app, &[both, json!("end")]).await;
+        let root_id = root.str("/task_id");
+        assert_eq!(open(&root).len(), 2, "{}", root.text);
+        let body = json!({"action": "respond", "response": filled_in("credentials")});
+        let one = app.owner().post(&format!("/resume/{}", open(&root)[0].1), &body).await;
+        assert_eq!((one.str("/status").as_str(), open(&one).len()), ("Paused", 1), "{}", one.text);
+        let end = app.owner().post(&format!("/resume/{}", open(&root)[1].1), &body).await;
+        assert_eq!(end.str("/status"), "Completed", "{}", end.text);
+        assert_eq!(app.tool.ledger().len(), 2);
+        assert_eq!(only(&app, &root_id, "clerk").await["output"], "c");
+        app.stop().await;
+    }
+
+    async fn a_login_of_a_sub_agent_that_still_works_is_not_its_siblings(on: On) {
+        let app = trees(on, "").await;
+        let wonders = || turn(&[call("request_human_guidance", &json!({"question": "Go on?"}))]);
+        let below = give("clerk", &[wonders(), comments(), json!("below: commented")]);
+        let analyst = give("analyst", &[asks(), turn(&[below]), json!("analyst: done")]);
+        let root = paused(&app, &[turn(&[analyst, give("clerk", &[wonders(), comments(), json!("beside: commented")])]), json!("end")]).await;
+        let root_id = root.str("/task_id");
+        let of_path = |reply: &Reply, path: &[&str]| {
+            let pending = reply.body["pending"].as_array().unwrap();
+            let found = pending.iter().find(|request| request["agent_path"] == json!(path));
+            found.unwrap_or_else(|| panic!("nothing of {path:?} in {}", reply.text)).clone()
+        };
+        let answer = async |request: &Value, response: Value| {
+            let body = json!({"action": "respond", "response": response});
+            app.owner().post(&format!("/resume/{}", request["request_id"].as_str().unwrap()), &body).await
+        };
+        let yes = json!({"answer": "yes"});
+        let given = answer(&of_path(&root, &["supervisor", "analyst"]), filled_in("credentials")).await;
+        let beside = answer(&of_path(&given, &["supervisor", "clerk"]), yes.clone()).await;
+        let asked = of_path(&beside, &["supervisor", "clerk"]);
+        assert_eq!(asked["kind"], "credentials", "the analyst's is none of its business: {asked}");
+        assert!(app.tool.ledger().is_empty());
+        let below = answer(&of_path(&beside, &["supervisor", "analyst", "clerk"]), yes).await;
+        assert_eq!(open(&below).len(), 1, "who works for the analyst has it: {}", below.text);
+        assert_eq!(app.tool.ledger().len(), 1);
+        let end = answer(&of_path(&below, &["supervisor", "clerk"]), filled_in("credentials")).await;
+        assert_eq!((end.str("/status"), end.str("/output")), ("Completed".to_owned(), "end".to_owned()), "{}", end.text);
+        assert_eq!(app.tool.ledger().len(), 2);
+        lawful(&app, &root_id).await;
+        app.stop().await;
+    }
+}

@@ -1,0 +1,133 @@
+//! Limits over a tree: an agent's limits count what its task and those below it did since the user's last message.
+
+use serde_json::{Value, json};
+
+use super::super::cycle::on_both;
+use super::super::kinds::{items, results_of};
+use super::{
+    begin, call, done, give, id, lawful, limited, of, only, open, outcomes, paused, pays, task, tree, turn, typed, with,
+};
+use crate::support::app::{On, TestApp};
+
+/// The results of a task's calls that were not begun, each naming that limit.
+async fn refused(app: &TestApp, task: &str, limit: &str) -> usize {
+    let journal = items(app, task).await;
+    let refused: Vec<Value> =
+        typed(&journal, "tool_result").into_iter().filter(|result| result["outcome"] == "invalid").cloned().collect();
+    for result in &refused {
+        assert!(result["content"].as_str().unwrap().contains(limit), "{result}");
+        let judged = typed(&journal, "judged")
+            .into_iter()
+            .rfind(|judged| judged["tool_call_id"] == result["tool_call_id"])
+            .unwrap()
+            .clone();
+        assert_eq!(judged["verdict"], "invalid", "{journal:#?}");
+        assert_eq!(results_of(&journal, result["tool_call_id"].as_str().unwrap()).len(), 1);
+    }
+    refused.len()
+}
+
+fn looks(order: u32) -> Value {
+    turn(&[call("lookup", &json!({"order": order}))])
+}
+
+on_both! {
+    async fn sub_agents_call_sub_agents_as_deep_as_the_root_allows(on: On) {
+        let app = with(on, "", limited("supervisor", "max_depth: 2")).await;
+        let deepest = give("analyst", &[json!("too deep")]);
+        let clerk = give("clerk", &[turn(&[deepest]), json!("clerk: alone")]);
+        let root = done(&app, &[turn(&[give("analyst", &[turn(&[clerk])])]), json!("end")]).await;
+        let root_id = root.str("/task_id");
+        assert_eq!(tree(&app, &root_id).await.len(), 3);
+        let clerk = id(&only(&app, &root_id, "clerk").await);
+        assert_eq!(refused(&app, &clerk, "max_depth").await, 1);
+        lawful(&app, &root_id).await;
+        app.stop().await;
+    }
+
+    async fn a_depth_of_none_starts_nobody(on: On) {
+        let app = with(on, "", limited("supervisor", "max_depth: 0")).await;
+        let root = done(&app, &[turn(&[give("analyst", &[json!("x")])]), json!("end")]).await;
+        assert_eq!((refused(&app, &root.str("/task_id"), "max_depth").await, tree(&app, &root.str("/task_id")).await.len()), (1, 1));
+        app.stop().await;
+    }
+
+    async fn a_turn_starts_so_many_sub_agents(on: On) {
+        let app = with(on, "", limited("supervisor", "max_children: 2")).await;
+        let three = turn(&[give("analyst", &[json!("a")]), give("clerk", &[json!("b")]), give("clerk", &[json!("c")])]);
+        let root = done(&app, &[three.clone(), three, json!("end")]).await;
+        let root_id = root.str("/task_id");
+        assert_eq!(refused(&app, &root_id, "max_children").await, 2, "one in each turn");
+        assert_eq!(tree(&app, &root_id).await.len(), 5);
+        let expected = [("analyst", "succeeded"), ("clerk", "succeeded"), ("clerk", "invalid")];
+        assert_eq!(outcomes(&items(&app, &root_id).await), [expected, expected].concat());
+        lawful(&app, &root_id).await;
+        app.stop().await;
+    }
+
+    async fn a_tree_has_so_many_sub_agents_since_the_last_message(on: On) {
+        let app = with(on, "", limited("supervisor", "max_tasks: 2")).await;
+        let below = give("analyst", &[turn(&[give("clerk", &[json!("deep")])]), json!("a")]);
+        let program = [turn(&[below]), turn(&[give("clerk", &[json!("one too many")])]), json!("end")];
+        let root = done(&app, &program).await;
+        let root_id = root.str("/task_id");
+        assert_eq!((tree(&app, &root_id).await.len(), refused(&app, &root_id, "max_tasks").await), (3, 1));
+        let body = json!({"input": json!([[give("clerk", &[json!("again")])], "end"]).to_string()});
+        let next = app.owner().post(&format!("/v1/tasks/{root_id}/messages"), &body).await;
+        assert_eq!(next.str("/status"), "Completed", "{}", next.text);
+        assert_eq!((tree(&app, &root_id).await.len(), refused(&app, &root_id, "max_tasks").await), (4, 1), "a message counts anew");
+        app.stop().await;
+    }
+
+    async fn a_roots_model_calls_are_those_of_its_tree(on: On) {
+        let app = with(on, "", limited("supervisor", "max_model_calls: 3")).await;
+        let root = begin(&app, &[turn(&[give("analyst", &[looks(1), looks(2), looks(3), json!("a")])]), json!("end")]).await;
+        let root_id = root.str("/task_id");
+        assert_eq!((root.status, root.str("/status").as_str(), root.str("/error/code").as_str()), (201, "Failed", "limit_reached"), "{}", root.text);
+        assert_eq!(root.str("/error/limit"), "max_model_calls");
+        assert_eq!(app.model.sent().len(), 3);
+        let analyst = task(&app, &id(&only(&app, &root_id, "analyst").await)).await;
+        assert!(["Failed", "Canceled"].contains(&analyst.str("/status").as_str()), "{}", analyst.text);
+        lawful(&app, &root_id).await;
+        app.stop().await;
+    }
+
+    async fn a_sub_agents_own_limit_ends_it_alone(on: On) {
+        let app = with(on, "", limited("analyst", "max_model_calls: 2")).await;
+        let root = done(&app, &[turn(&[give("analyst", &[looks(1), looks(2), json!("a")]), give("clerk", &[looks(1), looks(2), json!("c")])]), json!("end")]).await;
+        let root_id = root.str("/task_id");
+        let analyst = task(&app, &id(&only(&app, &root_id, "analyst").await)).await;
+        assert_eq!((analyst.str("/status"), analyst.str("/error/code"), analyst.str("/error/limit")), ("Failed".to_owned(), "limit_reached".to_owned(), "max_model_calls".to_owned()));
+        let journal = items(&app, &root_id).await;
+        assert_eq!(outcomes(&journal), [("analyst", "failed"), ("clerk", "succeeded")]);
+        let told = typed(&journal, "tool_result").into_iter().find(|result| result["outcome"] == "failed").unwrap()["content"].clone();
+        assert!(told.as_str().unwrap().contains("max_model_calls"), "its parent is told which: {told}");
+        lawful(&app, &root_id).await;
+        app.stop().await;
+    }
+
+    async fn rejections_are_counted_over_the_tree(on: On) {
+        let app = with(on, "", limited("supervisor", "max_rejections: 1")).await;
+        let root = paused(&app, &[turn(&[pays("analyst", 1)]), turn(&[pays("clerk", 1)]), turn(&[pays("analyst", 1)]), json!("end")]).await;
+        let root_id = root.str("/task_id");
+        let body = json!({"action": "reject", "then": "continue", "reason": "no"});
+        let end = app.owner().post(&format!("/resume/{}", open(&root)[0].1), &body).await;
+        assert_eq!((end.str("/status"), end.str("/error/code")), ("Failed".to_owned(), "limit_reached".to_owned()), "{}", end.text);
+        assert_eq!(end.str("/error/limit"), "max_rejections");
+        assert!(app.tool.ledger().is_empty());
+        assert_eq!(of(&app, &root_id, "analyst").await.len(), 2);
+        lawful(&app, &root_id).await;
+        app.stop().await;
+    }
+
+    async fn a_tree_that_failed_at_a_limit_goes_on_with_the_next_message(on: On) {
+        let app = with(on, "", limited("supervisor", "max_model_calls: 3")).await;
+        let failed = begin(&app, &[turn(&[give("analyst", &[looks(1), looks(2), json!("a")])]), json!("end")]).await;
+        assert_eq!(failed.str("/status"), "Failed", "{}", failed.text);
+        let body = json!({"input": json!([[give("clerk", &[json!("c")])], "end"]).to_string()});
+        let end = app.owner().post(&format!("/v1/tasks/{}/messages", failed.str("/task_id")), &body).await;
+        assert_eq!((end.status, end.str("/status").as_str(), end.str("/output").as_str()), (200, "Completed", "end"), "{}", end.text);
+        lawful(&app, &failed.str("/task_id")).await;
+        app.stop().await;
+    }
+}

@@ -1,0 +1,103 @@
+//! Who reads and who decides in a tree: the same people for every task of it.
+
+use reqwest::Method;
+use serde_json::json;
+
+use super::super::cycle::on_both;
+use super::{approve, call, give, id, only, open, paused, refund, trees, turn};
+use crate::support::app::{Actor, OPS, OTHER, On, WEB};
+
+/// A refund that finance has to approve.
+fn large(order: u32) -> serde_json::Value {
+    call("refund", &json!({"order": order, "amount": 600}))
+}
+
+/// What a caller is told of a task: the task, its items, its tree, its requests.
+async fn reads(actor: &Actor<'_>, task: &str, root: &str, request: &str) -> Vec<u16> {
+    let mut statuses = Vec::new();
+    for path in [
+        format!("/v1/tasks/{task}"),
+        format!("/v1/tasks/{task}/items"),
+        format!("/v1/tasks?root_task_id={root}"),
+        format!("/v1/requests?task_id={task}"),
+        format!("/resume/{request}"),
+    ] {
+        statuses.push(actor.get(&path).await.status);
+    }
+    statuses
+}
+
+on_both! {
+    async fn an_approver_of_one_request_reads_the_whole_tree_and_strangers_nothing(on: On) {
+        let app = trees(on, "").await;
+        let program = [turn(&[give("analyst", &[turn(&[large(1)]), json!("paid")]), give("clerk", &[json!("idle")])]), json!("ok")];
+        let root = paused(&app, &program).await;
+        let root_id = root.str("/task_id");
+        let request = open(&root)[0].1.clone();
+        let (analyst, clerk) = (id(&only(&app, &root_id, "analyst").await), id(&only(&app, &root_id, "clerk").await));
+        for task in [&root_id, &analyst, &clerk] {
+            assert_eq!(reads(&app.owner(), task, &root_id, &request).await, [200; 5]);
+            assert_eq!(reads(&app.approver(), task, &root_id, &request).await, [200; 5]);
+            assert_eq!(reads(&app.actor(OPS), task, &root_id, &request).await, [200; 5]);
+            assert_eq!(reads(&app.stranger(), task, &root_id, &request).await, [403; 5]);
+            assert_eq!(reads(&app.actor(OTHER), task, &root_id, &request).await, [404; 5]);
+            assert_eq!(reads(&app.nobody(), task, &root_id, &request).await, [401; 5]);
+            for (actor, status) in [(app.approver(), 403), (app.stranger(), 403), (app.actor(OTHER), 404)] {
+                assert_eq!(actor.hit(&format!("/v1/tasks/{task}/cancel")).await.status, status);
+            }
+        }
+
+        let path = format!("/resume/{request}");
+        let body = Some(("application/json", json!({"action": "approve"}).to_string()));
+        for (actor, status) in [(app.owner(), 403), (app.stranger(), 403), (app.actor(OPS), 403), (app.actor(OTHER), 404)] {
+            let refused = actor.send(Method::POST, &path, body.clone()).await;
+            assert_eq!(refused.status, status, "{}", refused.text);
+        }
+        assert_eq!((&root.body["pending"][0]["can_decide"], &root.body["pending"][0]["allowed_actions"]), (&json!(false), &json!([])));
+        assert_eq!(app.owner().get("/v1/requests").await.body["requests"], json!([]));
+        let inbox = app.approver().get("/v1/requests").await;
+        assert_eq!((inbox.body["requests"].as_array().unwrap().len(), inbox.str("/requests/0/request_id")), (1, request.clone()));
+        assert!(app.tool.ledger().is_empty());
+
+        let end = approve(&app.approver(), &request).await;
+        assert_eq!((end.status, end.str("/status").as_str(), end.str("/task_id")), (200, "Completed", root_id.clone()), "{}", end.text);
+        assert_eq!(app.tool.ledger()[0].header("holdpoint-decided-by"), "bob");
+        assert_eq!(app.tool.ledger()[0].header("holdpoint-user"), "alice");
+        assert_eq!(reads(&app.approver(), &clerk, &root_id, &request).await, [200; 5], "he has decided one of its requests");
+        app.stop().await;
+    }
+
+    async fn people_decide_in_one_tree_each_what_is_his(on: On) {
+        let app = trees(on, "").await;
+        let program = [turn(&[give("analyst", &[turn(&[large(1)])]), give("clerk", &[turn(&[refund(2)])])])];
+        let root = paused(&app, &program).await;
+        let root_id = root.str("/task_id");
+        let (analyst, clerk) = (id(&only(&app, &root_id, "analyst").await), id(&only(&app, &root_id, "clerk").await));
+        let of = |task: &str| open(&root).into_iter().find(|(asking, _)| asking == task).unwrap().1;
+        assert_eq!(approve(&app.approver(), &of(&clerk)).await.status, 403);
+        let mine = approve(&app.owner(), &of(&clerk)).await;
+        assert_eq!((mine.status, mine.str("/status").as_str()), (200, "Paused"), "{}", mine.text);
+        let theirs = approve(&app.approver(), &of(&analyst)).await;
+        assert_eq!((theirs.status, theirs.str("/status").as_str()), (200, "Completed"), "{}", theirs.text);
+        app.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backend_speaks_for_the_owner_of_a_whole_tree() {
+    let app = trees(
+        On::Sqlite,
+        "  - { name: by-groups, tools: [refund], when: \"'night' in user.groups\", decide: allow }\n",
+    )
+    .await;
+    let web = || app.actor(WEB).header("holdpoint-user", "dora").header("holdpoint-groups", "night");
+    let program = [turn(&[give("analyst", &[turn(&[give("clerk", &[turn(&[refund(1)])])])])])];
+    let done = web().post("/v1/tasks", &json!({"input": json!(program).to_string()})).await;
+    assert_eq!((done.status, done.str("/status").as_str()), (201, "Completed"), "{}", done.text);
+    assert_eq!(app.tool.ledger().len(), 1, "the groups of the owner's last message are those of the whole tree");
+    assert_eq!(app.tool.ledger()[0].header("holdpoint-user"), "dora");
+    let tree = web().get(&format!("/v1/tasks?root_task_id={}", done.str("/task_id"))).await;
+    let owners: Vec<_> = tree.body["tasks"].as_array().unwrap().iter().map(|task| task["user_id"].clone()).collect();
+    assert_eq!(owners, ["dora", "dora", "dora"]);
+    app.stop().await;
+}

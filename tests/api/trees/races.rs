@@ -1,0 +1,172 @@
+//! People who move one tree at the same moment: whatever wins, everything ends and nothing happens twice.
+
+use futures_util::future::join_all;
+use serde_json::json;
+
+use super::super::cycle::on_both;
+use super::super::kinds::items;
+use super::{
+    approve, call, give, id, lawful, only, open, outcomes, paused, pays, play, still, task, tree, trees, turn,
+};
+use crate::support::app::{On, TestApp};
+
+/// How often each race is run.
+const TIMES: usize = 12;
+
+/// Everything of a tree that was canceled has ended, and nothing is asked any more.
+async fn all_over(app: &TestApp, root: &str) {
+    for one in tree(app, root).await {
+        assert!(["Canceled", "Completed", "Failed"].contains(&one["status"].as_str().unwrap()), "{one}");
+        assert_eq!(one["pending"], json!([]), "{one}");
+    }
+    lawful(app, root).await;
+}
+
+on_both! {
+    async fn a_cancel_of_the_root_and_an_approval_below_it(on: On) {
+        let app = trees(on, "").await;
+        for _ in 0..TIMES {
+            let ran = app.tool.ledger().len();
+            let root = paused(&app, &[turn(&[pays("analyst", 1), pays("clerk", 2)]), json!("end")]).await;
+            let root_id = root.str("/task_id");
+            let request = open(&root)[0].1.clone();
+            let (owner, path) = (app.owner(), format!("/v1/tasks/{root_id}/cancel"));
+            let (approved, canceled) = tokio::join!(approve(&owner, &request), owner.hit(&path));
+            assert_eq!((canceled.status, canceled.str("/status").as_str()), (200, "Canceled"), "{}", canceled.text);
+            assert!([200, 409].contains(&approved.status), "{}", approved.text);
+            assert!(app.tool.ledger().len() <= ran + usize::from(approved.status == 200));
+            assert_eq!(task(&app, &root_id).await.str("/status"), "Canceled");
+            all_over(&app, &root_id).await;
+        }
+        app.stop().await;
+    }
+
+    async fn a_cancel_of_a_sub_agent_and_an_approval_of_its_call(on: On) {
+        let app = trees(on, "").await;
+        for _ in 0..TIMES {
+            let ran = app.tool.ledger().len();
+            let root = paused(&app, &[turn(&[pays("analyst", 1)]), json!("end")]).await;
+            let root_id = root.str("/task_id");
+            let analyst = id(&only(&app, &root_id, "analyst").await);
+            let request = open(&root)[0].1.clone();
+            let (owner, path) = (app.owner(), format!("/v1/tasks/{analyst}/cancel"));
+            let (approved, canceled) = tokio::join!(approve(&owner, &request), owner.hit(&path));
+            assert!([200, 409].contains(&canceled.status), "{}", canceled.text);
+            assert!([200, 409].contains(&approved.status), "{}", approved.text);
+            assert!(approved.status == 200 || canceled.status == 200, "one of them wins");
+            let end = still(&app, &root_id).await;
+            assert_eq!((end.str("/status"), end.str("/output")), ("Completed".to_owned(), "end".to_owned()), "{}", end.text);
+            let journal = items(&app, &root_id).await;
+            let expected = if canceled.status == 200 { "canceled" } else { "succeeded" };
+            assert_eq!(outcomes(&journal), [("analyst", expected)]);
+            assert!(app.tool.ledger().len() <= ran + 1);
+            all_over(&app, &root_id).await;
+        }
+        app.stop().await;
+    }
+
+    async fn a_message_that_supersedes_and_an_approval_below(on: On) {
+        let app = trees(on, "").await;
+        for _ in 0..TIMES {
+            let root = paused(&app, &[turn(&[pays("analyst", 1), pays("clerk", 2)]), json!("end")]).await;
+            let root_id = root.str("/task_id");
+            let request = open(&root)[0].1.clone();
+            let (owner, path) = (app.owner(), format!("/v1/tasks/{root_id}/messages"));
+            let body = json!({"input": json!(["never mind"]).to_string(), "supersede": true});
+            let (approved, message) = tokio::join!(approve(&owner, &request), owner.post(&path, &body));
+            assert!([200, 409].contains(&approved.status), "{}", approved.text);
+            assert!([200, 409].contains(&message.status), "{}", message.text);
+            let shown = still(&app, &root_id).await;
+            if message.status == 200 {
+                assert_eq!((shown.str("/status"), shown.str("/output")), ("Completed".to_owned(), "never mind".to_owned()));
+                all_over(&app, &root_id).await;
+            } else {
+                assert_eq!(message.str("/code"), "task_running", "{}", message.text);
+                assert_eq!((shown.str("/status").as_str(), open(&shown).len()), ("Paused", 1), "{}", shown.text);
+                assert_eq!(owner.hit(&format!("/v1/tasks/{root_id}/cancel")).await.status, 200);
+            }
+        }
+        app.stop().await;
+    }
+
+    async fn sub_agents_that_ask_in_the_same_moment_leave_their_root_paused(on: On) {
+        let app = trees(on, "").await;
+        for _ in 0..TIMES {
+            let eight: Vec<_> = (1..=8).map(|order| pays("analyst", order)).collect();
+            let root = paused(&app, &[turn(&eight), json!("end")]).await;
+            assert_eq!(open(&root).len(), 8);
+            assert_eq!(task(&app, &root.str("/task_id")).await.str("/status"), "Paused");
+            assert_eq!(app.owner().hit(&format!("/v1/tasks/{}/cancel", root.str("/task_id"))).await.str("/status"), "Canceled");
+            all_over(&app, &root.str("/task_id")).await;
+        }
+        app.stop().await;
+    }
+
+    async fn an_answer_and_a_cancel_are_repeated_with_their_key(on: On) {
+        let app = trees(on, "").await;
+        let root = paused(&app, &[turn(&[pays("analyst", 1), pays("clerk", 2)]), json!("end")]).await;
+        let root_id = root.str("/task_id");
+        let (waits, request) = open(&root)[0].clone();
+        let key = |key: &str| app.owner().header("idempotency-key", key);
+        let (first, again) = (approve(&key("a"), &request).await, approve(&key("a"), &request).await);
+        assert_eq!((first.status, again.status, again.header("idempotency-replayed")), (200, 200, "true"), "{}", again.text);
+        assert_eq!((again.str("/task_id"), &again.body), (root_id.clone(), &first.body));
+        let other = open(&root).into_iter().find(|(task, _)| *task != waits).unwrap().0;
+        let path = format!("/v1/tasks/{other}/cancel");
+        let (first, again) = (key("b").hit(&path).await, key("b").hit(&path).await);
+        assert_eq!((first.str("/task_id"), again.str("/task_id"), again.header("idempotency-replayed")), (other.clone(), other.clone(), "true"));
+        assert_eq!(still(&app, &root_id).await.str("/status"), "Completed");
+        assert_eq!(app.tool.ledger().len(), 1);
+        app.stop().await;
+    }
+
+    async fn a_tree_asks_so_many_questions_at_once_and_the_rest_when_there_is_room(on: On) {
+        let app = trees(on, "").await;
+        let wonders = |who: usize| {
+            let four: Vec<_> = (0..4).map(|which| call("request_human_guidance", &json!({"question": format!("{who}.{which}?")}))).collect();
+            give("analyst", &[turn(&four), json!(format!("analyst {who}"))])
+        };
+        let root = paused(&app, &[turn(&(0..7).map(wonders).collect::<Vec<_>>()), json!("end")]).await;
+        let root_id = root.str("/task_id");
+        let mut answered = 0;
+        loop {
+            let shown = still(&app, &root_id).await;
+            if shown.str("/status") == "Completed" {
+                break;
+            }
+            let waiting = open(&shown);
+            assert!((1..=20).contains(&waiting.len()), "{}", waiting.len());
+            let body = json!({"action": "respond", "response": {"answer": "yes"}});
+            let told = app.owner().post(&format!("/resume/{}", waiting[0].1), &body).await;
+            assert_eq!(told.status, 200, "{}", told.text);
+            answered += 1;
+        }
+        assert_eq!(answered, 28, "each was asked once");
+        lawful(&app, &root_id).await;
+        app.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_that_answer_one_question_below_on_two_replicas() {
+    let app = trees(On::Postgres, "").await;
+    let other = app.replica().await;
+    other.model.otherwise(play);
+    for _ in 0..TIMES {
+        let ran = app.tool.ledger().len();
+        let root = paused(&app, &[turn(&[pays("analyst", 1)]), json!("end")]).await;
+        let request = open(&root)[0].1.clone();
+        let (one, two) = (app.owner(), other.owner());
+        let answers = join_all([approve(&one, &request), approve(&two, &request), approve(&one, &request)]).await;
+        let taken: Vec<_> = answers.iter().map(|answer| answer.status).filter(|status| *status == 200).collect();
+        assert_eq!(taken.len(), 1, "{answers:#?}");
+        assert!(
+            answers.iter().all(|answer| answer.status == 200 || answer.str("/code") == "already_decided"),
+            "{answers:#?}"
+        );
+        assert_eq!(still(&app, &root.str("/task_id")).await.str("/status"), "Completed");
+        assert_eq!(app.tool.ledger().len(), ran + 1);
+    }
+    other.stop().await;
+    app.stop().await;
+}

@@ -1,0 +1,304 @@
+//! Attacks on trees: what a driver believed of its tree is old by the time it acts, questions that wait for room, what is
+//! damaged or too new to be read, and sub-agents whose calls people change.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use holdpoint::engine::{Answer, AnswerBody, Engine, Parts};
+use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::id::TaskId;
+use holdpoint::task::item::Outcome;
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::transcript::Message;
+
+use super::replies::edit;
+use super::stage::{Stage, alice, go, outcomes, rejects, whole};
+use super::tree::{LEAF, People, Play, Shape, hands_on, one_large, one_small, refund, said, speaks, superseding};
+use crate::store::house::{House, both};
+
+/// Polls a driver until it has asked its model.
+async fn thinks(stage: &Stage, driver: &mut BoxFuture<'static, ()>) {
+    let before = stage.prompt_count();
+    poll_fn(|context| {
+        assert!(driver.as_mut().poll(context).is_pending(), "it ended without a question to its model");
+        if stage.prompt_count() > before { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+/// A boss with two leaves: one of them thinks about its first answer, the other one has not begun.
+async fn one_thinks(stage: &Stage, engine: &Arc<Engine>) -> (TaskId, BoxFuture<'static, ()>, BoxFuture<'static, ()>) {
+    let root = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+    for driver in engine.claim().await.unwrap() {
+        driver.await;
+    }
+    let mut drivers = engine.claim().await.unwrap();
+    assert_eq!(drivers.len(), 2, "two leaves");
+    let (other, mut thinking) = (drivers.pop().unwrap(), drivers.pop().unwrap());
+    thinks(stage, &mut thinking).await;
+    (root, thinking, other)
+}
+
+/// At rest, what each row counts is what there is below it.
+async fn balanced(stage: &Stage, root: TaskId) {
+    let rows = stage.tree(root).await;
+    let open = stage.asked_by_tree(root).await;
+    let full = open.len() == 20;
+    for row in &rows {
+        let mut below = vec![row.task_id];
+        let mut place = 0;
+        while let Some(task) = below.get(place).copied() {
+            below.extend(rows.iter().filter(|row| row.parent.is_some_and(|p| p.0 == task)).map(|row| row.task_id));
+            place += 1;
+        }
+        let busy = rows.iter().filter(|row| below.contains(&row.task_id) && !row.parked).count();
+        let open = open.iter().filter(|request| below.contains(&request.task_id)).count();
+        let counted = (usize::try_from(row.busy).unwrap(), usize::try_from(row.open_requests).unwrap());
+        assert_eq!(counted, (busy, open), "{:?}: {}", row.agent_path, stage.told(root).await);
+        let fits = match row.status {
+            // One that asks nothing, and of which nothing runs, waits for room to ask.
+            TaskStatus::Running => busy > 0 || (open == 0 && full),
+            TaskStatus::Paused => busy == 0 && open > 0,
+            TaskStatus::Completed | TaskStatus::Failed | TaskStatus::Canceled => busy == 0 && open == 0,
+        };
+        assert!(fits, "{:?} is {:?}: {}", row.agent_path, row.status, stage.told(root).await);
+    }
+}
+
+/// Twenty-one questions of three leaves.
+fn twenty_one(task: &str, turn: u32) -> Vec<(String, String)> {
+    let count = match task {
+        "go.1" => 16,
+        "go.2" => 4,
+        _ => 1,
+    };
+    let question = |number| ("request_human_guidance".to_owned(), format!(r#"{{"question":"which {number}?"}}"#));
+    if turn == 1 { (0..count).map(question).collect() } else { Vec::new() }
+}
+
+/// A tree with as many questions open as it may have, and the driver of the leaf that has one more and is thinking.
+async fn twenty_are_open(stage: &Stage, parts: &Parts) -> (TaskId, BoxFuture<'static, ()>) {
+    let engine = Stage::like(parts, 4);
+    let root = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+    for driver in engine.claim().await.unwrap() {
+        driver.await;
+    }
+    let mut last = None;
+    for mut driver in engine.claim().await.unwrap() {
+        thinks(stage, &mut driver).await;
+        if said(&stage.prompted().1) == "go.3" {
+            last = Some(driver);
+        } else {
+            driver.await;
+        }
+    }
+    assert_eq!(stage.asked_by_tree(root).await.len(), 20);
+    (root, last.unwrap())
+}
+
+/// Polls a driver so often. Whether it has ended.
+async fn after_polls(driver: &mut BoxFuture<'static, ()>, polls: usize) -> bool {
+    let mut polled = 0;
+    poll_fn(|context| {
+        if driver.as_mut().poll(context).is_ready() {
+            return Poll::Ready(true);
+        }
+        polled += 1;
+        if polled >= polls { Poll::Ready(false) } else { Poll::Pending }
+    })
+    .await
+}
+
+/// The same refund, whoever asks for it.
+fn the_same(_: &str, turn: u32) -> Vec<(String, String)> {
+    one_large("go.7", turn)
+}
+
+fn quoted(house: &House, task: TaskId) -> String {
+    let id = task.to_string();
+    if house.is_postgres() { format!("'{id}'") } else { format!("x'{}'", id.replace('-', "")) }
+}
+
+/// Workers look, again and again.
+async fn looked_after(stage: &Stage, parts: &Parts, root: TaskId) {
+    for _ in 0..4 {
+        Play::of(stage, parts, root).goes_on(usize::MAX).await;
+        Stage::like(parts, 0).round().await.unwrap();
+    }
+}
+
+/// A boss that calls one leaf a message, which keeps its conversation.
+async fn of_one_session(house: House) -> Stage {
+    let mut stage = Stage::of_trees(house, Shape::flat(1), one_small).await;
+    stage.configure(|yaml| yaml.replace("sub_agents: [leaf]", "sub_agents: [{ agent: leaf, session: true }]"));
+    stage.script_by_name(|name, prompt| {
+        let task = said(prompt);
+        let told = prompt.messages.iter().rposition(|message| matches!(message, Message::User { .. })).unwrap();
+        let first = !prompt.messages[told..].iter().any(|message| matches!(message, Message::Assistant { .. }));
+        let calls = match (name, first) {
+            (LEAF, true) => vec![refund("go.1", 5)],
+            (_, true) => vec![hands_on(LEAF, "go.1")],
+            (_, false) => Vec::new(),
+        };
+        Ok(speaks(name, &task, &calls))
+    });
+    stage
+}
+
+both! {
+    async fn a_tool_that_comes_into_doubt_while_a_sibling_thinks_is_not_let_run_by_a_rule(house) {
+        let stage = Stage::of_trees(house, Shape::flat(2), one_small).await;
+        let parts = stage.parts(0);
+        let engine = Stage::like(&parts, 4);
+        let (root, thinking, other) = one_thinks(&stage, &engine).await;
+        stage.tool.answers(500, "sorry");
+        other.await;
+        stage.tool.answers(200, "paid");
+        thinking.await;
+        assert_eq!(stage.tool.ledger().len(), 1, "{}", stage.told(root).await);
+        assert_eq!(stage.asked_by_tree(root).await.len(), 1);
+        balanced(&stage, root).await;
+        stage.finish_tree(&parts, root, People::Approve).await;
+        stage.lawful(root).await;
+    }
+
+    async fn a_no_that_is_said_while_a_sibling_thinks_is_a_no_to_the_sibling(house) {
+        let stage = Stage::of_trees(house, Shape::flat(2), the_same).await;
+        let parts = stage.parts(0);
+        let engine = Stage::like(&parts, 4);
+        let (root, thinking, other) = one_thinks(&stage, &engine).await;
+        other.await;
+        let [request] = &stage.asked_by_tree(root).await[..] else { panic!("one is open") };
+        let door = Stage::like(&parts, 0);
+        door.decide(&alice(), request.asked.request_id, rejects(Then::Continue), None).await.unwrap();
+        thinking.await;
+        Play::of(&stage, &parts, root).goes_on(usize::MAX).await;
+        assert!(stage.asked_by_tree(root).await.is_empty(), "{}", stage.told(root).await);
+        for leaf in stage.of_agent(root, LEAF).await {
+            assert_eq!(outcomes(&stage.journal(leaf).await), [Outcome::Rejected]);
+        }
+        stage.lawful(root).await;
+    }
+
+    async fn whoever_waits_for_room_is_not_forgotten_where_some_is_made_while_he_lies_down(house) {
+        let stage = Stage::of_trees(house, Shape::flat(3), twenty_one).await;
+        let parts = stage.parts(0);
+        let door = Stage::like(&parts, 0);
+        for polls in 1.. {
+            let (root, mut last) = twenty_are_open(&stage, &parts).await;
+            let over = after_polls(&mut last, polls).await;
+            let asked = stage.asked_by_tree(root).await;
+            assert_eq!(asked.len(), 20);
+            stage.answer_one(&door, &asked[0], People::Guide).await;
+            if !over {
+                last.await;
+            }
+            Play::of(&stage, &parts, root).goes_on(usize::MAX).await;
+            let open = stage.asked_by_tree(root).await.len();
+            assert_eq!(open, 20, "after {polls} polls: {}", stage.told(root).await);
+            balanced(&stage, root).await;
+            if over {
+                assert!(polls > 1, "it never came in between");
+                break;
+            }
+        }
+    }
+
+    async fn questions_of_one_tree_that_are_overdue_together_are_closed_together(house) {
+        let stage = Stage::of_trees(house, Shape::flat(3), twenty_one).await;
+        let parts = stage.parts(0);
+        let root = stage.grown(&parts).await;
+        stage.house.forward(Duration::from_hours(25));
+        let closed = Stage::like(&parts, 0).expire().await.unwrap();
+        assert_eq!(closed, 20, "a deadline that passes is seen within a second");
+        balanced(&stage, root).await;
+    }
+
+    async fn a_model_is_told_with_which_words_a_human_had_its_sub_agent_called(house) {
+        let mut stage = Stage::of_trees(house, Shape::flat(1), one_small).await;
+        let held = "policy:\n  - { name: calls, tools: [leaf], decide: hold }\n";
+        stage.configure(|yaml| yaml.replace("policy:\n", held));
+        let parts = stage.parts(0);
+        let root = stage.grown(&parts).await;
+        let [request] = &stage.asked_by_tree(root).await[..] else { panic!("one is open") };
+        let call = request.asked.own_calls().next().unwrap().tool_call_id;
+        let body = AnswerBody::PerCall([(call.to_string(), edit(r#"{"task":"go.99"}"#))].into());
+        let door = Stage::like(&parts, 0);
+        door.decide(&alice(), request.asked.request_id, Answer { digest: None, body }, None).await.unwrap();
+        stage.finish_tree(&parts, root, People::Approve).await;
+        stage.lawful(root).await;
+        let (name, prompt) = stage.prompted();
+        let result = prompt.messages.iter().rev().find_map(|message| match message {
+            Message::Result { content, .. } => Some(content.clone()),
+            Message::User { .. } | Message::Assistant { .. } => None,
+        });
+        let result = result.unwrap();
+        assert_eq!(name, "boss");
+        assert!(result.contains("leaf is done with go.99"), "the new words were given: {result}");
+        assert!(result.contains(r#"It ran with: {"task":"go.99"}"#), "{result}");
+    }
+
+    async fn a_conversation_that_cannot_be_read_any_more_is_begun_anew(house) {
+        for which in ["seq > 0", "seq = 2"] {
+            let stage = of_one_session(House::like(&house).await).await;
+            let parts = stage.parts(0);
+            let root = stage.grown(&parts).await;
+            let [leaf] = stage.of_agent(root, LEAF).await[..] else { panic!("one leaf") };
+            assert_eq!(stage.row(root).await.status, TaskStatus::Completed);
+            let id = quoted(&stage.house, leaf);
+            stage.house.numbers(&format!("delete from agent_task_item where task_id = {id} and {which}")).await.unwrap();
+            Stage::like(&parts, 0).message(&alice(), root, superseding("more"), None).await.unwrap();
+            looked_after(&stage, &parts, root).await;
+            // What the lost one has done is not known: no rule lets another pay.
+            let [asked] = &stage.asked_by_tree(root).await[..] else { panic!("{which}: {}", stage.told(root).await) };
+            let reason = asked.asked.pending_tool_calls[0].reason.as_deref().unwrap_or_default();
+            assert!(reason.contains("cannot be read"), "{reason}");
+            stage.finish_tree(&parts, root, People::Approve).await;
+            let row = stage.row(root).await;
+            assert_eq!(row.status, TaskStatus::Completed, "{which}: {}", stage.told(root).await);
+            let results = outcomes(&stage.journal(root).await);
+            assert_eq!(results, [Outcome::Succeeded, Outcome::Succeeded], "{which}: {}", stage.told(root).await);
+        }
+    }
+
+    async fn a_damaged_task_that_is_over_is_not_looked_at_for_ever(house) {
+        let stage = Stage::of_trees(house, Shape::flat(2), one_large).await;
+        let parts = stage.parts(0);
+        let root = stage.grown(&parts).await;
+        let leaf = stage.asked_by_tree(root).await[0].task_id;
+        let id = quoted(&stage.house, leaf);
+        stage.house.numbers(&format!("delete from agent_task_item where task_id = {id} and seq = 2")).await.unwrap();
+        stage.house.store.report_unreadable(leaf);
+        looked_after(&stage, &parts, root).await;
+        assert_eq!(stage.row(leaf).await.status, TaskStatus::Failed);
+        balanced(&stage, root).await;
+        assert!(stage.house.store.unreadable().is_empty(), "every round reads its whole tree");
+    }
+
+    async fn what_only_a_newer_replica_can_read_does_not_go_on_under_a_canceled_root(house) {
+        let stage = Stage::of_trees(house, Shape::flat(2), one_large).await;
+        let parts = stage.parts(0);
+        let root = stage.grown(&parts).await;
+        let asked = stage.asked_by_tree(root).await;
+        let id = quoted(&stage.house, asked[0].task_id);
+        let swap = |from: &str, to: &str| {
+            format!("update agent_task_item set body = replace(body, '\"type\":\"{from}\"', '\"type\":\"{to}\"')
+                where task_id = {id} and seq = 2")
+        };
+        stage.house.numbers(&swap("user_message", "newer_message")).await.unwrap();
+        let old = Stage::like(&parts, 0);
+        old.cancel(&alice(), root, None).await.unwrap();
+        // What follows is the newer one, which knows that word.
+        stage.house.numbers(&swap("newer_message", "user_message")).await.unwrap();
+        let newer = Stage::like(&parts, 0);
+        for request in stage.asked_by_tree(root).await {
+            let _ = newer.decide(&alice(), request.asked.request_id, whole(Action::Approve, None), None).await;
+        }
+        looked_after(&stage, &parts, root).await;
+        assert!(stage.tool.ledger().is_empty(), "{}", stage.told(root).await);
+        stage.lawful(root).await;
+    }
+}

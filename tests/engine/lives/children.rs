@@ -1,0 +1,97 @@
+//! Sub-agents in these lives: each call starts one once, whatever crashes; it works, asks its own questions or ends, and
+//! what came of it is handed back by whoever drives its parent next.
+
+#![expect(clippy::wildcard_enum_match_arm, reason = "an item of a new type says nothing here")]
+
+use std::collections::BTreeMap;
+
+use holdpoint::task::id::{CallId, TaskId};
+use holdpoint::task::item::{Fact, Item, Outcome};
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::step::On;
+use holdpoint::task::tool_spec::ToolKind;
+use holdpoint::task::turn::Progress;
+
+use super::{Crash, World, status};
+
+/// The sub-agent that keeps its conversation.
+pub(super) const CLERK: &str = "clerk";
+
+impl World {
+    /// Starts a sub-agent for each of these. Only what is committed has begun.
+    pub(super) fn start(&mut self, calls: &[CallId], progress: &Progress) -> Result<(), Crash> {
+        for id in calls {
+            let standing = progress.call(*id).unwrap();
+            assert!(standing.performer == ToolKind::Agent && standing.child().is_none(), "{standing:?}");
+        }
+        if self.has_become_stricter(calls, ToolKind::Agent) {
+            return Ok(());
+        }
+        for id in calls {
+            let (child_task_id, agent) = (TaskId(self.id()), self.names[id].to_owned());
+            self.push(Fact::SubAgentStarted { tool_call_id: *id, child_task_id, agent });
+        }
+        // Other calls of the turn may start with the same commit.
+        if self.dice.one_in(2) { self.commit() } else { Ok(()) }
+    }
+
+    /// Writes what came of the sub-agents that have ended since somebody looked.
+    pub(super) fn hand_back(&mut self) {
+        let progress = self.progress.clone();
+        for standing in progress.unfinished() {
+            if let Some(outcome) = standing.child().and_then(|child| self.ended.get(&child).copied()) {
+                self.result(standing.call.tool_call_id, outcome, "what it found");
+            }
+        }
+    }
+
+    /// Whether something of what is waited for runs, so that the task does, too.
+    pub(super) fn is_at_work(&mut self, on: &[On]) -> bool {
+        let children = on.iter().any(|on| matches!(on, On::Child(_)));
+        on.iter().any(|on| matches!(on, On::Attempt(_))) || (children && self.dice.one_in(2))
+    }
+
+    /// Something that is waited for happens: in a sub-agent's task, or a human does something.
+    pub(super) fn moves(&mut self, on: &[On]) {
+        let at_work: Vec<_> =
+            on.iter().filter_map(|on| if let On::Child(child) = on { Some(*child) } else { None }).collect();
+        let asks = on.iter().any(|on| matches!(on, On::Request(_)));
+        if at_work.is_empty() || (asks && self.dice.one_in(2)) {
+            self.human(on);
+            return;
+        }
+        let child = self.dice.pick(&at_work);
+        if self.dice.one_in(4) {
+            // It pauses, or goes on: its parent's status says so.
+            let other =
+                if self.progress.status == Some(TaskStatus::Paused) { TaskStatus::Running } else { TaskStatus::Paused };
+            self.push(status(other));
+        } else {
+            let ends = [Outcome::Succeeded, Outcome::Succeeded, Outcome::Failed, Outcome::Canceled];
+            let outcome = self.dice.pick(&ends);
+            self.ended.insert(child, outcome);
+            if self.progress.status == Some(TaskStatus::Paused) {
+                self.push(status(TaskStatus::Running));
+            }
+        }
+        self.commit_surely();
+    }
+}
+
+/// The calls of one conversation never overlap.
+pub(super) fn one_after_the_other(journal: &[Item]) {
+    let mut at_work: BTreeMap<CallId, &str> = BTreeMap::new();
+    for item in journal {
+        match &item.fact {
+            Fact::SubAgentStarted { tool_call_id, agent, .. } => {
+                let alone = agent != CLERK || !at_work.values().any(|other| *other == CLERK);
+                assert!(alone, "two calls of one conversation at once: {journal:#?}");
+                at_work.insert(*tool_call_id, agent);
+            }
+            Fact::ToolResult(result) => {
+                at_work.remove(&result.tool_call_id);
+            }
+            _ => {}
+        }
+    }
+}

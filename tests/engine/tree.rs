@@ -1,0 +1,410 @@
+//! Trees of tasks on a stage: agents that hand their task on, level by level, each with a model of its own name; and a
+//! play of a whole tree whose drivers are polled in the test's own future and dropped where the test says.
+
+#![expect(clippy::wildcard_enum_match_arm, reason = "an item of a new type says nothing here")]
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use holdpoint::engine::{AnswerBody, Engine, NewMessage, Parts, Settings};
+use holdpoint::model::{self, AnswerCall, Prompt};
+use holdpoint::store::{News, RequestRow, TaskFilter};
+use holdpoint::task::change::{Journal, TaskRow};
+use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::id::{CallId, TaskId};
+use holdpoint::task::item::{Fact, FinishReason, Outcome, Part, PartType, ToolResult};
+use holdpoint::task::request::RequestKind;
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::transcript::Message;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::laws::{check, every_call_has_one_result};
+use super::replies::edit;
+use super::stage::{Stage, alice, fills, go, rejects, turn, whole};
+use crate::store::house::House;
+
+/// Agents by level: the last one of a tree is always the leaf.
+const NAMES: [&str; 3] = ["boss", "mid", "low"];
+/// What works at the end of a tree.
+pub const LEAF: &str = "leaf";
+/// Room for every task of a tree.
+pub const ROOM: usize = 16;
+
+/// How a tree grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Levels of sub-agents.
+    pub depth: usize,
+    /// How many one of them starts; every other one starts one.
+    pub children: usize,
+    /// The level of that one.
+    pub wide: usize,
+}
+
+/// What an agent says to a task: calls, or, when there are none, its last word.
+pub type Says = fn(task: &str, turn: u32) -> Vec<(String, String)>;
+
+impl Shape {
+    /// A boss with so many leaves.
+    pub fn flat(children: usize) -> Self {
+        Self { depth: 1, children, wide: 0 }
+    }
+
+    /// The agent of a level.
+    pub fn name(self, level: usize) -> &'static str {
+        if level == self.depth { LEAF } else { NAMES[level] }
+    }
+
+    fn level(self, name: &str) -> usize {
+        (0..=self.depth).find(|level| self.name(*level) == name).unwrap()
+    }
+
+    /// How many tasks it has when it is grown.
+    pub fn tasks(self) -> usize {
+        (0..=self.depth).map(|level| if level > self.wide { self.children } else { 1 }).sum()
+    }
+
+    /// A configuration with its agents beside those that are there. The boss is the default.
+    fn agents(self, yaml: &str) -> String {
+        let levels = || (0..=self.depth).map(|level| (self.name(level), level));
+        let model = |(name, _)| {
+            format!("  {name}: {{ provider: openai, base_url: \"{{model}}\", model: {name}, retries: 1 }}\n")
+        };
+        let agent = |(name, level): (&str, usize)| {
+            let does = if level == self.depth {
+                "tools: [lookup, tag, refund, forbidden], human: [guidance, confirmation]".to_owned()
+            } else {
+                format!("sub_agents: [{}]", self.name(level + 1))
+            };
+            format!(
+                "  {name}: {{ description: Is the {name}., model: {name}, instructions: You are the {name}., {does} }}\n"
+            )
+        };
+        let yaml = yaml.replace("models:\n", &format!("models:\n{}", levels().map(model).collect::<String>()));
+        let yaml = yaml.replace("agents:\n", &format!("agents:\n{}", levels().map(agent).collect::<String>()));
+        yaml + "default_agent: boss\n"
+    }
+
+    /// What an agent of the tree says; the leaf says what it is given.
+    pub fn says(self, leaf: Says, name: &str, prompt: &Prompt) -> model::Answer {
+        let task = said(prompt);
+        if name == LEAF {
+            return speaks(name, &task, &leaf(&task, prompt.turn));
+        }
+        let level = self.level(name);
+        let count = if level == self.wide { self.children } else { 1 };
+        let hand_on = (1..=count).map(|child| hands_on(self.name(level + 1), &format!("{task}.{child}"))).collect();
+        speaks(name, &task, if prompt.turn == 1 { hand_on } else { Vec::new() }.as_slice())
+    }
+}
+
+/// A call of a sub-agent.
+pub fn hands_on(agent: &str, task: &str) -> (String, String) {
+    (agent.to_owned(), json!({"task": task}).to_string())
+}
+
+/// The last thing that was said to the agent.
+pub fn said(prompt: &Prompt) -> String {
+    let mut users = prompt.messages.iter().filter_map(|message| match message {
+        Message::User { parts, .. } => Some(parts),
+        Message::Assistant { .. } | Message::Result { .. } => None,
+    });
+    users.next_back().unwrap().iter().map(|part| part.content.as_str()).collect()
+}
+
+/// These calls, or a last word.
+pub fn speaks(name: &str, task: &str, calls: &[(String, String)]) -> model::Answer {
+    if calls.is_empty() {
+        return model::Answer { text: Some(format!("{name} is done with {task}")), ..turn(&[]) };
+    }
+    let call = |(place, (name, arguments)): (usize, &(String, String))| AnswerCall {
+        provider_id: format!("call_{place}"),
+        name: name.clone(),
+        arguments_text: arguments.clone(),
+    };
+    let calls = calls.iter().enumerate().map(call).collect();
+    model::Answer { text: None, finish_reason: FinishReason::ToolCalls, calls, ..turn(&[]) }
+}
+
+/// A refund of that much. No two leaves pay the same order: a no to one says nothing of another.
+pub fn refund(task: &str, amount: u32) -> (String, String) {
+    let order: String = task.chars().filter(char::is_ascii_digit).collect();
+    ("refund".to_owned(), format!(r#"{{"order":{order},"amount":{amount}}}"#))
+}
+
+/// One refund that is held.
+pub fn one_large(task: &str, turn: u32) -> Vec<(String, String)> {
+    if turn == 1 { vec![refund(task, 120)] } else { Vec::new() }
+}
+
+/// One refund that runs at once.
+pub fn one_small(task: &str, turn: u32) -> Vec<(String, String)> {
+    if turn == 1 { vec![refund(task, 5)] } else { Vec::new() }
+}
+
+/// How people answer what a tree asks. What may have happened is always looked up in the world's ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum People {
+    Approve,
+    /// And the agent goes on.
+    Reject,
+    Edit,
+    /// Fills in what an agent asks to know.
+    Guide,
+}
+
+/// What an editor writes instead.
+pub const EDITED: u32 = 130;
+
+impl Stage {
+    /// A stage for trees of this shape, whose leaf says that.
+    pub async fn of_trees(house: House, shape: Shape, leaf: Says) -> Self {
+        let mut stage = Self::set(house, &[]).await;
+        stage.configure(|yaml| shape.agents(yaml));
+        stage.script_by_name(move |name, prompt| Ok(shape.says(leaf, name, prompt)));
+        stage
+    }
+
+    /// A process like others with these parts.
+    pub fn like(parts: &Parts, max_running: usize) -> Arc<Engine> {
+        Engine::new(Parts { settings: Settings { max_running, ..parts.settings }, ..parts.clone() })
+    }
+
+    /// The rows of a tree, the root first, then by age.
+    pub async fn tree(&self, root: TaskId) -> Vec<TaskRow> {
+        let filter = TaskFilter { tenant: "acme".to_owned(), roots: vec![root], limit: 200, ..TaskFilter::default() };
+        let mut rows = self.house.store.tasks(&filter).await.unwrap();
+        rows.sort_by_key(|row| (row.task_id != root, row.task_id));
+        rows
+    }
+
+    /// Those of one agent.
+    pub async fn of_agent(&self, root: TaskId, agent: &str) -> Vec<TaskId> {
+        let rows = self.tree(root).await.into_iter();
+        rows.filter(|row| row.agent == agent).map(|row| row.task_id).collect()
+    }
+
+    /// The row of a task, also of one whose journal cannot be read.
+    pub async fn row(&self, task: TaskId) -> TaskRow {
+        self.house.store.task(task).await.unwrap().unwrap()
+    }
+
+    /// The open requests of a tree, as its root lists them.
+    pub async fn asked_by_tree(&self, root: TaskId) -> Vec<RequestRow> {
+        self.house.store.pending(root, root).await.unwrap()
+    }
+
+    /// A new tree, played up to where it waits for people.
+    pub async fn grown(&self, parts: &Parts) -> TaskId {
+        let mut play = Play::begins(self, parts).await;
+        assert!(play.goes_on(usize::MAX).await);
+        play.root
+    }
+
+    /// Answers everything that a tree asks now.
+    pub async fn answer_tree(&self, engine: &Arc<Engine>, root: TaskId, people: People) {
+        for request in self.asked_by_tree(root).await {
+            self.answer_one(engine, &request, people).await;
+        }
+    }
+
+    /// Answers one question.
+    pub async fn answer_one(&self, engine: &Arc<Engine>, request: &RequestRow, people: People) {
+        let asked = &request.asked;
+        let call = asked.own_calls().next().unwrap();
+        let answer = match (asked.kind, people) {
+            (RequestKind::Reconcile, _) => {
+                let id = call.tool_call_id.to_string();
+                let ran = self.tool.ledger().iter().any(|known| known.header("idempotency-key") == id);
+                if ran { whole(Action::Respond, Some(json!("it was paid"))) } else { whole(Action::Retry, None) }
+            }
+            (RequestKind::Guidance, _) => fills(&json!({"answer": "42"})),
+            (RequestKind::Approval, People::Reject) => rejects(Then::Continue),
+            (RequestKind::Approval, People::Edit) => {
+                let mut arguments: Value = serde_json::from_str(&call.arguments_text).unwrap();
+                arguments["amount"] = json!(EDITED);
+                let replies =
+                    asked.own_calls().map(|call| (call.tool_call_id.to_string(), edit(&arguments.to_string())));
+                holdpoint::engine::Answer { digest: None, body: AnswerBody::PerCall(replies.collect()) }
+            }
+            _ => whole(Action::Approve, None),
+        };
+        engine.decide(&alice(), request.asked.request_id, answer, None).await.unwrap();
+    }
+
+    /// Whatever is left of a tree is done by a new process, and by people, however long that takes.
+    pub async fn finish_tree(&self, parts: &Parts, root: TaskId, people: People) {
+        let door = Self::like(parts, 0);
+        for _ in 0..40 {
+            self.later();
+            Play::of(self, parts, root).goes_on(usize::MAX).await;
+            match self.row(root).await.status {
+                TaskStatus::Running => {}
+                TaskStatus::Paused => self.answer_tree(&door, root, people).await,
+                TaskStatus::Completed | TaskStatus::Failed | TaskStatus::Canceled => return,
+            }
+        }
+        panic!("it does not end: {}", self.told(root).await);
+    }
+
+    /// Every task of a tree with its items, for whoever reads why a test failed.
+    pub async fn told(&self, root: TaskId) -> String {
+        let mut told = String::new();
+        for row in self.tree(root).await {
+            let head = (row.agent_path.join("/"), row.status, row.busy, row.open_requests, row.version);
+            let _ = writeln!(told, "\n{} {head:?}", row.task_id);
+            match self.house.store.items(row.task_id, 0, 1000).await {
+                Ok(items) => {
+                    for (item, event) in items {
+                        let _ = writeln!(told, "  {} {event} {:?}", item.seq, item.fact);
+                    }
+                }
+                Err(error) => drop(writeln!(told, "  {error}")),
+            }
+        }
+        told
+    }
+
+    /// The laws that hold for every tree that is over. Its journals.
+    pub async fn lawful(&self, root: TaskId) -> BTreeMap<TaskId, Journal> {
+        let mut journals = BTreeMap::new();
+        for row in self.tree(root).await {
+            let journal = self.journal(row.task_id).await;
+            let counted = (row.status.is_terminal(), row.busy, row.open_requests, row.lease_owner.is_some());
+            assert_eq!(counted, (true, 0, 0, false), "{:?}: {}", row.agent_path, self.told(root).await);
+            check(&journal.items);
+            every_call_has_one_result(&journal.items);
+            journals.insert(row.task_id, journal);
+        }
+        for (task, journal) in &journals {
+            let mut started: BTreeMap<CallId, TaskId> = BTreeMap::new();
+            for item in &journal.items {
+                let Fact::SubAgentStarted { tool_call_id, child_task_id, agent } = &item.fact else { continue };
+                let known = started.insert(*tool_call_id, *child_task_id);
+                assert_eq!(known, None, "one start for each call: {}", self.told(root).await);
+                let child = &journals[child_task_id].row;
+                assert_eq!((child.parent.map(|parent| parent.0), &child.agent), (Some(*task), agent));
+                let path = [journal.row.agent_path.clone(), vec![agent.clone()]].concat();
+                assert_eq!((&child.agent_path, child.root_task_id), (&path, root));
+            }
+            let children = journals.values().filter(|child| child.row.parent.is_some_and(|parent| parent.0 == *task));
+            for child in children {
+                assert_eq!(started.get(&child.row.parent.unwrap().1), Some(&child.row.task_id), "nobody started it");
+            }
+        }
+        journals
+    }
+}
+
+/// What became of the call that started this task, if something did.
+pub fn handed_back(journals: &BTreeMap<TaskId, Journal>, child: TaskId) -> Option<&ToolResult> {
+    let (parent, call) = journals[&child].row.parent.unwrap();
+    journals[&parent].items.iter().find_map(|item| match &item.fact {
+        Fact::ToolResult(result) if result.tool_call_id == call => Some(result),
+        _ => None,
+    })
+}
+
+/// What the calls of a task ended as, in the journal's order.
+pub fn ended_as(journals: &BTreeMap<TaskId, Journal>, task: TaskId) -> Vec<Outcome> {
+    super::stage::outcomes(&journals[&task])
+}
+
+/// The user's next message, with which open questions are dropped.
+pub fn superseding(text: &str) -> NewMessage {
+    let items = vec![Part { content_type: PartType::Text, content: text.to_owned() }];
+    NewMessage { items, user_context: None, supersede: true }
+}
+
+/// A tree under way in one process.
+pub struct Play<'s> {
+    stage: &'s Stage,
+    pub engine: Arc<Engine>,
+    pub root: TaskId,
+    news: watch::Receiver<News>,
+    drivers: Vec<BoxFuture<'static, ()>>,
+    /// How much had been executed on the stage before.
+    before: usize,
+    /// How often a driver was polled.
+    pub polls: usize,
+}
+
+impl<'s> Play<'s> {
+    /// A new tree, accepted and not begun.
+    pub async fn begins(stage: &'s Stage, parts: &Parts) -> Self {
+        let before = stage.tool.count();
+        let accepted = Stage::like(parts, 0).create(&alice(), go(), None).await.unwrap();
+        let mut play = Self::of(stage, parts, accepted.task_id);
+        play.news = accepted.news.unwrap();
+        play.before = before;
+        play
+    }
+
+    /// A tree as it stands.
+    pub fn of(stage: &'s Stage, parts: &Parts, root: TaskId) -> Self {
+        let engine = Stage::like(parts, ROOM);
+        let before = stage.tool.count();
+        Self { stage, engine, root, news: stage.house.store.watch(root), drivers: Vec::new(), before, polls: 0 }
+    }
+
+    /// Commits and executions so far: right after each of them a process can die, and so right before the next commit.
+    pub fn moment(&self) -> usize {
+        self.commits() + self.stage.tool.count() - self.before
+    }
+
+    /// Whether nobody is at work here.
+    pub fn is_idle(&self) -> bool {
+        self.drivers.is_empty()
+    }
+
+    pub fn commits(&self) -> usize {
+        usize::try_from(self.news.borrow().commits).unwrap()
+    }
+
+    /// Drives what can be driven until nothing can be (`true`), or that moment has come.
+    pub async fn goes_on(&mut self, until: usize) -> bool {
+        self.goes_on_while(|play| play.moment() < until).await
+    }
+
+    /// Drives what can be driven until nothing can be (`true`), or this is not so any more: asked before every poll.
+    pub async fn goes_on_while(&mut self, so: impl Fn(&Self) -> bool) -> bool {
+        loop {
+            if !so(self) {
+                return false;
+            }
+            self.drivers.extend(self.engine.claim().await.unwrap());
+            if self.drivers.is_empty() {
+                return true;
+            }
+            let mut place = 0;
+            poll_fn(|context| {
+                while place < self.drivers.len() {
+                    if !so(self) {
+                        return Poll::Ready(());
+                    }
+                    self.polls += 1;
+                    match self.drivers[place].as_mut().poll(context) {
+                        Poll::Ready(()) => {
+                            drop(self.drivers.remove(place));
+                            // It may have queued another task.
+                            return Poll::Ready(());
+                        }
+                        Poll::Pending => place += 1,
+                    }
+                }
+                place = 0;
+                Poll::Pending
+            })
+            .await;
+        }
+    }
+}
+
+/// A moment of the clock: longer than people are patient with each other, shorter than a request lasts.
+pub const DAYS: Duration = Duration::from_hours(20);

@@ -1,0 +1,331 @@
+//! Several children of one parent: they pause in the same instant, are decided in any order and at once, wait for days
+//! beside one that is done, and hand back what they found to a parent that dies in between.
+
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, join_all};
+use holdpoint::engine::{Engine, Parts};
+use holdpoint::store::{RequestRow, Store};
+use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::id::TaskId;
+use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::request::RequestKind;
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::transcript::Message;
+
+use super::stage::{Stage, alice, rejects, whole};
+use super::tree::{DAYS, LEAF, People, Play, Shape, ended_as, handed_back, one_large, one_small, refund};
+use crate::store::house::{House, both};
+
+/// Where two meet: the first waits for the other, but not for ever, and nobody waits who comes later.
+#[derive(Default)]
+struct Meeting(Mutex<usize>, Condvar);
+
+impl Meeting {
+    fn arrive(&self) {
+        let mut here = self.0.lock().unwrap();
+        *here += 1;
+        self.1.notify_all();
+        drop(self.1.wait_timeout_while(here, Duration::from_millis(200), |here| *here < 2).unwrap());
+    }
+
+    fn is_over(&self) {
+        *self.0.lock().unwrap() = 0;
+    }
+}
+
+/// Polls each driver on a thread of its own.
+fn at_once(drivers: Vec<BoxFuture<'static, ()>>) {
+    let here = tokio::runtime::Handle::current();
+    tokio::task::block_in_place(|| {
+        std::thread::scope(|threads| {
+            for driver in drivers {
+                threads.spawn(|| here.block_on(driver));
+            }
+        });
+    });
+}
+
+/// Two children of one root ask in the same instant, so often.
+async fn paused_in_the_same_instant(house: House, times: usize) {
+    let shape = Shape::flat(2);
+    let stage = Stage::of_trees(house, shape, one_large).await;
+    let meeting = Arc::new(Meeting::default());
+    let place = Arc::clone(&meeting);
+    stage.script_by_name(move |name, prompt| {
+        if name == LEAF {
+            place.arrive();
+        }
+        Ok(shape.says(one_large, name, prompt))
+    });
+    let here = stage.parts(0);
+    let there = if stage.house.is_postgres() {
+        let other = Store::open(&stage.house.settings, stage.house.clock.clone()).await.unwrap();
+        Parts { store: other, ..here.clone() }
+    } else {
+        here.clone()
+    };
+    for time in 0..times {
+        meeting.is_over();
+        let mut play = Play::begins(&stage, &here).await;
+        let (root, began) = (play.root, stage.prompt_count());
+        assert!(!play.goes_on_while(|_| stage.prompt_count() == began).await);
+        // The root has been asked; it hands its task on and waits.
+        assert!(!play.goes_on_while(|play| !play.is_idle()).await);
+        let (one, other) = (Stage::like(&here, 1), Stage::like(&there, 1));
+        let mut drivers = [one.claim().await.unwrap(), other.claim().await.unwrap()].concat_drivers();
+        assert_eq!(drivers.len(), 2, "each takes one: {}", stage.told(root).await);
+        while !drivers.is_empty() {
+            at_once(drivers);
+            drivers = [one.claim().await.unwrap(), other.claim().await.unwrap()].concat_drivers();
+        }
+        let row = stage.row(root).await;
+        let stands = (row.status, row.busy, row.open_requests);
+        assert_eq!(stands, (TaskStatus::Paused, 0, 2), "{time}: {}", stage.told(root).await);
+        let asked = stage.asked_by_tree(root).await;
+        assert_eq!(asked.len(), 2);
+        assert!(
+            asked[0].task_id != asked[1].task_id && asked.iter().all(|request| request.agent_path == ["boss", LEAF])
+        );
+        if time % 50 == 0 {
+            stage.answer_tree(&Stage::like(&here, 0), root, People::Approve).await;
+            stage.finish_tree(&here, root, People::Approve).await;
+            assert_eq!(stage.lawful(root).await[&root].row.status, TaskStatus::Completed);
+        }
+    }
+}
+
+/// Two lists of drivers as one.
+trait Drivers {
+    fn concat_drivers(self) -> Vec<BoxFuture<'static, ()>>;
+}
+
+impl Drivers for [Vec<BoxFuture<'static, ()>>; 2] {
+    fn concat_drivers(self) -> Vec<BoxFuture<'static, ()>> {
+        self.into_iter().flatten().collect()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_times_two_that_pause_in_the_same_instant_leave_the_root_paused() {
+    paused_in_the_same_instant(House::sqlite().await, 1000).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_that_pause_in_the_same_instant_on_two_replicas_leave_the_root_paused() {
+    paused_in_the_same_instant(House::postgres().await, 200).await;
+}
+
+/// What the boss was shown as results, when it was asked last.
+fn told_the_boss(stage: &Stage, since: usize) -> Vec<String> {
+    let prompts = stage.prompts_since(since).into_iter();
+    let bosses: Vec<_> = prompts.filter(|(name, _)| name == "boss").collect();
+    assert_eq!(bosses.len(), 2, "asked again only when every call has its result");
+    let results = bosses[1].1.messages.iter().filter_map(|message| match message {
+        Message::Result { content, .. } => Some(content.clone()),
+        Message::User { .. } | Message::Assistant { .. } => None,
+    });
+    results.collect()
+}
+
+const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+
+/// One large refund and then another one, by the first child; the others have one.
+fn twice_by_the_first(task: &str, turn: u32) -> Vec<(String, String)> {
+    match turn {
+        1 => vec![refund(task, 120)],
+        2 if task.ends_with(".1") => vec![refund(task, 121)],
+        _ => Vec::new(),
+    }
+}
+
+/// The first child pays at once, the second one has to ask.
+fn only_the_second_asks(task: &str, turn: u32) -> Vec<(String, String)> {
+    if task.ends_with(".2") { one_large(task, turn) } else { one_small(task, turn) }
+}
+
+/// Each child pays once, and nothing else happened.
+async fn each_has_paid_once(stage: &Stage, root: TaskId) {
+    for leaf in stage.of_agent(root, LEAF).await {
+        assert_eq!(stage.executions(leaf, "/refund"), 1, "{}", stage.told(root).await);
+    }
+}
+
+/// How many leaves of a tree are done.
+async fn done(stage: &Stage, root: TaskId) -> usize {
+    let rows = stage.tree(root).await.into_iter();
+    rows.filter(|row| row.agent == LEAF && row.status == TaskStatus::Completed).count()
+}
+
+both! {
+    async fn three_that_are_held_are_decided_in_any_order_and_none_disturbs_its_siblings(house) {
+        let stage = Stage::of_trees(house, Shape::flat(3), one_large).await;
+        let parts = stage.parts(0);
+        let door = Stage::like(&parts, 0);
+        for order in ORDERS {
+            let began = stage.prompt_count();
+            let root = stage.grown(&parts).await;
+            assert_eq!(stage.row(root).await.status, TaskStatus::Paused);
+            let mut left = stage.asked_by_tree(root).await;
+            assert!(left.is_sorted_by_key(|request| request.created_at) && left.len() == 3);
+            let requests = left.clone();
+            for place in order {
+                let (request, child) = (&requests[place], requests[place].task_id);
+                left.retain(|other| other.task_id != child);
+                let before: Vec<_> = join_all(left.iter().map(|other| stage.row(other.task_id))).await;
+                stage.answer_one(&door, request, People::Approve).await;
+                assert_eq!(stage.row(root).await.status, TaskStatus::Running, "something of its tree is about to run");
+                assert!(Play::of(&stage, &parts, root).goes_on(usize::MAX).await);
+                assert_eq!(stage.row(child).await.status, TaskStatus::Completed);
+                let after: Vec<_> = join_all(left.iter().map(|other| stage.row(other.task_id))).await;
+                assert_eq!(before, after, "{order:?}");
+                assert_eq!(stage.asked_by_tree(root).await, left, "{order:?}: in the order they were asked");
+                let waits = if left.is_empty() { TaskStatus::Completed } else { TaskStatus::Paused };
+                assert_eq!(stage.row(root).await.status, waits, "{order:?}: {}", stage.told(root).await);
+            }
+            stage.lawful(root).await;
+            each_has_paid_once(&stage, root).await;
+            let done = ["leaf is done with go.1", "leaf is done with go.2", "leaf is done with go.3"];
+            assert_eq!(told_the_boss(&stage, began), done, "in the order of its calls");
+            assert_eq!(stage.prompt_count() - began, 8, "nobody is asked twice for the same turn");
+        }
+    }
+
+    async fn three_decided_at_once_by_three_people_are_each_decided(house) {
+        let mut stage = Stage::of_trees(house, Shape::flat(3), one_large).await;
+        stage.configure(|yaml| yaml.replace("{ owner: true }", "{ owner: true, users: [bob, carol] }"));
+        let parts = stage.parts(0);
+        let doors: Vec<Arc<Engine>> = (0..3).map(|_| Stage::like(&parts, 0)).collect();
+        for round in 0..24 {
+            let root = stage.grown(&parts).await;
+            let requests = stage.asked_by_tree(root).await;
+            let order = ORDERS[round % 6];
+            let people = ["alice", "bob", "carol"].map(super::stage::person);
+            let said = join_all(order.map(|place| {
+                let answer = if place == 1 { rejects(Then::Continue) } else { whole(Action::Approve, None) };
+                doors[place].decide(&people[place], requests[place].asked.request_id, answer, None)
+            }))
+            .await;
+            assert!(said.iter().all(Result::is_ok), "nobody loses to his neighbour: {said:?}");
+            stage.finish_tree(&parts, root, People::Approve).await;
+            let journals = stage.lawful(root).await;
+            assert_eq!(journals[&root].row.status, TaskStatus::Completed);
+            for (place, request) in requests.iter().enumerate() {
+                let (child, no) = (request.task_id, place == 1);
+                assert_eq!(stage.executions(child, "/refund"), usize::from(!no));
+                let ended = if no { Outcome::Rejected } else { Outcome::Succeeded };
+                assert_eq!(ended_as(&journals, child), [ended]);
+            }
+        }
+    }
+
+    async fn a_child_that_is_held_twice_is_asked_about_twice_and_its_siblings_once(house) {
+        let stage = Stage::of_trees(house, Shape::flat(2), twice_by_the_first).await;
+        let parts = stage.parts(0);
+        let door = Stage::like(&parts, 0);
+        let root = stage.grown(&parts).await;
+        let mut first = stage.asked_by_tree(root).await;
+        let amounts = |request: &RequestRow| request.asked.pending_tool_calls[0].arguments_text.clone();
+        first.sort_by_key(amounts);
+        let [one, other] = &first[..] else { panic!("two are open") };
+        stage.answer_one(&door, one, People::Approve).await;
+        Play::of(&stage, &parts, root).goes_on(usize::MAX).await;
+        let second = stage.asked_by_tree(root).await;
+        assert_eq!((second.len(), &second[0]), (2, other), "{}", stage.told(root).await);
+        assert_eq!((second[1].task_id, stage.row(root).await.status), (one.task_id, TaskStatus::Paused));
+        stage.answer_one(&door, &second[1], People::Approve).await;
+        Play::of(&stage, &parts, root).goes_on(usize::MAX).await;
+        assert_eq!(stage.asked_by_tree(root).await, std::slice::from_ref(other));
+        stage.answer_one(&door, other, People::Approve).await;
+        Play::of(&stage, &parts, root).goes_on(usize::MAX).await;
+        let journals = stage.lawful(root).await;
+        assert_eq!(journals[&root].row.status, TaskStatus::Completed);
+        assert_eq!(stage.executions(one.task_id, "/refund"), 2);
+        assert_eq!(stage.executions(other.task_id, "/refund"), 1);
+    }
+
+    async fn a_child_that_is_held_for_days_goes_on_beside_one_that_was_done_long_ago(house) {
+        let stage = Stage::of_trees(house, Shape::flat(2), only_the_second_asks).await;
+        let parts = stage.parts(0);
+        let began = stage.prompt_count();
+        let root = stage.grown(&parts).await;
+        let [request] = &stage.asked_by_tree(root).await[..] else { panic!("one is open") };
+        let waiting = |row: &holdpoint::task::change::TaskRow| (row.status, row.busy, row.open_requests);
+        assert_eq!(waiting(&stage.row(root).await), (TaskStatus::Paused, 0, 1));
+        stage.house.forward(DAYS);
+        assert!(stage.engine(4).claim().await.unwrap().is_empty(), "nobody has anything to do meanwhile");
+        stage.answer_one(&Stage::like(&parts, 0), request, People::Approve).await;
+        Play::of(&stage, &parts, root).goes_on(usize::MAX).await;
+        assert_eq!(stage.lawful(root).await[&root].row.status, TaskStatus::Completed, "waiting is not duration");
+        each_has_paid_once(&stage, root).await;
+        assert_eq!(told_the_boss(&stage, began), ["leaf is done with go.1", "leaf is done with go.2"]);
+    }
+
+    async fn a_question_of_a_child_that_nobody_answers_expires_and_the_tree_goes_on(house) {
+        let stage = Stage::of_trees(house, Shape { depth: 2, children: 2, wide: 0 }, one_large).await;
+        let parts = stage.parts(0);
+        let root = stage.grown(&parts).await;
+        assert_eq!(stage.asked_by_tree(root).await.len(), 2);
+        stage.house.forward(Duration::from_hours(25));
+        let (door, mut expired) = (Stage::like(&parts, 0), 0);
+        while expired < 2 {
+            // Two of one tree come after each other.
+            let closed = door.expire().await.unwrap();
+            assert!(closed > 0);
+            expired += closed;
+        }
+        Play::of(&stage, &parts, root).goes_on(usize::MAX).await;
+        let journals = stage.lawful(root).await;
+        assert_eq!(journals[&root].row.status, TaskStatus::Completed, "{}", stage.told(root).await);
+        for leaf in stage.of_agent(root, LEAF).await {
+            assert_eq!((ended_as(&journals, leaf), stage.executions(leaf, "/refund")), (vec![Outcome::Expired], 0));
+            assert_eq!(handed_back(&journals, leaf).unwrap().outcome, Outcome::Succeeded);
+        }
+    }
+
+    async fn a_parent_that_dies_between_a_childs_end_and_its_next_step_loses_nothing(house) {
+        let stage = Stage::of_trees(house, Shape::flat(2), one_small).await;
+        let parts = stage.parts(0);
+        let mut cut = 0;
+        for polls in 0..20 {
+            let mut play = Play::begins(&stage, &parts).await;
+            let root = play.root;
+            // Both children are done, and their parent does not know.
+            while done(&stage, root).await < 2 {
+                let moment = play.moment();
+                assert!(!play.goes_on(moment + 1).await);
+            }
+            drop(play);
+            stage.later();
+            let mut doomed = Play::of(&stage, &parts, root);
+            let whole = doomed.goes_on_while(|play| play.polls < polls).await;
+            drop(doomed);
+            stage.finish_tree(&parts, root, People::Approve).await;
+            let journals = stage.lawful(root).await;
+            assert_eq!((journals.len(), journals[&root].row.status), (3, TaskStatus::Completed));
+            assert_eq!(ended_as(&journals, root), [Outcome::Succeeded; 2]);
+            each_has_paid_once(&stage, root).await;
+            cut += usize::from(!whole);
+        }
+        assert!(cut > 2, "it was cut {cut} times");
+    }
+
+    async fn what_a_child_asks_names_the_path_to_it_and_its_root(house) {
+        let stage = Stage::of_trees(house, Shape { depth: 3, children: 1, wide: 0 }, one_large).await;
+        let parts = stage.parts(0);
+        let root = stage.grown(&parts).await;
+        let [request] = &stage.asked_by_tree(root).await[..] else { panic!("one is open") };
+        assert_eq!((request.root_task_id, request.asked.kind), (root, RequestKind::Approval));
+        assert_eq!(request.agent_path, ["boss", "mid", "low", "leaf"]);
+        for row in stage.tree(root).await {
+            assert_eq!((row.status, row.busy, row.open_requests), (TaskStatus::Paused, 0, 1), "{:?}", row.agent_path);
+            let seen = stage.house.store.pending(root, row.task_id).await.unwrap();
+            assert_eq!(seen, std::slice::from_ref(request), "every ancestor lists it: {:?}", row.agent_path);
+            let last = stage.journal(row.task_id).await.items.pop().unwrap().fact;
+            assert_eq!(last, Fact::TaskStatus { status: TaskStatus::Paused, error: None, output: None });
+        }
+        Stage::like(&parts, 0).cancel(&alice(), root, None).await.unwrap();
+        assert_eq!(stage.lawful(root).await.len(), 4);
+    }
+}

@@ -1,0 +1,258 @@
+//! Trees that are ended: canceled in part, overtaken by the user's next message, damaged in the database, or of a history
+//! whose end was lost.
+
+#![expect(clippy::wildcard_enum_match_arm, reason = "an item of a new type says nothing here")]
+
+use holdpoint::engine::{Parts, Refusal};
+use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::failure::FailureCode;
+use holdpoint::task::id::TaskId;
+use holdpoint::task::item::{CloseReason, Fact, Outcome};
+use holdpoint::task::request::RequestKind;
+use holdpoint::task::status::{RequestStatus, TaskStatus};
+
+use super::pair::{closed, place};
+use super::stage::{Stage, alice, rejects, whole};
+use super::tree::{LEAF, People, Play, Shape, ended_as, handed_back, one_large, one_small, said, superseding};
+use crate::store::house::{House, both};
+
+/// Two branches of two levels.
+const FORK: Shape = Shape { depth: 2, children: 2, wide: 0 };
+
+fn quoted(house: &House, task: TaskId) -> String {
+    let id = task.to_string();
+    if house.is_postgres() { format!("'{id}'") } else { format!("x'{}'", id.replace('-', "")) }
+}
+
+const CUT: &str = "update agent_task_item set body = '{\"type\":\"user_mess'";
+const GONE: &str = "delete from agent_task_item";
+const DAMAGES: [(&str, &str); 3] = [(CUT, "seq = 2"), (GONE, "seq = 2"), (GONE, "seq > 0")];
+
+async fn damage(stage: &Stage, task: TaskId, (what, which): (&str, &str)) {
+    let id = quoted(&stage.house, task);
+    stage.house.numbers(&format!("{what} where task_id = {id} and {which}")).await.unwrap();
+}
+
+/// Workers look, again and again, until nobody has anything to do.
+async fn looked_after(stage: &Stage, parts: &Parts, root: TaskId) {
+    for _ in 0..6 {
+        Play::of(stage, parts, root).goes_on(usize::MAX).await;
+        // A round closes what somebody found to be unreadable.
+        let engine = Stage::like(parts, 0);
+        engine.round().await.unwrap();
+    }
+    stage.later();
+    Play::of(stage, parts, root).goes_on(usize::MAX).await;
+}
+
+/// Where a task stands by its row alone, and why it failed.
+async fn ended(stage: &Stage, task: TaskId) -> (TaskStatus, Option<FailureCode>) {
+    let row = stage.row(task).await;
+    assert_eq!((row.busy, row.open_requests, row.lease_owner), (0, 0, None), "{:?}", row.agent_path);
+    (row.status, row.error.map(|error| error.code))
+}
+
+const INTEGRITY: (TaskStatus, Option<FailureCode>) = (TaskStatus::Failed, Some(FailureCode::Integrity));
+
+/// How a journal says that a task is over.
+async fn outcome_of(stage: &Stage, parent: TaskId, child: TaskId) -> Outcome {
+    let call = stage.row(child).await.parent.unwrap().1;
+    let items = stage.journal(parent).await.items;
+    let result = items.iter().find_map(|item| match &item.fact {
+        Fact::ToolResult(result) if result.tool_call_id == call => Some(result.outcome),
+        _ => None,
+    });
+    result.unwrap()
+}
+
+const DOUBT: &str =
+    "update database_identity set doubted_at = (select max(updated_at) from agent_task) returning doubted_at";
+
+both! {
+    async fn a_child_that_is_canceled_alone_is_over_and_its_parent_is_told(house) {
+        let stage = Stage::of_trees(house, FORK, one_large).await;
+        let parts = stage.parts(0);
+        let root = stage.grown(&parts).await;
+        let [first, second] = &stage.asked_by_tree(root).await[..] else { panic!("two are open") };
+        let mid = stage.row(first.task_id).await.parent.unwrap().0;
+        let door = Stage::like(&parts, 0);
+        door.cancel(&alice(), mid, None).await.unwrap();
+        for task in [mid, first.task_id] {
+            assert_eq!(ended(&stage, task).await.0, TaskStatus::Canceled);
+        }
+        assert_eq!(closed(&stage.journal(first.task_id).await, first.asked.request_id), Some(CloseReason::Canceled));
+        let late = door.decide(&alice(), first.asked.request_id, whole(Action::Approve, None), None).await;
+        assert_eq!(late.err(), Some(Refusal::Withdrawn(first.asked.request_id)));
+        assert_eq!(stage.asked_by_tree(root).await, std::slice::from_ref(second), "its sibling waits on");
+        stage.finish_tree(&parts, root, People::Approve).await;
+        let journals = stage.lawful(root).await;
+        assert_eq!((journals[&root].row.status, ended_as(&journals, root)), (TaskStatus::Completed, vec![Outcome::Canceled, Outcome::Succeeded]));
+        assert_eq!((stage.executions(first.task_id, "/refund"), stage.executions(second.task_id, "/refund")), (0, 1));
+    }
+
+    async fn a_no_in_a_child_cancels_it_and_its_parent_is_told_unless_it_is_meant_for_the_root(house) {
+        let stage = Stage::of_trees(house, FORK, one_large).await;
+        for then in [Then::Cancel, Then::CancelRoot] {
+            let parts = stage.parts(0);
+            let root = stage.grown(&parts).await;
+            let [first, second] = &stage.asked_by_tree(root).await[..] else { panic!("two are open") };
+            Stage::like(&parts, 0).decide(&alice(), first.asked.request_id, rejects(then), None).await.unwrap();
+            assert_eq!(ended(&stage, first.task_id).await.0, TaskStatus::Canceled);
+            stage.finish_tree(&parts, root, People::Approve).await;
+            let journals = stage.lawful(root).await;
+            assert_eq!(ended_as(&journals, first.task_id), [Outcome::Rejected]);
+            let (ends, mine, other) = match then {
+                Then::CancelRoot => (TaskStatus::Canceled, Outcome::Canceled, Outcome::Canceled),
+                Then::Continue | Then::Cancel => (TaskStatus::Completed, Outcome::Canceled, Outcome::Succeeded),
+            };
+            assert_eq!(journals[&root].row.status, ends, "{}", stage.told(root).await);
+            assert_eq!(handed_back(&journals, first.task_id).unwrap().outcome, mine, "{}", stage.told(root).await);
+            assert_eq!(ended_as(&journals, second.task_id), [other]);
+        }
+    }
+
+    async fn the_users_next_message_cancels_the_children_at_work_and_the_tree_goes_on(house) {
+        let stage = Stage::of_trees(house, FORK, one_large).await;
+        let parts = stage.parts(0);
+        // Asked again after the children of the first message were canceled, it starts others.
+        stage.script_by_name(|name, prompt| {
+            let mut prompt = prompt.clone();
+            if name == "boss" && said(&prompt) != "go" {
+                prompt.turn -= 1;
+            }
+            Ok(FORK.says(one_large, name, &prompt))
+        });
+        let root = stage.grown(&parts).await;
+        let asked = stage.asked_by_tree(root).await;
+        let door = Stage::like(&parts, 0);
+        let refused = door.message(&alice(), asked[0].task_id, superseding("no"), None).await;
+        assert_eq!(refused.err(), Some(Refusal::NotARoot { root, status: TaskStatus::Paused }));
+        door.message(&alice(), root, superseding("other.7"), None).await.unwrap();
+        for row in stage.tree(root).await.into_iter().filter(|row| row.task_id != root) {
+            assert_eq!(ended(&stage, row.task_id).await.0, TaskStatus::Canceled);
+        }
+        for request in &asked {
+            let row = stage.house.store.request(request.asked.request_id).await.unwrap().unwrap();
+            assert_eq!(row.status, RequestStatus::Withdrawn);
+        }
+        assert_eq!(ended_as(&[(root, stage.journal(root).await)].into(), root), [Outcome::Canceled; 2]);
+        stage.finish_tree(&parts, root, People::Approve).await;
+        let journals = stage.lawful(root).await;
+        assert_eq!((journals.len(), journals[&root].row.status), (9, TaskStatus::Completed), "{}", stage.told(root).await);
+        let paid: usize = journals.keys().map(|task| stage.executions(*task, "/refund")).sum();
+        assert_eq!(paid, 2, "only those of the second message");
+    }
+
+    async fn a_child_that_cannot_be_read_has_failed_and_its_parent_goes_on(house) {
+        for how in DAMAGES {
+            let stage = Stage::of_trees(House::like(&house).await, FORK, one_large).await;
+            let parts = stage.parts(0);
+            let root = stage.grown(&parts).await;
+            let [first, second] = &stage.asked_by_tree(root).await[..] else { panic!("two are open") };
+            let mid = stage.row(first.task_id).await.parent.unwrap().0;
+            let door = Stage::like(&parts, 0);
+            stage.answer_one(&door, first, People::Approve).await;
+            damage(&stage, first.task_id, how).await;
+            looked_after(&stage, &parts, root).await;
+            assert_eq!(ended(&stage, first.task_id).await, INTEGRITY, "{how:?}");
+            assert_eq!(stage.executions(first.task_id, "/refund"), 0);
+            assert_eq!(outcome_of(&stage, mid, first.task_id).await, Outcome::Failed, "{how:?}");
+            assert_eq!(stage.row(mid).await.status, TaskStatus::Completed, "{how:?}");
+            let row = stage.row(root).await;
+            assert_eq!((row.status, row.busy, row.open_requests), (TaskStatus::Paused, 0, 1), "{how:?}: its sibling waits on");
+            stage.answer_one(&door, second, People::Approve).await;
+            looked_after(&stage, &parts, root).await;
+            assert_eq!(ended(&stage, root).await.0, TaskStatus::Completed, "{how:?}");
+            assert_eq!(stage.executions(second.task_id, "/refund"), 1);
+        }
+    }
+
+    async fn a_parent_that_cannot_be_read_has_failed_and_its_children_are_canceled(house) {
+        for how in DAMAGES {
+            let stage = Stage::of_trees(House::like(&house).await, FORK, one_large).await;
+            let parts = stage.parts(0);
+            let root = stage.grown(&parts).await;
+            let [first, second] = &stage.asked_by_tree(root).await[..] else { panic!("two are open") };
+            let mid = stage.row(first.task_id).await.parent.unwrap().0;
+            damage(&stage, mid, how).await;
+            // Whoever reads it finds it.
+            assert!(stage.house.store.journal(mid).await.is_err() || how.1 == "seq > 0");
+            stage.house.store.report_unreadable(mid);
+            looked_after(&stage, &parts, root).await;
+            assert_eq!(ended(&stage, mid).await, INTEGRITY, "{how:?}");
+            assert_eq!(ended(&stage, first.task_id).await.0, TaskStatus::Canceled, "{how:?}");
+            assert_eq!(outcome_of(&stage, root, mid).await, Outcome::Failed, "{how:?}");
+            let door = Stage::like(&parts, 0);
+            let late = door.decide(&alice(), first.asked.request_id, whole(Action::Approve, None), None).await;
+            assert_eq!(late.err(), Some(Refusal::Withdrawn(first.asked.request_id)));
+            stage.answer_one(&door, second, People::Approve).await;
+            looked_after(&stage, &parts, root).await;
+            assert_eq!(ended(&stage, root).await.0, TaskStatus::Completed, "{how:?}");
+            assert_eq!((stage.executions(first.task_id, "/refund"), stage.executions(second.task_id, "/refund")), (0, 1));
+        }
+    }
+
+    async fn a_root_that_cannot_be_read_takes_its_whole_tree_along(house) {
+        for how in DAMAGES {
+            let stage = Stage::of_trees(House::like(&house).await, FORK, one_large).await;
+            let parts = stage.parts(0);
+            let root = stage.grown(&parts).await;
+            let asked = stage.asked_by_tree(root).await;
+            let others: Vec<_> = stage.tree(root).await.into_iter().map(|row| row.task_id).filter(|task| *task != root).collect();
+            damage(&stage, root, how).await;
+            // Somebody decides, and something of it may run: whoever comes to the root finds it.
+            let door = Stage::like(&parts, 0);
+            let _ = door.decide(&alice(), asked[0].asked.request_id, whole(Action::Approve, None), None).await;
+            looked_after(&stage, &parts, root).await;
+            assert_eq!(ended(&stage, root).await, INTEGRITY, "{how:?}");
+            for task in others {
+                assert!(ended(&stage, task).await.0.is_terminal(), "{how:?}: {:?}", stage.row(task).await);
+            }
+            let left = stage.house.store.pending(root, root).await.unwrap();
+            assert!(left.is_empty(), "{how:?}: {left:?}");
+            assert!(stage.executions(asked[0].task_id, "/refund") <= 1);
+            assert_eq!(stage.executions(asked[1].task_id, "/refund"), 0);
+        }
+    }
+
+    async fn an_approved_call_of_a_child_that_was_not_started_before_the_history_was_lost_is_asked_about(house) {
+        let stage = Stage::of_trees(house, FORK, one_large).await;
+        let parts = stage.parts(0);
+        let root = stage.grown(&parts).await;
+        let [first, second] = &stage.asked_by_tree(root).await[..] else { panic!("two are open") };
+        stage.answer_one(&Stage::like(&parts, 0), first, People::Approve).await;
+        assert_eq!(stage.house.numbers(DOUBT).await.unwrap().len(), 1);
+        Play::of(&stage, &parts, root).goes_on(usize::MAX).await;
+        assert!(stage.tool.ledger().is_empty(), "it may have run already");
+        let asked = stage.asked_by_tree(root).await;
+        let kinds: Vec<_> = asked.iter().map(|request| (request.task_id, request.asked.kind)).collect();
+        assert_eq!(kinds, [(second.task_id, RequestKind::Approval), (first.task_id, RequestKind::Reconcile)]);
+        assert!(asked[0].doubted && !asked[1].doubted);
+        stage.finish_tree(&parts, root, People::Approve).await;
+        let journals = stage.lawful(root).await;
+        assert_eq!(journals[&root].row.status, TaskStatus::Completed);
+        assert_eq!((stage.executions(first.task_id, "/refund"), stage.executions(second.task_id, "/refund")), (1, 1));
+    }
+
+    async fn what_a_forgotten_child_may_have_paid_is_not_paid_again_by_a_rule(house) {
+        let stage = Stage::of_trees(house, FORK, one_small).await;
+        let parts = stage.parts(0);
+        let play = Play::begins(&stage, &parts).await;
+        let root = play.root;
+        drop(play);
+        // The history ends with the user's message: what its sub-agents did since then is forgotten.
+        assert_eq!(stage.house.numbers(DOUBT).await.unwrap().len(), 1);
+        Play::of(&stage, &parts, root).goes_on(usize::MAX).await;
+        assert!(stage.tool.ledger().is_empty(), "no rule allows it: {}", stage.told(root).await);
+        assert_eq!(stage.row(root).await.status, TaskStatus::Paused, "{}", stage.told(root).await);
+        stage.finish_tree(&parts, root, People::Approve).await;
+        let journals = stage.lawful(root).await;
+        assert_eq!(journals[&root].row.status, TaskStatus::Completed);
+        let paid: Vec<_> = stage.of_agent(root, LEAF).await.iter().map(|leaf| stage.executions(*leaf, "/refund")).collect();
+        assert_eq!(paid, [1, 1], "when a human has said so");
+        for leaf in stage.of_agent(root, LEAF).await {
+            let asked = place(&journals[&leaf], |fact| matches!(fact, Fact::InterventionRequested(_)));
+            assert!(asked.is_some(), "of the payment itself: {}", stage.told(root).await);
+        }
+    }
+}

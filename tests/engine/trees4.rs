@@ -1,0 +1,336 @@
+//! Sub-agents that keep their conversation, trees that are as large as they may be, models that fail somewhere in a tree,
+//! and a human's no that holds for all of it.
+
+#![expect(clippy::wildcard_enum_match_arm, reason = "an item of a new type says nothing here")]
+
+use holdpoint::model::{self, ModelError, Prompt};
+use holdpoint::task::failure::FailureCode;
+use holdpoint::task::id::TaskId;
+use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::transcript::Message;
+
+use super::pair::place;
+use super::stage::{Stage, alice, outcomes};
+use super::tree::{
+    LEAF, People, Play, Shape, ended_as, handed_back, hands_on, one_large, one_small, refund, said, speaks,
+};
+use super::trees::lived;
+use crate::store::house::{House, both};
+
+/// How often the agent has answered since it was last told something, and this answer.
+fn turn_of_message(prompt: &Prompt) -> u32 {
+    let told = prompt.messages.iter().rposition(|message| matches!(message, Message::User { .. })).unwrap();
+    let answers = prompt.messages[told..].iter().filter(|message| matches!(message, Message::Assistant { .. }));
+    u32::try_from(answers.count()).unwrap() + 1
+}
+
+/// A boss and a leaf that keeps its conversation.
+async fn of_sessions(house: House, boss: fn(u32) -> Vec<(String, String)>) -> Stage {
+    let mut stage = Stage::of_trees(house, Shape::flat(1), one_large).await;
+    stage.configure(|yaml| yaml.replace("sub_agents: [leaf]", "sub_agents: [{ agent: leaf, session: true }]"));
+    stage.script_by_name(move |name, prompt| {
+        let (task, turn) = (said(prompt), turn_of_message(prompt));
+        let calls = if name == LEAF { one_large(&task, turn) } else { boss(turn) };
+        Ok(speaks(name, &task, &calls))
+    });
+    stage
+}
+
+/// Twice in one turn, and once more in the next.
+fn three_times(turn: u32) -> Vec<(String, String)> {
+    match turn {
+        1 => vec![hands_on(LEAF, "go.1"), hands_on(LEAF, "go.2")],
+        2 => vec![hands_on(LEAF, "go.3")],
+        _ => Vec::new(),
+    }
+}
+
+/// What an agent was told and said, in its order, as it was shown last.
+fn conversation(stage: &Stage, since: usize, agent: &str) -> Vec<String> {
+    let (_, prompt) = stage.prompts_since(since).into_iter().rfind(|(name, _)| name == agent).unwrap();
+    let told = prompt.messages.iter().filter_map(|message| match message {
+        Message::User { parts, .. } => Some(parts[0].content.clone()),
+        Message::Assistant { text, .. } => text.clone(),
+        Message::Result { .. } => None,
+    });
+    told.collect()
+}
+
+/// A stage of a boss with three leaves under these limits.
+async fn limited(house: &House, shape: Shape, limits: &str) -> (Stage, TaskId) {
+    let mut stage = Stage::of_trees(House::like(house).await, shape, one_small).await;
+    let sub = format!("sub_agents: [{}]", shape.name(1));
+    stage.configure(|yaml| yaml.replace(&sub, &format!("{sub}, limits: {{ {limits} }}")));
+    let root = stage.grown(&stage.parts(0)).await;
+    (stage, root)
+}
+
+/// The text of the result of a task's last call.
+async fn last_result(stage: &Stage, task: TaskId) -> String {
+    let items = stage.journal(task).await.items.into_iter();
+    let mut results =
+        items.filter_map(|item| if let Fact::ToolResult(result) = item.fact { Some(result) } else { None });
+    results.next_back().unwrap().content
+}
+
+fn fails() -> Result<model::Answer, ModelError> {
+    Err(ModelError { detail: "it does not answer".to_owned() })
+}
+
+both! {
+    async fn who_keeps_a_conversation_is_told_one_thing_after_the_other_whenever_the_process_dies(house) {
+        let stage = of_sessions(house, three_times).await;
+        let parts = stage.parts(0);
+        for moment in 1.. {
+            let began = stage.prompt_count();
+            let (root, whole) = lived(&stage, &parts, People::Approve, moment).await;
+            let journals = stage.lawful(root).await;
+            assert_eq!(journals.len(), 2, "one task for all calls: {}", stage.told(root).await);
+            let [leaf] = stage.of_agent(root, LEAF).await[..] else { panic!("one leaf") };
+            assert_eq!(stage.executions(leaf, "/refund"), 3, "{}", stage.told(root).await);
+            assert_eq!(ended_as(&journals, root), [Outcome::Succeeded; 3]);
+            let mut order = Vec::new();
+            for item in &journals[&root].items {
+                match &item.fact {
+                    Fact::SubAgentStarted { child_task_id, .. } => {
+                        assert_eq!(*child_task_id, leaf);
+                        order.push("start".to_owned());
+                    }
+                    Fact::ToolResult(result) => order.push(result.content.clone()),
+                    _ => {}
+                }
+            }
+            let done = |number| format!("leaf is done with go.{number}");
+            let start = || "start".to_owned();
+            assert_eq!(order, [start(), done(1), start(), done(2), start(), done(3)]);
+            let spoken = ["go.1".to_owned(), done(1), "go.2".to_owned(), done(2), "go.3".to_owned()];
+            assert_eq!(conversation(&stage, began, LEAF), spoken);
+            if whole {
+                assert!(moment > 15, "only {moment} moments");
+                break;
+            }
+        }
+    }
+
+    async fn the_next_message_of_the_user_goes_on_with_the_same_conversation(house) {
+        let stage = of_sessions(house, |turn| if turn == 1 { vec![hands_on(LEAF, "go.1")] } else { Vec::new() }).await;
+        let parts = stage.parts(0);
+        let root = stage.grown(&parts).await;
+        stage.finish_tree(&parts, root, People::Approve).await;
+        let [leaf] = stage.of_agent(root, LEAF).await[..] else { panic!("one leaf") };
+        let door = Stage::like(&parts, 0);
+        door.message(&alice(), root, super::tree::superseding("more"), None).await.unwrap();
+        Play::of(&stage, &parts, root).goes_on(usize::MAX).await;
+        // The same refund, which a human has approved once: it is asked about again.
+        assert_eq!(stage.asked_by_tree(root).await.len(), 1, "{}", stage.told(root).await);
+        stage.finish_tree(&parts, root, People::Approve).await;
+        assert_eq!(stage.lawful(root).await.len(), 2);
+        assert_eq!((stage.of_agent(root, LEAF).await, stage.executions(leaf, "/refund")), (vec![leaf], 2));
+    }
+
+    async fn more_questions_than_a_tree_may_have_open_wait_for_room(house) {
+        let mut stage = Stage::of_trees(house, Shape { depth: 2, children: 3, wide: 0 }, one_large).await;
+        stage.configure(|yaml| yaml.replace("sub_agents: [mid]", "sub_agents: [mid], limits: { max_model_calls: 100 }"));
+        stage.script_by_name(|name, prompt| {
+            let task = said(prompt);
+            let many = |agent: &str, count: u32| (1..=count).map(|child| hands_on(agent, &format!("{task}.{child}"))).collect();
+            let calls = match (name, prompt.turn) {
+                ("boss", 1) => many("mid", 3),
+                ("mid", 1) => many(LEAF, 8),
+                (LEAF, 1) => vec![refund(&task, 120)],
+                _ => Vec::new(),
+            };
+            Ok(speaks(name, &task, &calls))
+        });
+        let parts = stage.parts(0);
+        let root = stage.grown(&parts).await;
+        let mut seen = 0;
+        let door = Stage::like(&parts, 0);
+        while !stage.row(root).await.status.is_terminal() {
+            let asked = stage.asked_by_tree(root).await;
+            assert!(!asked.is_empty() && asked.len() <= 20, "{} are open", asked.len());
+            assert_eq!(seen == 0, asked.len() == 20, "as many as may be, at first");
+            // Each that is answered makes room for one.
+            for request in asked.iter().take(7) {
+                stage.answer_one(&door, request, People::Approve).await;
+                seen += 1;
+            }
+            stage.later();
+            Play::of(&stage, &parts, root).goes_on(usize::MAX).await;
+            assert!(seen <= 24, "somebody was asked twice");
+            if seen < 4 {
+                assert_eq!(stage.asked_by_tree(root).await.len(), 20);
+            }
+        }
+        let journals = stage.lawful(root).await;
+        assert_eq!((seen, journals.len(), journals[&root].row.status), (24, 28, TaskStatus::Completed));
+        for leaf in stage.of_agent(root, LEAF).await {
+            assert_eq!(stage.executions(leaf, "/refund"), 1);
+        }
+    }
+
+    async fn a_boss_whose_model_fails_when_its_children_are_done_goes_on_with_a_retry(house) {
+        let shape = Shape::flat(2);
+        let stage = Stage::of_trees(house, shape, one_small).await;
+        let parts = stage.parts(0);
+        stage.script_by_name(move |name, prompt| {
+            if name == "boss" && prompt.turn == 2 { fails() } else { Ok(shape.says(one_small, name, prompt)) }
+        });
+        let root = stage.grown(&parts).await;
+        let row = stage.row(root).await;
+        assert_eq!((row.status, row.error.map(|error| error.code)), (TaskStatus::Failed, Some(FailureCode::ModelFailed)));
+        stage.script_by_name(move |name, prompt| Ok(shape.says(one_small, name, prompt)));
+        Stage::like(&parts, 0).retry(&alice(), root, None).await.unwrap();
+        stage.finish_tree(&parts, root, People::Approve).await;
+        let journals = stage.lawful(root).await;
+        assert_eq!((journals.len(), journals[&root].row.status), (3, TaskStatus::Completed));
+        for leaf in stage.of_agent(root, LEAF).await {
+            assert_eq!(stage.executions(leaf, "/refund"), 1, "no finished call runs again");
+        }
+    }
+
+    async fn a_boss_that_fails_beside_children_that_wait_cancels_them_and_a_retry_goes_on(house) {
+        // Its agent is gone from the configuration when it is told of the first one.
+        let mut stage = Stage::of_trees(house, Shape::flat(2), one_large).await;
+        let parts = stage.parts(0);
+        let root = stage.grown(&parts).await;
+        let asked = stage.asked_by_tree(root).await;
+        let door = Stage::like(&parts, 0);
+        stage.answer_one(&door, &asked[0], People::Approve).await;
+        let mut play = Play::of(&stage, &parts, root);
+        while stage.row(asked[0].task_id).await.status != TaskStatus::Completed {
+            let moment = play.moment();
+            assert!(!play.goes_on(moment + 1).await);
+        }
+        drop(play);
+        stage.configure(|yaml| yaml.replace("  boss: { description", "  chief: { description").replace("default_agent: boss", "default_agent: chief"));
+        let without = stage.parts(0);
+        stage.later();
+        Play::of(&stage, &without, root).goes_on(usize::MAX).await;
+        let row = stage.row(root).await;
+        let code = row.error.map(|error| error.code);
+        assert_eq!((row.status, code), (TaskStatus::Failed, Some(FailureCode::Configuration)));
+        assert_eq!(stage.row(asked[1].task_id).await.status, TaskStatus::Canceled, "{}", stage.told(root).await);
+        assert!(stage.asked_by_tree(root).await.is_empty());
+        door.retry(&alice(), root, None).await.unwrap();
+        stage.finish_tree(&parts, root, People::Approve).await;
+        let journals = stage.lawful(root).await;
+        assert_eq!(journals[&root].row.status, TaskStatus::Completed, "{}", stage.told(root).await);
+        assert_eq!(stage.executions(asked[0].task_id, "/refund"), 1);
+    }
+
+    async fn a_child_whose_model_fails_is_a_failed_call_and_its_sibling_goes_on(house) {
+        let shape = Shape { depth: 2, children: 2, wide: 0 };
+        let stage = Stage::of_trees(house, shape, one_small).await;
+        stage.script_by_name(move |name, prompt| {
+            let fallen = name == LEAF && said(prompt).starts_with("go.1");
+            if fallen { fails() } else { Ok(shape.says(one_small, name, prompt)) }
+        });
+        let parts = stage.parts(0);
+        let root = stage.grown(&parts).await;
+        let journals = stage.lawful(root).await;
+        assert_eq!(journals[&root].row.status, TaskStatus::Completed, "{}", stage.told(root).await);
+        let failed: Vec<_> = journals.values().filter(|journal| journal.row.status == TaskStatus::Failed).collect();
+        let [child] = &failed[..] else { panic!("one has failed: {}", stage.told(root).await) };
+        let result = handed_back(&journals, child.row.task_id).unwrap();
+        assert_eq!(result.outcome, Outcome::Failed);
+        assert!(result.content.contains("it does not answer"), "{}", result.content);
+        let door = Stage::like(&parts, 0);
+        let refused = door.retry(&alice(), child.row.task_id, None).await.unwrap_err();
+        assert!(matches!(refused, holdpoint::engine::Refusal::NotARoot { .. }), "{refused:?}");
+    }
+
+    async fn a_tree_grows_no_wider_deeper_or_larger_than_it_may(house) {
+        let deep = Shape { depth: 2, children: 1, wide: 0 };
+        for (shape, limit, tasks) in [
+            (Shape::flat(3), "max_children: 2", 3),
+            (deep, "max_depth: 1", 2),
+            (Shape::flat(3), "max_tasks: 2", 3),
+            (Shape { depth: 3, children: 1, wide: 0 }, "max_tasks: 2", 3),
+            // Two that would each start one more, at the same time.
+            (Shape { depth: 2, children: 2, wide: 0 }, "max_tasks: 3", 4),
+        ] {
+            let (stage, root) = limited(&house, shape, limit).await;
+            let journals = stage.lawful(root).await;
+            assert_eq!(journals[&root].row.status, TaskStatus::Completed, "{limit}: {}", stage.told(root).await);
+            assert_eq!(journals.len(), tasks, "{limit}: {}", stage.told(root).await);
+            let refused: Vec<_> = journals.values().filter(|journal| outcomes(journal).contains(&Outcome::Invalid)).collect();
+            let [refused] = &refused[..] else { panic!("{limit}: {}", stage.told(root).await) };
+            let invalid = outcomes(refused).iter().filter(|outcome| **outcome == Outcome::Invalid).count();
+            let text = refused.items.iter().find_map(|item| match &item.fact {
+                Fact::ToolResult(result) if result.outcome == Outcome::Invalid => Some(result.content.clone()),
+                _ => None,
+            });
+            let (name, number) = limit.split_once(": ").unwrap();
+            let text = text.unwrap();
+            assert!(invalid == 1 && text.contains(name) && text.contains(number), "{limit}: {text}");
+        }
+    }
+
+    async fn the_limit_of_model_calls_counts_the_whole_tree(house) {
+        // The boss is asked once, each of its leaves twice: then it has spent its five.
+        let (stage, root) = limited(&house, Shape::flat(2), "max_model_calls: 5").await;
+        let row = stage.row(root).await;
+        let error = row.error.unwrap();
+        assert_eq!((row.status, error.code, error.limit.as_deref()), (TaskStatus::Failed, FailureCode::LimitReached, Some("max_model_calls")));
+        assert_eq!(row.model_calls, 5);
+        for leaf in stage.of_agent(root, LEAF).await {
+            assert_eq!((stage.row(leaf).await.status, stage.row(leaf).await.model_calls), (TaskStatus::Completed, 2));
+        }
+    }
+
+    async fn a_no_in_one_child_is_a_no_in_its_sibling(house) {
+        fn the_same(_: &str, turn: u32) -> Vec<(String, String)> {
+            if turn == 1 { vec![refund("go.7", 120)] } else { Vec::new() }
+        }
+        // The second child is told its task when the first one is done.
+        let stage = Stage::of_trees(house, Shape::flat(1), the_same).await;
+        stage.script_by_name(|name, prompt| {
+            let task = said(prompt);
+            let calls = match name {
+                LEAF => the_same(&task, prompt.turn),
+                _ if prompt.turn < 3 => vec![hands_on(LEAF, &format!("go.{}", prompt.turn))],
+                _ => Vec::new(),
+            };
+            Ok(speaks(name, &task, &calls))
+        });
+        let parts = stage.parts(0);
+        let root = stage.grown(&parts).await;
+        stage.answer_tree(&Stage::like(&parts, 0), root, People::Reject).await;
+        Play::of(&stage, &parts, root).goes_on(usize::MAX).await;
+        let journals = stage.lawful(root).await;
+        assert_eq!((journals.len(), journals[&root].row.status), (3, TaskStatus::Completed), "{}", stage.told(root).await);
+        let [first, second] = stage.of_agent(root, LEAF).await[..] else { panic!("two leaves") };
+        assert_eq!((ended_as(&journals, first), ended_as(&journals, second)), (vec![Outcome::Rejected], vec![Outcome::Rejected]));
+        let asked = |fact: &Fact| matches!(fact, Fact::InterventionRequested(_));
+        assert_eq!((place(&journals[&first], asked).is_some(), place(&journals[&second], asked)), (true, None), "unasked");
+        assert!(last_result(&stage, second).await.contains("rejected this same call"));
+        assert!(stage.tool.ledger().is_empty());
+    }
+
+    async fn a_tool_in_doubt_in_one_child_is_not_allowed_in_its_sibling(house) {
+        let stage = Stage::of_trees(house, Shape::flat(1), one_small).await;
+        stage.script_by_name(|name, prompt| {
+            let task = said(prompt);
+            let calls = match name {
+                LEAF => one_small(&task, prompt.turn),
+                _ if prompt.turn < 3 => vec![hands_on(LEAF, &format!("go.{}", prompt.turn))],
+                _ => Vec::new(),
+            };
+            Ok(speaks(name, &task, &calls))
+        });
+        stage.tool.answers(500, "sorry");
+        let parts = stage.parts(0);
+        let root = stage.grown(&parts).await;
+        stage.tool.answers(200, "paid");
+        let [request] = &stage.asked_by_tree(root).await[..] else { panic!("one is open: {}", stage.told(root).await) };
+        let [first, second] = stage.of_agent(root, LEAF).await[..] else { panic!("two leaves") };
+        assert_eq!((request.task_id, outcomes(&stage.journal(first).await)), (second, vec![Outcome::Failed]));
+        assert!(request.asked.pending_tool_calls[0].reason.is_some());
+        assert_eq!(stage.executions(second, "/refund"), 0);
+        stage.finish_tree(&parts, root, People::Approve).await;
+        stage.lawful(root).await;
+        assert_eq!((stage.executions(first, "/refund"), stage.executions(second, "/refund")), (1, 1));
+    }
+}

@@ -1,0 +1,181 @@
+//! Somebody else does something between any two lines of a tree's drivers, which then go on with what they have in hand:
+//! nothing is lost, nothing happens twice, and nothing starts after a cancel.
+
+#![expect(clippy::wildcard_enum_match_arm, reason = "an item of a new type says nothing here")]
+
+use std::collections::BTreeMap;
+
+use holdpoint::engine::{Parts, Refusal};
+use holdpoint::task::change::Journal;
+use holdpoint::task::id::TaskId;
+use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::status::TaskStatus;
+
+use super::pair::place;
+use super::stage::{Stage, alice};
+use super::tree::{People, Play, Shape, handed_back, refund};
+use crate::store::house::{House, both};
+
+/// Two branches of two levels.
+const FORK: Shape = Shape { depth: 2, children: 2, wide: 0 };
+
+/// One leaf pays and looks at once, the other one has to ask.
+fn one_asks(task: &str, turn: u32) -> Vec<(String, String)> {
+    let lookup = ("lookup".to_owned(), r#"{"order":1}"#.to_owned());
+    match turn {
+        1 if task.starts_with("go.1") => vec![refund(task, 5), lookup],
+        1 => vec![lookup, refund(task, 120)],
+        _ => Vec::new(),
+    }
+}
+
+/// What somebody else does while the drivers stand still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meanwhile {
+    /// The user cancels the whole tree.
+    CancelRoot,
+    /// The user cancels one branch, where there is one.
+    CancelBranch,
+    /// Another replica takes over and does all it can.
+    Takeover,
+}
+
+impl Meanwhile {
+    /// Does it, in the process of this play or beside it. Which task was canceled, if one was.
+    async fn happens(self, play: &Play<'_>, stage: &Stage, parts: &Parts) -> Option<TaskId> {
+        let root = play.root;
+        if self == Self::Takeover {
+            stage.later();
+            Play::of(stage, parts, root).goes_on(usize::MAX).await;
+            return None;
+        }
+        let branch = stage.of_agent(root, "mid").await.first().copied();
+        let task = if self == Self::CancelRoot { Some(root) } else { branch }?;
+        match play.engine.cancel(&alice(), task, None).await {
+            Ok(_) => {
+                assert_eq!(stage.row(task).await.status, TaskStatus::Canceled);
+                for row in stage.tree(root).await {
+                    let below = self == Self::CancelRoot || row.parent.is_some_and(|(parent, _)| parent == task);
+                    let counted = (row.status.is_terminal(), row.busy, row.open_requests);
+                    assert!(!below || counted == (true, 0, 0), "{}", stage.told(root).await);
+                }
+                Some(task)
+            }
+            Err(Refusal::Conflict { status, .. }) => {
+                assert_eq!(status, TaskStatus::Completed);
+                None
+            }
+            Err(refusal) => panic!("{refusal}"),
+        }
+    }
+}
+
+/// A life whose drivers stand still after so many polls. Its root, what was canceled, and whether it was over before.
+async fn lived(stage: &Stage, parts: &Parts, meanwhile: Meanwhile, polls: usize) -> (TaskId, Option<TaskId>, bool) {
+    let mut play = Play::begins(stage, parts).await;
+    let root = play.root;
+    let door = Stage::like(parts, 0);
+    while play.goes_on_while(|play| play.polls < polls).await {
+        if stage.row(root).await.status.is_terminal() {
+            return (root, None, true);
+        }
+        stage.answer_tree(&door, root, People::Approve).await;
+    }
+    let canceled = meanwhile.happens(&play, stage, parts).await;
+    // Whoever had something in hand goes on, and others look for work.
+    play.goes_on(usize::MAX).await;
+    drop(play);
+    if canceled == Some(root) {
+        stage.later();
+        assert!(stage.engine(4).claim().await.unwrap().is_empty(), "after {polls} polls: {}", stage.told(root).await);
+    } else {
+        stage.finish_tree(parts, root, People::Approve).await;
+    }
+    (root, canceled, false)
+}
+
+/// The numbers of the last start and of the end of a task and of all below it.
+async fn started_and_ended(stage: &Stage, root: TaskId, top: TaskId) -> (i64, i64) {
+    let (mut started, mut ended) = (0, 0);
+    for row in stage.tree(root).await {
+        let below = top == root || row.task_id == top || row.parent.is_some_and(|(parent, _)| parent == top);
+        for (item, event) in stage.house.store.items(row.task_id, 0, 1000).await.unwrap() {
+            match item.fact {
+                Fact::ToolStarted { .. } | Fact::SubAgentStarted { .. } if below => started = started.max(event),
+                Fact::TaskStatus { status: TaskStatus::Canceled, .. } if row.task_id == top => ended = event,
+                _ => {}
+            }
+        }
+    }
+    (started, ended)
+}
+
+/// What the world did, the journal knows of; what it does not know of did not happen.
+fn as_the_world_knows(stage: &Stage, task: TaskId, journal: &Journal, said: &dyn Fn() -> String) {
+    let (paid, read) = (stage.executions(task, "/refund"), stage.executions(task, "/lookup"));
+    let starts = |name: &str| {
+        let of = |fact: &Fact| matches!(fact, Fact::ToolStarted { name: known, .. } if known == name);
+        journal.items.iter().filter(|item| of(&item.fact)).count()
+    };
+    assert!(paid <= 1 && paid <= starts("refund") && read <= 3 && read <= starts("lookup"), "{}", said());
+    let known = place(journal, |fact| {
+        let good = |outcome| matches!(outcome, Outcome::Succeeded | Outcome::Responded);
+        matches!(fact, Fact::ToolResult(result) | Fact::LateResult(result) if result.name == "refund" && good(result.outcome))
+    });
+    assert_eq!(known.is_some(), paid == 1, "its answer is kept, now or late: {}", said());
+}
+
+async fn interrupted_everywhere(house: House, meanwhile: Meanwhile) {
+    let stage = Stage::of_trees(house, FORK, one_asks).await;
+    let parts = stage.parts(0);
+    // Whatever the database is, the drivers are the same: every second place will do, on the slower one every third.
+    let step = if stage.house.is_postgres() { 3 } else { 2 };
+    let (mut polls, mut times) = (0, 0);
+    loop {
+        let (root, canceled, over) = lived(&stage, &parts, meanwhile, polls).await;
+        let journals: BTreeMap<TaskId, Journal> = stage.lawful(root).await;
+        let items = || journals.values().map(|journal| &journal.items).collect::<Vec<_>>();
+        let said = || format!("{meanwhile:?} after {polls} polls: {:#?}", items());
+        for (task, journal) in &journals {
+            as_the_world_knows(&stage, *task, journal, &said);
+            let statuses = [TaskStatus::Completed, TaskStatus::Canceled];
+            assert!(statuses.contains(&journal.row.status), "{}", said());
+        }
+        if let Some(canceled) = canceled {
+            times += 1;
+            let (started, ended) = started_and_ended(&stage, root, canceled).await;
+            assert!(started < ended, "something started after the cancel: {}", said());
+            if canceled != root {
+                assert_eq!(handed_back(&journals, canceled).unwrap().outcome, Outcome::Canceled, "{}", said());
+            }
+        }
+        let ends = if canceled == Some(root) { TaskStatus::Canceled } else { TaskStatus::Completed };
+        assert_eq!(journals[&root].row.status, ends, "{}", said());
+        if canceled.is_none() {
+            assert_eq!(journals.len(), FORK.tasks(), "{}", said());
+            times += usize::from(meanwhile == Meanwhile::Takeover);
+        }
+        polls += step;
+        if over {
+            break;
+        }
+    }
+    assert!(times * step > 20, "only {times} places");
+    let gaps = "select max(event_number) - count(*) from agent_task_item
+        group by root_task_id having max(event_number) <> count(*)";
+    assert_eq!(stage.house.numbers(gaps).await.unwrap(), Vec::<i64>::new(), "event numbers have gaps");
+}
+
+both! {
+    async fn a_cancel_of_the_root_between_any_two_lines_ends_the_whole_tree(house) {
+        interrupted_everywhere(house, Meanwhile::CancelRoot).await;
+    }
+
+    async fn a_cancel_of_one_branch_between_any_two_lines_is_told_to_its_parent_once(house) {
+        interrupted_everywhere(house, Meanwhile::CancelBranch).await;
+    }
+
+    async fn a_takeover_between_any_two_lines_of_a_tree_starts_nobody_and_nothing_twice(house) {
+        interrupted_everywhere(house, Meanwhile::Takeover).await;
+    }
+}

@@ -1,0 +1,335 @@
+//! Trees of tasks are read whole, at one moment.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use holdpoint::store::{CommitError, Store, TaskFilter, Tree};
+use holdpoint::task::change::{Counters, Guard, LeaseChange, TaskChange, TaskRow};
+use holdpoint::task::id::{CallId, TaskId};
+use holdpoint::task::item::{Fact, Usage};
+use holdpoint::task::request::{Asked, RequestKind};
+
+use super::house::{House, asked, both, change, child_task, finance, fresh, new_task, said};
+
+pub const BUSY: Counters = Counters {
+    busy: 1,
+    open_requests: 0,
+    usage: Usage { prompt_tokens: 0, completion_tokens: 0, total_tokens: 0 },
+    model_calls: 0,
+};
+pub const DONE: Counters = Counters { busy: -1, ..BUSY };
+pub const CALLED: Counters = Counters { busy: 0, model_calls: 1, ..BUSY };
+
+/// A tree of four levels: a root, and three children of each task above the last level.
+#[derive(Clone)]
+pub struct Grown {
+    pub root: TaskId,
+    pub levels: Vec<Vec<TaskId>>,
+    parents: BTreeMap<TaskId, TaskId>,
+}
+
+impl Grown {
+    /// All of them, level by level.
+    pub fn all(&self) -> impl Iterator<Item = TaskId> + '_ {
+        self.levels.iter().flatten().copied()
+    }
+
+    /// From the parent of a task to its root.
+    pub fn above(&self, task: TaskId) -> Vec<TaskId> {
+        std::iter::successors(self.parents.get(&task).copied(), |above| self.parents.get(above).copied()).collect()
+    }
+
+    /// A task and all below it, level by level.
+    pub fn below(&self, task: TaskId) -> Vec<TaskId> {
+        self.all().filter(|other| *other == task || self.above(*other).contains(&task)).collect()
+    }
+
+    pub fn leaf(&self, number: usize) -> TaskId {
+        self.levels[3][number]
+    }
+}
+
+/// Grows a tree, three children in a commit.
+pub async fn grown(house: &House) -> Grown {
+    let root = house.task().await;
+    let mut tree = Grown { root, levels: vec![vec![root]], parents: BTreeMap::new() };
+    for level in 0..3 {
+        let mut next = Vec::new();
+        for parent in tree.levels[level].clone() {
+            let children: Vec<TaskId> = (0..3).map(|_| TaskId(fresh())).collect();
+            tree.parents.extend(children.iter().map(|child| (*child, parent)));
+            let mut tasks = vec![starting(house, parent, &children).await];
+            tasks.extend(children.iter().map(|child| child_task(*child, parent)));
+            for above in tree.above(parent) {
+                tasks.push(TaskChange { counters: tasks[0].counters, ..house.next(above).await });
+            }
+            house.store.commit(change(root, tasks)).await.unwrap();
+            next.extend(children);
+        }
+        tree.levels.push(next);
+    }
+    tree
+}
+
+/// The parent's part of the commit that starts these children.
+pub async fn starting(house: &House, parent: TaskId, children: &[TaskId]) -> TaskChange {
+    let started = |child: &TaskId| Fact::SubAgentStarted {
+        tool_call_id: CallId(fresh()),
+        child_task_id: *child,
+        agent: "analyst".to_owned(),
+    };
+    let busy = i32::try_from(children.len()).unwrap();
+    TaskChange {
+        facts: children.iter().map(started).collect(),
+        counters: Counters { busy, ..BUSY },
+        ..house.next(parent).await
+    }
+}
+
+/// Something is counted on a task as it was read, and fenced by its version.
+pub fn fenced(row: &TaskRow, counters: Counters) -> TaskChange {
+    TaskChange { guard: Guard::Version(row.version), last_seq: row.last_seq, ..counted(row.task_id, counters) }
+}
+
+/// Something is counted on a task, whatever its version.
+pub fn counted(task_id: TaskId, counters: Counters) -> TaskChange {
+    TaskChange {
+        task_id,
+        guard: Guard::Any,
+        facts: Vec::new(),
+        last_seq: 0,
+        agent_version: None,
+        counters,
+        lease: LeaseChange::Keep,
+        credentials: Vec::new(),
+    }
+}
+
+pub async fn row(house: &House, task: TaskId) -> TaskRow {
+    house.store.task(task).await.unwrap().unwrap()
+}
+
+pub async fn read(house: &House, root: TaskId) -> Tree {
+    house.store.tree(root, 0).await.unwrap().unwrap()
+}
+
+/// Whose items these are, in the order of the events, with each one's number in its journal.
+pub fn order(tree: &Tree, after: i64) -> Vec<(TaskId, i64)> {
+    tree.items.iter().filter(|item| item.event > after).map(|item| (item.task_id, item.item.seq)).collect()
+}
+
+pub fn literal(house: &House, task: TaskId) -> String {
+    if house.is_postgres() { format!("'{task}'") } else { format!("x'{}'", task.0.simple()) }
+}
+
+/// What must be true of a tree at any moment, when each commit is two items of one task and one call of a model on it
+/// and on all above it.
+pub fn agrees(grown: &Grown, tree: &Tree, after: i64) {
+    let events: Vec<i64> = tree.items.iter().map(|item| item.event).collect();
+    assert_eq!(events, (after + 1..=tree.last_event).collect::<Vec<_>>(), "no event is missing and none is too much");
+    assert_eq!(tree.rows.iter().map(|row| row.last_seq).sum::<i64>(), tree.last_event);
+    if after > 0 {
+        return;
+    }
+    let of = |task: TaskId| tree.items.iter().filter(move |item| item.task_id == task).map(|item| &item.item);
+    for row in &tree.rows {
+        let seqs: Vec<i64> = of(row.task_id).map(|item| item.seq).collect();
+        assert_eq!(seqs, (1..=row.last_seq).collect::<Vec<_>>());
+        let below = grown.below(row.task_id).into_iter().flat_map(of);
+        let called = below.filter(|item| item.fact == said("one")).count();
+        assert_eq!(row.model_calls, i64::try_from(called).unwrap(), "the row counts what its items say");
+    }
+}
+
+/// Writes two items into one task after the other, and counts on all above it, until so many are stored.
+pub async fn write_on(store: Store, grown: Grown, salt: usize, commits: usize) {
+    let all: Vec<TaskId> = grown.all().collect();
+    let (mut written, mut tried) = (0, salt * 11);
+    while written < commits {
+        tried += 7;
+        let task = all[tried % all.len()];
+        let row = store.task(task).await.unwrap().unwrap();
+        let mut tasks = vec![TaskChange { facts: vec![said("one"), said("two")], ..fenced(&row, CALLED) }];
+        for above in grown.above(task) {
+            let row = store.task(above).await.unwrap().unwrap();
+            tasks.push(if tried.is_multiple_of(2) { fenced(&row, CALLED) } else { counted(above, CALLED) });
+        }
+        match store.commit(change(grown.root, tasks)).await {
+            Ok(_) => written += 1,
+            Err(error) => assert_eq!(error, CommitError::Stale),
+        }
+    }
+}
+
+both! {
+    async fn a_tree_is_read_whole_with_its_items_in_the_order_of_its_events(house) {
+        let (grown, other) = (grown(&house).await, grown(&house).await);
+        let tree = read(&house, grown.root).await;
+        let ids: Vec<TaskId> = tree.rows.iter().map(|row| row.task_id).collect();
+        assert_eq!(ids, grown.all().collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>());
+        assert_eq!(ids.len(), 40);
+        agrees(&grown, &tree, 0);
+        for row in &tree.rows {
+            let journal = house.store.journal(row.task_id).await.unwrap().unwrap();
+            assert_eq!(journal.row, *row);
+            let items = tree.items.iter().filter(|item| item.task_id == row.task_id).map(|item| item.item.clone());
+            assert_eq!(items.collect::<Vec<_>>(), journal.items);
+            assert_eq!(row.next_event, if row.task_id == grown.root { tree.last_event } else { 0 });
+            assert_eq!(usize::try_from(row.busy).unwrap(), grown.below(row.task_id).len());
+        }
+        assert!(tree.items.iter().all(|item| item.item.at <= tree.now));
+        assert_eq!(tree.doubted_at, None);
+        for after in [1, 70, tree.last_event, tree.last_event + 5] {
+            let rest = house.store.tree(grown.root, after).await.unwrap().unwrap();
+            assert_eq!((&rest.rows, rest.last_event), (&tree.rows, tree.last_event));
+            assert_eq!(rest.items, tree.items.iter().filter(|item| item.event > after).cloned().collect::<Vec<_>>());
+        }
+        for none in [grown.leaf(0), grown.levels[1][0], TaskId(fresh())] {
+            assert!(house.store.tree(none, 0).await.unwrap().is_none(), "only roots have a tree");
+        }
+        let filter = |roots| TaskFilter { tenant: "acme".to_owned(), limit: 99, roots, ..TaskFilter::default() };
+        let of_both = house.store.tasks(&filter(vec![grown.root, other.root])).await.unwrap();
+        assert_eq!(of_both.len(), 80);
+        let mut of_one = house.store.tasks(&filter(vec![grown.root])).await.unwrap();
+        of_one.reverse();
+        assert_eq!(of_one, tree.rows);
+    }
+
+    async fn only_what_nobody_has_and_nothing_wakes_is_parked(house) {
+        let root = house.task().await;
+        let time = Duration::from_mins(1);
+        let mut expected = BTreeMap::from([(root, false)]);
+        for (lease, parked) in [
+            (LeaseChange::Queue, false),
+            (LeaseChange::Take { owner: "me".to_owned(), time }, false),
+            (LeaseChange::Park { wake_in: Some(time) }, false),
+            (LeaseChange::Park { wake_in: None }, true),
+        ] {
+            let child = TaskId(fresh());
+            let begins = TaskChange { lease: lease.clone(), ..child_task(child, root) };
+            house.store.commit(change(root, vec![begins])).await.unwrap();
+            assert_eq!(row(&house, child).await.parked, parked, "{lease:?}");
+            let becomes = TaskChange { lease, ..house.next(child).await };
+            house.store.commit(change(root, vec![becomes])).await.unwrap();
+            expected.insert(child, parked);
+        }
+        let tree = read(&house, root).await;
+        assert_eq!(tree.rows.iter().map(|row| (row.task_id, row.parked)).collect::<BTreeMap<_, _>>(), expected);
+    }
+
+    async fn the_open_requests_of_every_subtree_are_found_in_the_order_they_were_asked(house) {
+        let (grown, other) = (grown(&house).await, grown(&house).await);
+        let mut questions: Vec<(TaskId, Asked)> = Vec::new();
+        for tree in [&other, &grown] {
+            questions = tree.all().map(|task| (task, asked(RequestKind::Approval, finance(1), 1))).collect();
+            // Neither in the order of the ids of the tasks, nor in that of their own.
+            questions.sort_by_key(|(task, _)| task.0.as_u128().swap_bytes());
+            let mut asks = Vec::new();
+            for (task, asked) in &questions {
+                let facts = vec![Fact::InterventionRequested(asked.clone())];
+                let open_requests = i32::try_from(tree.below(*task).len()).unwrap();
+                asks.push(TaskChange { facts, counters: Counters { busy: 0, open_requests, ..BUSY }, ..house.next(*task).await });
+            }
+            house.store.commit(change(tree.root, asks)).await.unwrap();
+        }
+        for task in grown.all() {
+            let below = grown.below(task);
+            let expected: Vec<_> =
+                questions.iter().filter(|(task, _)| below.contains(task)).map(|(task, asked)| (*task, asked.clone())).collect();
+            let found = house.store.pending(grown.root, task).await.unwrap();
+            assert!(found.iter().all(|found| found.root_task_id == grown.root));
+            assert_eq!(found.into_iter().map(|found| (found.task_id, found.asked)).collect::<Vec<_>>(), expected);
+            assert_eq!(usize::try_from(row(&house, task).await.open_requests).unwrap(), expected.len());
+        }
+        assert!(house.store.pending(other.root, grown.leaf(0)).await.unwrap().is_empty(), "of another tree");
+    }
+
+    async fn rows_and_items_agree_while_four_write_to_the_tree(house) {
+        let grown = grown(&house).await;
+        // On Postgres a second replica writes, too: it shares no queue with the first.
+        let other = if house.is_postgres() {
+            Store::open(&house.settings, house.clock.clone()).await.unwrap()
+        } else {
+            house.store.clone()
+        };
+        let over = Arc::new(AtomicBool::new(false));
+        let mut readers = tokio::task::JoinSet::new();
+        for salt in 0..2 {
+            let (store, grown, over) = (house.store.clone(), grown.clone(), Arc::clone(&over));
+            readers.spawn(async move {
+                let (mut reads, mut after) = (0, 0);
+                while !over.load(Ordering::Relaxed) {
+                    let tree = store.tree(grown.root, after).await.unwrap().unwrap();
+                    agrees(&grown, &tree, after);
+                    reads += 1;
+                    // One reads all of it each time, one what is new.
+                    after = if salt == 0 { 0 } else { tree.last_event };
+                }
+                reads
+            });
+        }
+        let mut writers = tokio::task::JoinSet::new();
+        for salt in 0..4_usize {
+            let store = if salt.is_multiple_of(2) { house.store.clone() } else { other.clone() };
+            writers.spawn(write_on(store, grown.clone(), salt, 80));
+        }
+        writers.join_all().await;
+        over.store(true, Ordering::Relaxed);
+        let reads = readers.join_all().await;
+        assert!(reads.iter().all(|reads| *reads > 10), "{reads:?}");
+        let tree = read(&house, grown.root).await;
+        agrees(&grown, &tree, 0);
+        assert_eq!(tree.rows[0].model_calls, 4 * 80);
+        other.close().await;
+    }
+
+    async fn a_task_of_a_tree_that_cannot_be_read_is_reported(house) {
+        let damages = [
+            "update agent_task_item set body = '{' where seq = 2 and task_id = ",
+            "delete from agent_task_item where seq = 1 and task_id = ",
+            "delete from agent_task_item where seq = 2 and task_id = ",
+            "update agent_task set agent_path = '[' where task_id = ",
+            "update agent_task set last_seq = 7 where task_id = ",
+        ];
+        for damage in damages {
+            let (grown, sound) = (grown(&house).await, house.task().await);
+            let leaf = grown.leaf(7);
+            house.numbers(&format!("{damage}{}", literal(&house, leaf))).await.unwrap();
+            let tree = house.store.tree(grown.root, 0).await.unwrap().unwrap();
+            assert_eq!(tree.unreadable, BTreeSet::from([leaf]), "{damage}");
+            assert_eq!((tree.rows.len(), tree.items.iter().any(|line| line.task_id == grown.root)), (40, true));
+            assert_eq!(house.store.unreadable(), [leaf], "{damage}");
+            assert!(house.store.tree(sound, 0).await.unwrap().is_some());
+        }
+        assert!(house.store.unreadable().is_empty());
+    }
+
+    async fn a_gap_after_what_is_known_is_found_and_only_what_is_damaged_stays_reported(house) {
+        let grown = grown(&house).await;
+        let leaf = grown.leaf(7);
+        let tree = read(&house, grown.root).await;
+        let place = |seq| tree.items.iter().find(|item| (item.task_id, item.item.seq) == (leaf, seq)).unwrap().event;
+        let id = literal(&house, leaf);
+        house.numbers(&format!("delete from agent_task_item where seq = 1 and task_id = {id}")).await.unwrap();
+        // Of what comes after it nobody can say that it is missing.
+        assert!(house.store.tree(grown.root, place(1)).await.unwrap().is_some());
+        assert!(house.store.tree(grown.root, place(1) - 1).await.unwrap().is_some());
+        let reported = house.store.unreadable();
+        assert!(reported.contains(&leaf));
+        for task in reported {
+            assert_eq!(house.store.remains(task).await.unwrap().is_some(), task == leaf);
+        }
+        house.numbers(&format!("delete from agent_task_item where seq = 2 and task_id = {id}")).await.unwrap();
+        assert!(house.store.tree(grown.root, place(2) - 1).await.unwrap().is_some());
+        assert!(house.store.unreadable().contains(&leaf));
+    }
+
+    async fn a_new_root_has_a_tree_of_its_own(house) {
+        let id = TaskId(fresh());
+        house.write(new_task(id, "acme", "alice")).await.unwrap();
+        let tree = read(&house, id).await;
+        assert_eq!((tree.rows.len(), tree.last_event, order(&tree, 0)), (1, 2, vec![(id, 1), (id, 2)]));
+    }
+}
