@@ -10,8 +10,9 @@ use std::error::Error as _;
 use std::io;
 use std::time::Duration;
 
+use bytes::Bytes;
 use reqwest::header::{ACCEPT_ENCODING, CONNECTION, HeaderMap, HeaderValue};
-use reqwest::{Client, ClientBuilder, Request, Response, StatusCode};
+use reqwest::{Client, ClientBuilder, Request, RequestBuilder, Response, StatusCode};
 
 use reach::{Reach, Watch};
 
@@ -22,6 +23,8 @@ pub const USER_AGENT: &str = concat!("holdpoint/", env!("CARGO_PKG_VERSION"));
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long a connection that may be used again is kept.
 const IDLE: Duration = Duration::from_secs(30);
+/// How long the last bytes of an answer are waited for that is whole without them.
+const ON_ITS_WAY: Duration = Duration::from_millis(20);
 
 /// The clients. Cheap to clone; one for the whole process.
 #[derive(Clone, Debug)]
@@ -157,7 +160,8 @@ pub struct NetError;
 /// Why something was not sent that could have been.
 pub const NO_LEAVE: &str = "it must not be sent any more";
 const NO_CONNECTION_IN_TIME: &str = "no connection could be made in time";
-const NO_ANSWER_IN_TIME: &str = "there was no complete answer within the timeout";
+/// Why an answer is given up that may still be coming.
+pub const NO_ANSWER_IN_TIME: &str = "there was no complete answer within the timeout";
 const CUT_OFF: &str = "the connection was lost before there was a complete answer";
 
 /// Why there is no complete answer, told apart by whether anything can have been sent.
@@ -185,7 +189,8 @@ impl Failure {
             // Also a timeout of the request's own that ends while still connecting: `Net::alone` keeps the two apart.
             return Self::Lost(NO_ANSWER_IN_TIME);
         }
-        if error.is_decode() {
+        let unreadable = |kind| matches!(kind, io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput);
+        if error.is_decode() && io_kind(error).is_some_and(unreadable) {
             return Self::Lost("the answer could not be decoded");
         }
         Self::Lost(CUT_OFF)
@@ -199,13 +204,7 @@ fn connecting(error: &reqwest::Error) -> &'static str {
     if error.is_dns() {
         return "the host's name could not be resolved";
     }
-    let mut source = error.source();
-    let mut kind = None;
-    while let Some(cause) = source {
-        kind = cause.downcast_ref::<io::Error>().map(io::Error::kind).or(kind);
-        source = cause.source();
-    }
-    match kind {
+    match io_kind(error) {
         Some(io::ErrorKind::ConnectionRefused) => "the connection was refused",
         Some(io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable) => "the host cannot be reached",
         Some(io::ErrorKind::InvalidData) => "no secure connection could be made (TLS)",
@@ -214,15 +213,43 @@ fn connecting(error: &reqwest::Error) -> &'static str {
     }
 }
 
-/// Reads a body, `limit` bytes at most, and says whether there was more. Bounded in time by the timeout that the
-/// request was given: set one on each (`RequestBuilder::timeout`), it runs until the body's end.
+/// What the innermost I/O error says of itself.
+fn io_kind(error: &reqwest::Error) -> Option<io::ErrorKind> {
+    let (mut source, mut kind) = (error.source(), None);
+    while let Some(cause) = source {
+        kind = cause.downcast_ref::<io::Error>().map(io::Error::kind).or(kind);
+        source = cause.source();
+    }
+    kind
+}
+
+/// Sends a request and waits until its answer begins, for so long at most.
 ///
 /// # Errors
-/// [`Failure::Lost`]: the body ended early, or too late.
-pub async fn read_bounded(mut response: Response, limit: usize) -> Result<(Vec<u8>, bool), Failure> {
-    let mut bytes = Vec::new();
-    let more = fill(&mut response, &mut bytes, limit).await?;
-    Ok((bytes, more))
+/// Any [`Failure`]; which of the two matters to nobody who may repeat the request.
+pub async fn begun(request: RequestBuilder, within: Duration) -> Result<Response, Failure> {
+    match tokio::time::timeout(within, request.send()).await {
+        Ok(sent) => sent.map_err(|error| Failure::of(&error)),
+        Err(_) => Err(Failure::Lost(NO_ANSWER_IN_TIME)),
+    }
+}
+
+/// The next bytes of a body, for which it waits so long at most; `None` when the body is complete.
+///
+/// # Errors
+/// [`Failure::Lost`]: the body ended early, or nothing more came.
+pub async fn next_bytes(response: &mut Response, within: Duration) -> Result<Option<Bytes>, Failure> {
+    match tokio::time::timeout(within, response.chunk()).await {
+        Ok(read) => read.map_err(|error| lost(&error)),
+        Err(_) => Err(Failure::Lost(NO_ANSWER_IN_TIME)),
+    }
+}
+
+/// Reads the end of a body of which everything that matters was read, so that its connection can be used again. It waits
+/// only for what is on its way.
+pub async fn read_off(mut response: Response) {
+    let rest = async { while let Ok(Some(_)) = response.chunk().await {} };
+    let _ = tokio::time::timeout(ON_ITS_WAY, rest).await;
 }
 
 /// Adds to `bytes` until the body ends or there are `limit`; says whether there was more.

@@ -7,7 +7,10 @@ use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_STANDARD_NO_PAD, BASE64_URL_SAFE, BASE64_URL_SAFE_NO_PAD};
 use serde::{Deserialize, Deserializer};
 
+mod redacting;
 pub mod seal;
+
+pub use self::redacting::Redacting;
 
 /// A value that is never shown: its `Debug` is a placeholder and it does not serialize.
 #[derive(Clone, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock};
 use regex::Regex;
 use serde_json::Value;
 
-use crate::secret::Redactor;
+use crate::secret::{Redacting, Redactor};
 use crate::task::text::{cleaned, each_said};
 
 /// The longest text of an error that came from outside, in characters.
@@ -29,6 +29,16 @@ impl Cleaner {
         self.text(&mended(text, Mend::Nul))
     }
 
+    /// Cleans a text that comes in pieces as [`Cleaner::text`] cleans the whole.
+    pub(crate) fn passing_text(&self) -> Passing {
+        Passing { redacting: Redacting::new(Arc::clone(&self.0)), begun: None }
+    }
+
+    /// Cleans arguments that come in pieces as [`Cleaner::arguments`] cleans the whole.
+    pub(crate) fn passing_arguments(&self) -> Passing {
+        Passing { redacting: Redacting::new(Arc::clone(&self.0)), begun: Some(String::new()) }
+    }
+
     /// A JSON value, names and numbers included.
     pub(crate) fn json(&self, value: Value) -> Value {
         each_said(value, &|text| self.text(text))
@@ -44,6 +54,53 @@ impl Cleaner {
             None => line,
         }
     }
+}
+
+/// A text that comes in pieces. What is given out adds up to what is kept of the whole.
+#[derive(Debug)]
+pub(crate) struct Passing {
+    redacting: Redacting,
+    /// The escape that has begun, of arguments.
+    begun: Option<String>,
+}
+
+impl Passing {
+    /// Takes the next piece, gives what may be shown by now.
+    pub(crate) fn push(&mut self, piece: &str) -> String {
+        let Some(begun) = &mut self.begun else { return cleaned(self.redacting.push(piece)) };
+        begun.push_str(piece);
+        let rest = begun.split_off(whole_escapes(begun));
+        let whole = std::mem::replace(begun, rest);
+        cleaned(self.redacting.push(&mended(&whole, Mend::Nul)))
+    }
+
+    /// Gives the rest.
+    pub(crate) fn finish(&mut self) -> String {
+        let rest = self.begun.as_mut().map(std::mem::take).unwrap_or_default();
+        let shown = self.redacting.push(&mended(&rest, Mend::Nul));
+        cleaned(shown + &self.redacting.finish())
+    }
+}
+
+/// How many bytes of a text come before an escape at its end that is not whole yet.
+fn whole_escapes(text: &str) -> usize {
+    let mut at = 0;
+    while let Some(escape) = text.get(at..).and_then(|rest| rest.find('\\')).and_then(|found| text.get(at + found..)) {
+        let start = text.len() - escape.len();
+        let digits = escape.strip_prefix("\\u");
+        if escape.len() == 1
+            || digits.is_some_and(|digits| digits.len() < 4 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
+        {
+            return start;
+        }
+        at = start + escape_length(escape);
+    }
+    text.len()
+}
+
+/// How long the escape is that a text begins with.
+fn escape_length(escape: &str) -> usize {
+    if unit(escape).is_some() { 6 } else { 1 + escape.chars().nth(1).map_or(0, char::len_utf8) }
 }
 
 static ADDRESS: LazyLock<Option<Regex>> =
@@ -78,8 +135,7 @@ pub(crate) fn mended(text: &str, mend: Mend) -> Cow<'_, str> {
                 Some(0xDC00..=0xDFFF) => (12, false),
                 _ => (6, true),
             },
-            (Some(_), _) => (6, false),
-            (None, _) => (1 + escape.chars().nth(1).map_or(0, char::len_utf8), false),
+            (Some(_) | None, _) => (escape_length(escape), false),
         };
         let (escape, after) = escape.split_at_checked(length).unwrap_or((escape, ""));
         if replaced {
@@ -135,6 +191,28 @@ mod tests {
         assert_eq!(lone(r#""\ud83d\ude00 \uD83D \ude00\ud83d""#), r#""\ud83d\ude00 \ufffd \ufffd\ufffd""#);
         for odd in ["\\u0000\\", "\\u0000\\u00", "\\u0000\\é", "\\ud800\\", "\\ud8é0\\ud"] {
             let _ = (nul(odd), lone(odd));
+        }
+    }
+
+    #[test]
+    fn what_comes_in_pieces_is_cleaned_as_the_whole_wherever_it_is_cut() {
+        for text in [
+            r#"{"a":"x\u0000y\\u0000 \\\u0000 \u00e9\n\u000"}"#,
+            r#"{"key":"sk-very-secret","k":"\u0073k-very-secret","é":"\\\\"}\"#,
+            "\0 \\u00 \\uzzzz \\u00é sk-very\\u002dsecret sk-very-secre",
+        ] {
+            let whole = [cleaner().text(text), cleaner().arguments(text)];
+            let cuts: Vec<_> = text.char_indices().map(|(at, _)| at).collect();
+            for (first, second) in cuts.iter().flat_map(|first| cuts.iter().map(move |second| (*first, *second))) {
+                let (first, second) = (first.min(second), first.max(second));
+                let mut both = [cleaner().passing_text(), cleaner().passing_arguments()];
+                let shown = both.each_mut().map(|passing| {
+                    let pieces = [&text[..first], &text[first..second], &text[second..]];
+                    let shown: String = pieces.map(|piece| passing.push(piece)).concat();
+                    shown + &passing.finish()
+                });
+                assert_eq!(shown, whole, "{text} {first} {second}");
+            }
         }
     }
 }

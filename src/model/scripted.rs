@@ -1,20 +1,23 @@
 //! A model that plays from rules: for the demonstration and for tests. Deterministic: the same conversation gets the
-//! same answer. Like some providers it repeats the ids of its calls in every answer, so that nobody relies on them.
+//! same answer. Like some providers it repeats the ids of its calls in every answer, so that nobody relies on them. It
+//! tells its answers in pieces; the script that ships takes its time for that where somebody looks on, and only there.
 
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::{Value, json};
 
 use self::script::{Last, Moment, Rule, Script};
-use super::{Answer, AnswerCall, ModelClient, ModelError, Prompt};
+use super::{Answer, AnswerCall, ModelClient, ModelError, Prompt, Sink};
 use crate::task::item::{FinishReason, PartType, Usage};
 use crate::task::text::cleaned;
 use crate::task::transcript::Message;
 use crate::world::{Clock, Mistakes};
 
+mod pieces;
 mod script;
 mod template;
 
@@ -23,10 +26,17 @@ const BUILT_IN: (&str, &str) = ("builtin:refunds", include_str!("refunds.yaml"))
 /// What it says when no rule matches.
 const NO_RULE: &str = "This model is scripted, and no rule of its script matches what was said.";
 
+/// How long the script that ships thinks where somebody looks on: a page that has just sent an answer is there again by then.
+const THINKS: Duration = Duration::from_millis(350);
+/// How long it takes then for a piece, and for all of them at most.
+const PACE: (Duration, Duration) = (Duration::from_millis(60), Duration::from_millis(600));
+
 /// A model that plays from a script.
 pub struct Scripted {
     name: String,
     script: Script,
+    /// Whether it takes its time where somebody looks on.
+    paced: bool,
     clock: Arc<dyn Clock>,
 }
 
@@ -49,7 +59,7 @@ impl Scripted {
         let place = ["models", name, "script"];
         let (built_in, rules) = BUILT_IN;
         if source == built_in {
-            return Self::read(name, rules, clock, mistakes);
+            return Some(Self { paced: true, ..Self::read(name, rules, clock, mistakes)? });
         }
         if let Some(unknown) = source.strip_prefix("builtin:") {
             mistakes.add(&place, format!("there is no built-in script `{unknown}`, only `{built_in}`"));
@@ -67,7 +77,7 @@ impl Scripted {
     /// Reads a script from its text.
     pub fn read(name: &str, rules: &str, clock: Arc<dyn Clock>, mistakes: &mut Mistakes) -> Option<Self> {
         let script = Script::read(rules, mistakes, &["models", name, "script"])?;
-        Some(Self { name: name.to_owned(), script, clock })
+        Some(Self { name: name.to_owned(), script, paced: false, clock })
     }
 
     fn play(&self, rule: &Rule, moment: &Moment<'_>) -> (Option<String>, Vec<AnswerCall>) {
@@ -84,9 +94,9 @@ impl Scripted {
 
 #[async_trait]
 impl ModelClient for Scripted {
-    async fn answer(&self, prompt: &Prompt) -> Result<Answer, ModelError> {
+    async fn answer(&self, prompt: &Prompt, sink: &dyn Sink) -> Result<Answer, ModelError> {
         let began = self.clock.uptime();
-        let answer = self.perform(prompt).await;
+        let answer = self.perform(prompt, sink).await;
         let outcome = if answer.is_ok() { "answered" } else { "failed" };
         super::measure(&self.name, outcome, self.clock.uptime().saturating_sub(began));
         answer
@@ -94,23 +104,41 @@ impl ModelClient for Scripted {
 }
 
 impl Scripted {
-    async fn perform(&self, prompt: &Prompt) -> Result<Answer, ModelError> {
+    async fn perform(&self, prompt: &Prompt, sink: &dyn Sink) -> Result<Answer, ModelError> {
         let moment = moment(prompt);
-        let Some(rule) = self.script.rule(&moment) else {
-            return Ok(answer(prompt, Some(NO_RULE.to_owned()), Vec::new()));
-        };
-        if let Some(delay) = rule.delay {
+        let rule = self.script.rule(&moment);
+        let delay = rule.and_then(|rule| rule.delay).unwrap_or_default();
+        let fail = rule.and_then(|rule| rule.fail);
+        let heard = sink.heard();
+        if !delay.is_zero() && (fail.is_some() || !heard) {
             self.clock.sleep(delay).await;
         }
-        if let Some(status) = rule.fail {
+        if let Some(status) = fail {
             let detail =
                 format!("Model `{}` gave no usable answer: its script answers with status {status}.", self.name);
             return Err(ModelError { detail });
         }
-        let (text, calls) = self.play(rule, &moment);
+        let (text, calls) =
+            rule.map_or_else(|| (Some(NO_RULE.to_owned()), Vec::new()), |rule| self.play(rule, &moment));
         let text = if calls.is_empty() { Some(text.unwrap_or_default()) } else { text };
+        let pieces = pieces::pieces(text.as_deref(), &calls);
+        let time = match heard {
+            true if self.paced && delay.is_zero() => {
+                self.clock.sleep(THINKS).await;
+                pace(pieces.len())
+            }
+            true => delay,
+            false => Duration::ZERO,
+        };
+        pieces::tell(&pieces, time, &*self.clock, sink).await;
         Ok(answer(prompt, text, calls))
     }
+}
+
+/// How long it takes for so many pieces.
+fn pace(pieces: usize) -> Duration {
+    let (each, most) = PACE;
+    u32::try_from(pieces).map_or(most, |pieces| most.min(each.saturating_mul(pieces)))
 }
 
 /// What a script looks at: who spoke last and what he said, and what the user said last.

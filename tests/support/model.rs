@@ -1,6 +1,8 @@
-//! A fake Chat Completions endpoint on loopback: answers what a test says, and records what it was sent.
+//! A fake Chat Completions endpoint on loopback: answers what a test says, and records what it was sent. Who asks for a
+//! stream gets one, as from most endpoints, unless the test says otherwise.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use axum::extract::State;
@@ -9,6 +11,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
 use serde_json::{Value, json};
+
+use super::stream::{Gate, Stream};
 
 /// What the endpoint does when nothing is scripted any more.
 type Rule = Box<dyn Fn(&Value) -> Value + Send + Sync>;
@@ -19,28 +23,48 @@ pub struct FakeModel {
     inner: Arc<Inner>,
 }
 
+/// One scripted answer.
+enum Next {
+    Whole(u16, Value),
+    Stream(Stream),
+}
+
 struct Inner {
-    answers: Mutex<VecDeque<(u16, Value)>>,
+    answers: Mutex<VecDeque<Next>>,
     rule: Mutex<Rule>,
     sent: Mutex<Vec<Value>>,
+    streaming: AtomicBool,
+    gate: Arc<Gate>,
 }
 
 impl FakeModel {
-    /// Without a script it says "done" after a result, and otherwise calls the first tool it is offered with `{}`.
+    /// Without a script it says "done".
     pub async fn start() -> Self {
         let inner = Arc::new(Inner {
             answers: Mutex::default(),
             rule: Mutex::new(Box::new(|_| says("done"))),
             sent: Mutex::default(),
+            streaming: AtomicBool::new(true),
+            gate: Arc::default(),
         });
         let router = Router::new().route("/v1/chat/completions", post(answer)).with_state(Arc::clone(&inner));
         Self { base_url: format!("http://{}/v1", super::serve(router).await), inner }
     }
 
+    /// Whether answers come as a stream where one is asked for; if not, in one piece.
+    pub fn streaming(&self, on: bool) -> &Self {
+        self.inner.streaming.store(on, Ordering::SeqCst);
+        self
+    }
+
     /// The next answer.
     pub fn then(&self, message: Value) -> &Self {
-        self.inner.answers.lock().unwrap().push_back((200, message));
-        self
+        self.next(Next::Whole(200, message))
+    }
+
+    /// The next answer comes as this stream.
+    pub fn then_streams(&self, stream: Stream) -> &Self {
+        self.next(Next::Stream(stream))
     }
 
     /// The next answer is this status.
@@ -50,8 +74,22 @@ impl FakeModel {
 
     /// The next answer is this status with this body.
     pub fn then_fails_with(&self, status: u16, body: Value) -> &Self {
-        self.inner.answers.lock().unwrap().push_back((status, body));
+        self.next(Next::Whole(status, body))
+    }
+
+    fn next(&self, next: Next) -> &Self {
+        self.inner.answers.lock().unwrap().push_back(next);
         self
+    }
+
+    /// Returns once a stream has come to the place where it holds ([`Stream::hold_after`]).
+    pub async fn holds(&self) {
+        self.inner.gate.is_held().await;
+    }
+
+    /// Lets one stream that holds, or will, go on.
+    pub fn go_on(&self) {
+        self.inner.gate.open_once();
     }
 
     /// What it answers when nothing is scripted. An answer with an `error` is a 400.
@@ -71,11 +109,18 @@ async fn answer(State(inner): State<Arc<Inner>>, Json(body): Json<Value>) -> Res
     let next = inner.answers.lock().unwrap().pop_front();
     let ruled = || {
         let answer = (inner.rule.lock().unwrap())(&body);
-        (if answer["error"].is_object() { 400 } else { 200 }, answer)
+        Next::Whole(if answer["error"].is_object() { 400 } else { 200 }, answer)
     };
-    let (status, answer) = next.unwrap_or_else(ruled);
-    let status = StatusCode::from_u16(status).unwrap();
-    (status, Json(answer)).into_response()
+    match next.unwrap_or_else(ruled) {
+        Next::Stream(stream) => stream.response(&inner.gate),
+        Next::Whole(200, answer) if body["stream"] == true && inner.streaming.load(Ordering::SeqCst) => {
+            match Stream::of(&answer) {
+                Some(stream) => stream.response(&inner.gate),
+                None => Json(answer).into_response(),
+            }
+        }
+        Next::Whole(status, answer) => (StatusCode::from_u16(status).unwrap(), Json(answer)).into_response(),
+    }
 }
 
 /// A text answer.

@@ -1,15 +1,14 @@
 //! Reads an answer: `choices[0].message` and what surrounds it. Unknown members are kept in `raw`; what is missing is
 //! tolerated where the meaning is clear, and is no answer where it is not.
 
-use std::borrow::Cow;
-
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::Attempt;
 use crate::model::clean::{Cleaner, Mend, mended};
-use crate::model::{Answer, AnswerCall, retry};
+use crate::model::problem::{is_said, reported};
+use crate::model::protocol::{Attempt, again};
+use crate::model::{Answer, AnswerCall};
 use crate::task::item::{FinishReason, Usage};
 
 /// An answer that cannot be read may have been cut, so it is asked for again.
@@ -36,82 +35,59 @@ pub(super) fn read(body: &str, cleaner: &Cleaner) -> Attempt {
     let Some(Value::Object(message)) = choice.remove("message") else {
         return again("its answer holds no message");
     };
-    let Some(calls) = calls(&message, &body, cleaner) else {
-        return again("its tool_calls cannot be read");
-    };
-    let text = text(&message).map(|text| cleaner.text(&text)).filter(|text| !text.is_empty());
+    let Some(calls) = calls(&message, Some(&body), cleaner) else { return unreadable() };
+    let finish = finish.and_then(|finish| finish.as_str().map(str::to_owned));
+    answer(Said { message, calls, finish, usage: reply.remove("usage") }, cleaner)
+}
+
+/// An answer, taken apart.
+pub(super) struct Said {
+    pub(super) message: Map<String, Value>,
+    pub(super) calls: Vec<AnswerCall>,
+    pub(super) finish: Option<String>,
+    pub(super) usage: Option<Value>,
+}
+
+/// What was said, as an answer; it is none when it says itself that it ended in an error.
+pub(super) fn answer(said: Said, cleaner: &Cleaner) -> Attempt {
+    let Said { message, calls, finish, usage: used } = said;
+    if finish.as_deref() == Some(ERROR) {
+        return ended_in_error();
+    }
+    let text = Some(cleaner.text(&text(&message))).filter(|text| !text.is_empty());
     Attempt::Answered(Box::new(Answer {
         text: if calls.is_empty() { Some(text.unwrap_or_default()) } else { text },
-        finish_reason: finish_reason(finish.as_ref().and_then(Value::as_str), !calls.is_empty()),
-        usage: usage(reply.get("usage")),
+        finish_reason: finish_reason(finish.as_deref(), !calls.is_empty()),
+        usage: usage(used.as_ref()),
         raw: raw(message, &calls, cleaner),
         calls,
     }))
 }
 
-fn again(why: &str) -> Attempt {
-    Attempt::Again(why.to_owned(), None)
+/// The `finish_reason` of an answer that is none.
+pub(super) const ERROR: &str = "error";
+
+pub(super) fn ended_in_error() -> Attempt {
+    again("its answer ended in an error")
 }
 
-/// Some endpoints send an empty `error` beside an answer.
-fn is_said(error: &Value) -> bool {
-    match error {
-        Value::Null | Value::Bool(false) => false,
-        Value::String(text) => !text.is_empty(),
-        Value::Object(members) => !members.is_empty(),
-        Value::Bool(true) | Value::Number(_) | Value::Array(_) => true,
-    }
+pub(super) fn unreadable() -> Attempt {
+    again("its tool_calls cannot be read")
 }
 
-/// An error inside of a 200, as gateways send it.
-fn reported(error: &Value, cleaner: &Cleaner) -> Attempt {
-    let why = format!("it reported an error: {}", cleaner.problem(&message_of(error)));
-    let code = error.get("code").or_else(|| error.get("status"));
-    let code = code.and_then(|code| code.as_u64().or_else(|| code.as_str()?.parse().ok()));
-    match code.and_then(|code| u16::try_from(code).ok()) {
-        Some(status) if retry::is_worth_repeating(status) => Attempt::Again(why, None),
-        Some(_) | None => Attempt::Failed(why),
-    }
+/// What a message says: its content; where that is nothing, its refusal.
+pub(super) fn text(message: &Map<String, Value>) -> String {
+    let content = text_of(message.get("content"));
+    if content.is_empty() { text_of(message.get("refusal").filter(|refusal| refusal.is_string())) } else { content }
 }
 
-/// What the body of an error says: the provider's message, else a plain text, but no page.
-pub(super) fn problem(body: &str) -> String {
-    match serde_json::from_str::<Value>(&mended(body, Mend::LoneSurrogates)) {
-        Ok(Value::Array(errors)) => errors.first().map(message_of).unwrap_or_default(),
-        Ok(said) => message_of(&said),
-        Err(_) if body.trim_start().starts_with('<') => String::new(),
-        Err(_) => body.to_owned(),
-    }
-}
-
-fn message_of(said: &Value) -> String {
-    if let Some(text) = said.as_str() {
-        return text.to_owned();
-    }
-    let members = ["error", "message", "detail", "code", "type"];
-    members
-        .iter()
-        .filter_map(|name| said.get(name))
-        .find(|found| is_said(found))
-        .map(|found| match found {
-            Value::Object(_) => message_of(found),
-            Value::String(text) => text.clone(),
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => found.to_string(),
-        })
-        .unwrap_or_default()
-}
-
-/// Content as a string or as parts; a refusal is what it says when it says nothing else.
-fn text(message: &Map<String, Value>) -> Option<String> {
-    let content = match message.get("content") {
+/// The text of a content, which is a string or parts.
+pub(super) fn text_of(content: Option<&Value>) -> String {
+    match content {
         Some(Value::String(text)) => text.clone(),
         Some(Value::Array(parts)) => parts.iter().filter_map(part).collect(),
         Some(_) | None => String::new(),
-    };
-    if !content.is_empty() {
-        return Some(content);
     }
-    message.get("refusal").and_then(Value::as_str).map(str::to_owned)
 }
 
 fn part(part: &Value) -> Option<&str> {
@@ -119,8 +95,8 @@ fn part(part: &Value) -> Option<&str> {
     text.as_str()
 }
 
-/// The calls, in the model's order; `None` when they cannot be read.
-fn calls(message: &Map<String, Value>, body: &str, cleaner: &Cleaner) -> Option<Vec<AnswerCall>> {
+/// The calls, in the model's order; `None` when they cannot be read. `body` is what the message was read from.
+pub(super) fn calls(message: &Map<String, Value>, body: Option<&str>, cleaner: &Cleaner) -> Option<Vec<AnswerCall>> {
     let sent: Vec<(&str, &Value)> = match message.get("tool_calls") {
         None | Some(Value::Null) => Vec::new(),
         Some(Value::Array(calls)) => calls
@@ -133,26 +109,31 @@ fn calls(message: &Map<String, Value>, body: &str, cleaner: &Cleaner) -> Option<
         Some(call @ Value::Object(_)) if sent.is_empty() => vec![("", call)],
         Some(_) | None => sent,
     };
-    let all_text = sent.iter().all(|(_, function)| matches!(function.get("arguments"), None | Some(Value::String(_))));
-    let exact = if all_text { Vec::new() } else { exact_arguments(body)? };
+    let all_text = sent.iter().all(|(_, function)| is_text(function.get("arguments")));
+    let exact = if all_text { Vec::new() } else { exact_arguments(body?)? };
     let calls = sent.into_iter().enumerate().map(|(at, (id, function))| {
         let arguments = match function.get("arguments") {
-            None | Some(Value::Null) => Cow::Borrowed(""),
-            Some(Value::String(text)) => Cow::Borrowed(text.as_str()),
-            Some(_) => Cow::Borrowed(*exact.get(at)?),
+            None | Some(Value::Null) => "",
+            Some(Value::String(text)) => text,
+            Some(_) => *exact.get(at)?,
         };
         Some(AnswerCall {
             provider_id: cleaner.text(id),
             name: cleaner.text(function.get("name").and_then(Value::as_str).unwrap_or_default()),
-            arguments_text: cleaner.arguments(&arguments),
+            arguments_text: cleaner.arguments(arguments),
         })
     });
     calls.collect()
 }
 
-/// The bytes of arguments that were sent as JSON instead of text: read as a value, a member that is there twice or a
-/// number with too many digits would vanish before anybody could refuse it.
-fn exact_arguments(body: &str) -> Option<Vec<&str>> {
+/// Whether arguments came as text, as they should.
+pub(super) fn is_text(arguments: Option<&Value>) -> bool {
+    matches!(arguments, None | Some(Value::Null | Value::String(_)))
+}
+
+/// The bytes of arguments that were sent as JSON instead of text, of an answer or of a part of a streamed one: read as a
+/// value, a member that is there twice or a number with too many digits would vanish before anybody could refuse it.
+pub(super) fn exact_arguments(body: &str) -> Option<Vec<&str>> {
     #[derive(Deserialize)]
     struct Reply<'a> {
         #[serde(borrow)]
@@ -160,7 +141,8 @@ fn exact_arguments(body: &str) -> Option<Vec<&str>> {
     }
     #[derive(Deserialize)]
     struct Choice<'a> {
-        #[serde(borrow)]
+        index: Option<u64>,
+        #[serde(borrow, alias = "delta")]
         message: Message<'a>,
     }
     #[derive(Deserialize)]
@@ -173,7 +155,7 @@ fn exact_arguments(body: &str) -> Option<Vec<&str>> {
     #[derive(Deserialize)]
     struct Call<'a> {
         #[serde(borrow)]
-        function: Function<'a>,
+        function: Option<Function<'a>>,
     }
     #[derive(Deserialize)]
     struct Function<'a> {
@@ -181,24 +163,32 @@ fn exact_arguments(body: &str) -> Option<Vec<&str>> {
         arguments: Option<&'a RawValue>,
     }
     let reply: Reply<'_> = serde_json::from_str(body).ok()?;
-    let message = reply.choices.into_iter().next()?.message;
+    let message = reply.choices.into_iter().find(|choice| choice.index.unwrap_or(0) == 0)?.message;
     let calls = message.tool_calls.unwrap_or_default().into_iter().map(|call| call.function);
     let mut functions: Vec<_> = calls.collect();
     if functions.is_empty() {
-        functions.extend(message.function_call);
+        functions.push(message.function_call);
     }
-    Some(functions.into_iter().map(|function| function.arguments.map_or("", RawValue::get)).collect())
+    Some(
+        functions
+            .into_iter()
+            .map(|function| function.and_then(|one| one.arguments).map_or("", RawValue::get))
+            .collect(),
+    )
 }
 
 fn finish_reason(said: Option<&str>, has_calls: bool) -> FinishReason {
     match said.map(str::to_ascii_lowercase).as_deref() {
-        // Some endpoints say `stop` beside calls.
-        Some("stop") if has_calls => FinishReason::ToolCalls,
-        Some("stop") => FinishReason::Stop,
-        Some("tool_calls" | "function_call") => FinishReason::ToolCalls,
-        Some("length" | "max_tokens") => FinishReason::Length,
+        // Some endpoints say `stop` beside calls, and some say nothing of an answer that came in one piece.
+        Some("stop" | "eos" | "eos_token" | "stop_sequence" | "end_turn") | None if has_calls => {
+            FinishReason::ToolCalls
+        }
+        Some("stop" | "eos" | "eos_token" | "stop_sequence" | "end_turn") | None => FinishReason::Stop,
+        Some("tool_calls" | "function_call" | "tool_use") => FinishReason::ToolCalls,
+        Some("length" | "max_tokens" | "model_length") => FinishReason::Length,
         Some("content_filter") => FinishReason::ContentFilter,
-        Some(_) | None => FinishReason::Other,
+        // It may have been cut anywhere: none of its calls runs.
+        Some(_) => FinishReason::Other,
     }
 }
 
@@ -242,7 +232,7 @@ mod tests {
     fn answered(body: &str) -> Answer {
         match read(body, &cleaner()) {
             Attempt::Answered(answer) => *answer,
-            Attempt::Again(why, _) | Attempt::Failed(why) => panic!("{why}"),
+            Attempt::Again(why, _) | Attempt::Failed(why) | Attempt::Plainer(why) => panic!("{why}"),
         }
     }
 
@@ -275,7 +265,8 @@ mod tests {
             (&call, "function_call", FinishReason::ToolCalls),
             (&call, "length", FinishReason::Length),
             (&call, "content_filter", FinishReason::ContentFilter),
-            (&none, "eos", FinishReason::Other),
+            (&none, "eos", FinishReason::Stop),
+            (&call, "insufficient_system_resource", FinishReason::Other),
         ] {
             assert_eq!(message(message_, said).finish_reason, read, "{said}");
         }
@@ -353,27 +344,11 @@ mod tests {
             let found = match read(body, &cleaner()) {
                 Attempt::Answered(_) => panic!("answered: {body}"),
                 Attempt::Again(..) => true,
-                Attempt::Failed(_) => false,
+                Attempt::Failed(_) | Attempt::Plainer(_) => false,
             };
             assert_eq!(found, again, "{body}");
         }
         let empty_error = r#"{"error":{},"choices":[{"message":{"content":"x"}}]}"#;
         assert_eq!(answered(empty_error).text.as_deref(), Some("x"));
-    }
-
-    #[test]
-    fn the_words_of_an_error_are_found_wherever_a_provider_puts_them() {
-        for (body, said) in [
-            (r#"{"error":{"message":"too long","type":"x"}}"#, "too long"),
-            (r#"{"error":"plain"}"#, "plain"),
-            (r#"[{"error":{"message":"listed"}}]"#, "listed"),
-            (r#"{"message":"bare"}"#, "bare"),
-            (r#"{"detail":[{"loc":["body"]}]}"#, r#"[{"loc":["body"]}]"#),
-            ("upstream down", "upstream down"),
-            ("<html>page</html>", ""),
-            ("{}", ""),
-        ] {
-            assert_eq!(problem(body), said, "{body}");
-        }
     }
 }

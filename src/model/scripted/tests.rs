@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use super::*;
+use crate::model::{Piece, Unheard};
 use crate::task::item::Part;
 use crate::task::time::Time;
 
@@ -52,7 +53,7 @@ fn prompt(messages: Vec<Message>, turn: u32) -> Prompt {
 }
 
 async fn say(script: &Scripted, messages: Vec<Message>, turn: u32) -> String {
-    script.answer(&prompt(messages, turn)).await.unwrap().text.unwrap_or_default()
+    script.answer(&prompt(messages, turn), &Unheard).await.unwrap().text.unwrap_or_default()
 }
 
 #[tokio::test]
@@ -90,7 +91,7 @@ async fn calls_have_the_arguments_of_the_script_and_ids_that_repeat() {
 "#,
     )
     .unwrap();
-    let first = script.answer(&prompt(vec![user("pay 20.50 to bob")], 1)).await.unwrap();
+    let first = script.answer(&prompt(vec![user("pay 20.50 to bob")], 1), &Unheard).await.unwrap();
     let calls: Vec<_> = first.calls.iter().map(|call| (call.provider_id.as_str(), call.name.as_str())).collect();
     assert_eq!(calls, [("call_0", "pay"), ("call_1", "ask_bob"), ("call_2", "pay")]);
     let arguments: Vec<_> = first.calls.iter().map(|call| call.arguments_text.as_str()).collect();
@@ -109,7 +110,7 @@ async fn a_rule_may_take_its_time_and_may_fail() {
     let rules = "[{ when: {turn: 1}, delay: 200ms, fail: 500 }, { delay: 2m, say: late }]";
     let asked = Arc::clone(&clock);
     let script = Scripted::read("demo", rules, asked, &mut Mistakes::default()).unwrap();
-    let error = script.answer(&prompt(vec![user("x")], 1)).await.unwrap_err();
+    let error = script.answer(&prompt(vec![user("x")], 1), &Unheard).await.unwrap_err();
     assert_eq!(error.detail, "Model `demo` gave no usable answer: its script answers with status 500.");
     assert_eq!(say(&script, vec![user("x")], 2).await, "late");
     assert_eq!(*clock.0.lock().unwrap(), [Duration::from_millis(200), Duration::from_mins(2)]);
@@ -153,6 +154,89 @@ async fn a_script_is_a_file_or_built_in() {
     assert_eq!(say(&script, vec![user("x")], 1).await, "from a file");
 }
 
+/// What was told while an answer came: each piece, and how much time had been slept away by then.
+struct Heard {
+    clock: Arc<Quick>,
+    pieces: Mutex<Vec<(String, Duration)>>,
+}
+
+impl Sink for Heard {
+    fn piece(&self, piece: Piece<'_>) {
+        let said = match piece {
+            Piece::Text(text) => format!("text {text}"),
+            Piece::Named { call, name } => format!("call {call} {name}"),
+            Piece::Arguments { call, text } => format!("arguments {call} {text}"),
+            Piece::Reset => "reset".to_owned(),
+        };
+        let slept = self.clock.0.lock().unwrap().iter().sum();
+        self.pieces.lock().unwrap().push((said, slept));
+    }
+}
+
+/// Plays one answer to somebody who looks on: the answer, what was told of it, and when.
+async fn watched(source: &str, rules: Option<&str>, messages: Vec<Message>) -> (Answer, Vec<(String, Duration)>) {
+    let mut mistakes = Mistakes::default();
+    let clock = Arc::new(Quick::default());
+    let (asked, here) = (Arc::clone(&clock), Path::new("."));
+    let script = match rules {
+        Some(rules) => Scripted::read(source, rules, asked, &mut mistakes),
+        None => Scripted::load("demo", source, here, asked, &mut mistakes),
+    };
+    let heard = Heard { clock, pieces: Mutex::default() };
+    let answer = script.unwrap().answer(&prompt(messages, 1), &heard).await.unwrap();
+    (answer, heard.pieces.into_inner().unwrap())
+}
+
+#[tokio::test]
+async fn an_answer_is_told_word_by_word_and_call_by_call_and_adds_up() {
+    let rules = r#"
+- say: "  Höre  zu:\n\n${0}  "
+  when: { matches: "(?s).*" }
+  calls: [{ name: pay, arguments: { order: "${0}" } }, { name: look }]
+"#;
+    let (answer, told) = watched("demo", Some(rules), vec![user("größer als 🙂🙂🙂 alles")]).await;
+    let pieces: Vec<&str> = told.iter().map(|(said, _)| said.as_str()).collect();
+    let expected =
+        ["text   ", "text Höre  ", "text zu:\n\n", "text größer ", "text als ", "text 🙂🙂🙂 ", "text alles  "];
+    assert_eq!(pieces[..7], expected);
+    assert_eq!(pieces[7], "call 0 pay");
+    assert!(pieces.len() > 11 && pieces.ends_with(&["call 1 look", "arguments 1 {}"]), "{pieces:?}");
+    let all = |what: &str| pieces.iter().filter_map(|piece| piece.strip_prefix(what)).collect::<String>();
+    assert_eq!(Some(all("text ")), answer.text);
+    assert_eq!(all("arguments 0 "), answer.calls[0].arguments_text);
+    assert!(told.iter().all(|(_, slept)| slept.is_zero()), "all at once where no time was asked for: {told:?}");
+}
+
+#[tokio::test]
+async fn a_delay_is_spread_over_the_pieces_and_none_of_it_is_lost() {
+    let (_, told) = watched("demo", Some("[{ say: a b c d, delay: 200ms }]"), vec![user("x")]).await;
+    let at: Vec<u128> = told.iter().map(|(_, slept)| slept.as_millis()).collect();
+    assert_eq!(at, [50, 100, 150, 200]);
+    let many = format!("[{{ say: '{}', delay: 1s }}]", "word ".repeat(10_000));
+    let (_, told) = watched("demo", Some(&many), vec![user("x")]).await;
+    let mut at: Vec<_> = told.iter().map(|(_, slept)| *slept).collect();
+    assert_eq!((at.len(), at[0], at[9_999]), (10_000, Duration::from_millis(25), Duration::from_secs(1)));
+    at.dedup();
+    assert_eq!(at.len(), 40, "no pause is so short that many of them would add up");
+    let (_, told) = watched("demo", Some("[{ say: '', delay: 200ms }]"), vec![user("x")]).await;
+    assert!(told.is_empty());
+}
+
+#[tokio::test]
+async fn the_demonstration_takes_its_time_where_somebody_looks_on_and_nowhere_else() {
+    for text in ["hello", "Please refund 120 for order 17"] {
+        let (answer, told) = watched("builtin:refunds", None, vec![user(text)]).await;
+        let (_, end) = told.last().unwrap();
+        assert!((600..=1000).contains(&end.as_millis()), "{text}: {told:?}");
+        assert!(told.len() > 5 && answer.text.is_some());
+    }
+    let clock = Arc::new(Quick::default());
+    let asked = Arc::clone(&clock);
+    let script = Scripted::load("demo", "builtin:refunds", Path::new("."), asked, &mut Mistakes::default()).unwrap();
+    say(&script, vec![user("hello")], 1).await;
+    assert!(clock.0.lock().unwrap().is_empty());
+}
+
 /// Plays the demonstration: the user's text, then results for (lookup, refund); returns all that was asked and said.
 async fn demonstration(text: &str, lookup: &str, refund: &str) -> (Vec<String>, String) {
     let mut mistakes = Mistakes::default();
@@ -162,7 +246,7 @@ async fn demonstration(text: &str, lookup: &str, refund: &str) -> (Vec<String>, 
     let mut messages = vec![user("hello"), user(text)];
     let mut asked = Vec::new();
     for number in 3.. {
-        let answer = script.answer(&prompt(messages.clone(), number)).await.unwrap();
+        let answer = script.answer(&prompt(messages.clone(), number), &Unheard).await.unwrap();
         messages.push(turn(&answer));
         let Some(call) = answer.calls.first() else {
             return (asked, answer.text.unwrap_or_default());

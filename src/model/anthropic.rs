@@ -1,0 +1,98 @@
+//! Anthropic's Messages protocol over any base URL. What must stay true: an answer is complete or it is none; the model's own
+//! blocks, what it thought among them, go back as they came.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use http::HeaderName;
+use serde_json::{Map, Value};
+
+use super::clean::Cleaner;
+use super::endpoint::Endpoint;
+pub use super::endpoint::Settings;
+use super::protocol::{Attempt, Manner, Protocol, Thoughts};
+use super::{Answer, ModelClient, ModelError, Prompt, Sink};
+use crate::net::Net;
+use crate::secret::Redactor;
+use crate::world::{Clock, Mistakes};
+
+mod reply;
+mod request;
+mod stream;
+mod turn;
+
+/// A model behind a Messages endpoint.
+pub struct Anthropic(Endpoint<Messages>);
+
+impl fmt::Debug for Anthropic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Anthropic").field(&self.0).finish()
+    }
+}
+
+impl Anthropic {
+    /// Adds everything that is wrong with settings, never with a value of a key, header or query.
+    pub fn check(settings: &Settings, mistakes: &mut Mistakes, place: &[&str]) {
+        settings.check::<Messages>(mistakes, place);
+    }
+
+    /// A client of one model.
+    ///
+    /// # Errors
+    /// [`ModelError`] for settings that [`Anthropic::check`] finds mistakes in.
+    pub fn new(
+        settings: Settings,
+        net: Net,
+        clock: Arc<dyn Clock>,
+        redactor: Arc<Redactor>,
+    ) -> Result<Self, ModelError> {
+        Endpoint::new(settings, net, clock, redactor).map(Self)
+    }
+}
+
+#[async_trait]
+impl ModelClient for Anthropic {
+    async fn answer(&self, prompt: &Prompt, sink: &dyn Sink) -> Result<Answer, ModelError> {
+        self.0.answer(prompt, sink).await
+    }
+}
+
+/// `POST …/v1/messages`, as Anthropic documents it and as some others speak it.
+pub(super) struct Messages;
+
+impl Protocol for Messages {
+    type Reading = stream::Stream;
+    const PATH: &'static str = "/v1/messages";
+    const OURS: &'static [&'static str] = &["messages", "tools", "model", "stream", "system"];
+    const HEADERS: &'static [(&'static str, &'static str)] = &[("anthropic-version", "2023-06-01")];
+    const MANNERS: &'static [Manner] = &[Manner::Streamed, Manner::Whole];
+
+    fn key(key: &str) -> (HeaderName, String) {
+        (HeaderName::from_static("x-api-key"), key.to_owned())
+    }
+
+    fn body(
+        prompt: &Prompt,
+        model: &str,
+        extra: &Map<String, Value>,
+        manner: Manner,
+        thoughts: Thoughts,
+    ) -> serde_json::Result<String> {
+        request::body(prompt, model, extra, manner, thoughts)
+    }
+
+    /// Newer models refuse what they thought before once anything ahead of it has changed: the agent's instructions or
+    /// tools, or a result that came late. The words name the place in the conversation, and what is refused there.
+    fn is_about_thoughts(said: &str) -> bool {
+        said.contains("messages.") && said.contains("thinking")
+    }
+
+    fn whole(body: &str, cleaner: &Cleaner) -> Attempt {
+        reply::whole(body, cleaner)
+    }
+
+    fn reading(cleaner: &Cleaner) -> Self::Reading {
+        stream::Stream::new(cleaner)
+    }
+}

@@ -1,0 +1,283 @@
+//! Reads an answer, however it came: its blocks, why it ended and what it cost. Unknown blocks and members are kept in `raw`.
+//! What must stay true: an answer means the same whether it was streamed or not, and a call's arguments are the bytes that
+//! the model wrote.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use super::turn::{is, is_thought};
+use crate::model::clean::{Cleaner, Mend, mended};
+use crate::model::problem::{is_said, reports};
+use crate::model::protocol::{Attempt, again};
+use crate::model::{Answer, AnswerCall};
+use crate::task::item::{FinishReason, Usage};
+
+/// A message as it came, not cleaned yet.
+#[derive(Debug, Default)]
+pub(super) struct Said {
+    /// Its blocks, in order.
+    pub(super) blocks: Vec<Spoken>,
+    /// Why it ended; `None` when that was not said, so that it is no answer.
+    pub(super) stop_reason: Option<String>,
+    /// Why it was refused, in words.
+    pub(super) explanation: Option<String>,
+    /// The counts of tokens.
+    pub(super) usage: Map<String, Value>,
+}
+
+/// A block as it came.
+#[derive(Debug, PartialEq)]
+pub(super) struct Spoken {
+    /// Its members; of a call all but `input`.
+    pub(super) members: Map<String, Value>,
+    /// The exact text of a call's `input`.
+    pub(super) arguments: Option<String>,
+}
+
+/// Reads an answer that came in one piece. What cannot be read may have been cut, so it is asked for again.
+pub(super) fn whole(body: &str, cleaner: &Cleaner) -> Attempt {
+    let readable = mended(body, Mend::LoneSurrogates);
+    let Ok(Value::Object(mut reply)) = serde_json::from_str::<Value>(&readable) else {
+        return again("its answer is not complete JSON");
+    };
+    if let Some(error) = reply.get("error").filter(|error| is_said(error)) {
+        return reported(error, cleaner);
+    }
+    let Some(Value::Array(blocks)) = reply.remove("content") else { return again("its answer holds no content") };
+    // As it was written: escapes of halves of characters are the arguments' own business.
+    let Some(inputs) = inputs(body).or_else(|| inputs(&readable)).filter(|inputs| inputs.len() == blocks.len()) else {
+        return again("its answer cannot be read");
+    };
+    let spoken = blocks.into_iter().zip(inputs).map(|(block, input)| Spoken::new(block, input));
+    let Some(blocks) = spoken.collect() else { return again("its content is not made of blocks") };
+    let mut said = Said { blocks, ..Said::default() };
+    if let Some(Value::Object(usage)) = reply.remove("usage") {
+        said.usage = usage;
+    }
+    said.ends(&Value::Object(reply));
+    said.answer(cleaner)
+}
+
+/// The exact text of each block's `input`.
+fn inputs(body: &str) -> Option<Vec<Option<&str>>> {
+    #[derive(Deserialize)]
+    struct Reply<'a> {
+        #[serde(borrow)]
+        content: Vec<Block<'a>>,
+    }
+    #[derive(Deserialize)]
+    struct Block<'a> {
+        #[serde(borrow)]
+        input: Option<&'a RawValue>,
+    }
+    let reply: Reply<'_> = serde_json::from_str(body).ok()?;
+    Some(reply.content.into_iter().map(|block| block.input.map(RawValue::get)).collect())
+}
+
+impl Spoken {
+    /// A whole block with the exact text of its `input`; `None` when it is no object.
+    pub(super) fn new(block: Value, input: Option<&str>) -> Option<Self> {
+        let is_call = is(&block, "tool_use");
+        let Value::Object(mut members) = block else { return None };
+        let arguments = is_call.then(|| {
+            members.remove("input");
+            input.filter(|input| *input != "null").unwrap_or("{}").to_owned()
+        });
+        Some(Self { members, arguments })
+    }
+}
+
+impl Said {
+    /// Takes what says why it ended.
+    pub(super) fn ends(&mut self, said: &Value) {
+        let str = |pointer: &str| said.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+        self.stop_reason = str("/stop_reason").or(self.stop_reason.take());
+        self.explanation = str("/stop_details/explanation").or(self.explanation.take());
+    }
+
+    fn text(&self) -> String {
+        self.blocks.iter().filter(|block| block.is("text")).filter_map(|block| block.str("text")).collect()
+    }
+
+    /// A refusal is what it says when it says nothing else.
+    pub(super) fn refusal(&self) -> Option<&str> {
+        let refused = self.stop_reason.as_deref() == Some("refusal") && self.text().is_empty();
+        self.explanation.as_deref().filter(|_| refused)
+    }
+
+    /// What the message amounts to.
+    pub(super) fn answer(self, cleaner: &Cleaner) -> Attempt {
+        let Some(stop_reason) = &self.stop_reason else { return again("its answer ended without a stop_reason") };
+        let text = self.refusal().map_or_else(|| self.text(), str::to_owned);
+        let text = Some(cleaner.text(&text)).filter(|text| !text.is_empty());
+        let calls = self.blocks.iter().filter_map(|block| {
+            Some(AnswerCall {
+                provider_id: cleaner.text(block.str("id").unwrap_or_default()),
+                name: cleaner.text(block.str("name").unwrap_or_default()),
+                arguments_text: cleaner.arguments(block.arguments.as_ref()?),
+            })
+        });
+        let calls: Vec<_> = calls.collect();
+        Attempt::Answered(Box::new(Answer {
+            text: if calls.is_empty() { Some(text.unwrap_or_default()) } else { text },
+            finish_reason: finish_reason(stop_reason, !calls.is_empty()),
+            usage: usage(&self.usage),
+            raw: raw(self.blocks, &calls, cleaner),
+            calls,
+        }))
+    }
+}
+
+impl Spoken {
+    fn is(&self, kind: &str) -> bool {
+        self.str("type") == Some(kind)
+    }
+
+    fn str(&self, member: &str) -> Option<&str> {
+        self.members.get(member).and_then(Value::as_str)
+    }
+}
+
+/// An error that is told inside of a success, or of a stream.
+pub(super) fn reported(error: &Value, cleaner: &Cleaner) -> Attempt {
+    let why = reports(error, cleaner);
+    match error.get("type").and_then(Value::as_str) {
+        Some(
+            "invalid_request_error"
+            | "authentication_error"
+            | "billing_error"
+            | "permission_error"
+            | "not_found_error"
+            | "request_too_large",
+        ) => Attempt::Failed(why),
+        // Too much to do, too slow, broken; and whatever comes up later.
+        Some(_) | None => Attempt::Again(why, None),
+    }
+}
+
+fn finish_reason(said: &str, has_calls: bool) -> FinishReason {
+    match said {
+        "end_turn" | "stop_sequence" if has_calls => FinishReason::ToolCalls,
+        "end_turn" | "stop_sequence" => FinishReason::Stop,
+        "tool_use" => FinishReason::ToolCalls,
+        "max_tokens" | "model_context_window_exceeded" => FinishReason::Length,
+        "refusal" => FinishReason::ContentFilter,
+        // `pause_turn` too: tools that the provider runs are never offered, so nothing is left to go on with.
+        _ => FinishReason::Other,
+    }
+}
+
+/// What was read from a cache or written to one was read by the model as well.
+fn usage(sent: &Map<String, Value>) -> Usage {
+    let count = |name: &str| sent.get(name).and_then(Value::as_i64).filter(|count| *count >= 0).unwrap_or(0);
+    let read = ["input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"];
+    let prompt_tokens = read.into_iter().map(count).fold(0, i64::saturating_add);
+    let completion_tokens = count("output_tokens");
+    Usage { prompt_tokens, completion_tokens, total_tokens: prompt_tokens.saturating_add(completion_tokens) }
+}
+
+/// The message as it is kept and sent back: as it came, cleaned, with the arguments as they are kept beside it. What the
+/// model thought is signed: changed by cleaning it would be refused, so it is left out then.
+fn raw(blocks: Vec<Spoken>, calls: &[AnswerCall], cleaner: &Cleaner) -> Value {
+    let mut calls = calls.iter();
+    let content = blocks.into_iter().filter_map(|block| {
+        let is_call = block.arguments.is_some();
+        let sent = Value::Object(block.members);
+        let is_thought = is_thought(&sent);
+        let mut kept = cleaner.json(sent.clone());
+        if is_thought && kept != sent {
+            return None;
+        }
+        if let (true, Some(members), Some(call)) = (is_call, kept.as_object_mut(), calls.next()) {
+            let text = mended(&call.arguments_text, Mend::LoneSurrogates);
+            let input = serde_json::from_str(&text).ok().filter(Value::is_object);
+            members.insert("input".to_owned(), input.unwrap_or_else(|| json!({})));
+        }
+        Some(kept)
+    });
+    json!({"type": "message", "role": "assistant", "content": content.collect::<Vec<_>>()})
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::secret::{Redactor, Secret};
+
+    fn read(body: &str) -> Attempt {
+        whole(body, &Cleaner(Arc::new(Redactor::new([("KEY", &Secret::new("sk-very-secret".to_owned()))]))))
+    }
+
+    fn answered(body: &str) -> Answer {
+        match read(body) {
+            Attempt::Answered(answer) => *answer,
+            Attempt::Again(why, _) | Attempt::Plainer(why) | Attempt::Failed(why) => panic!("{why}"),
+        }
+    }
+
+    fn message(content: &Value, stop_reason: &str) -> Answer {
+        answered(&json!({"content": content, "stop_reason": stop_reason}).to_string())
+    }
+
+    #[test]
+    fn why_it_ended_is_read_and_calls_beside_an_end_are_calls() {
+        let call = json!([{"type": "tool_use", "id": "a", "name": "x", "input": {}}]);
+        for (content, said, read) in [
+            (&json!([]), "end_turn", FinishReason::Stop),
+            (&json!([]), "stop_sequence", FinishReason::Stop),
+            (&call, "tool_use", FinishReason::ToolCalls),
+            (&call, "end_turn", FinishReason::ToolCalls),
+            (&call, "max_tokens", FinishReason::Length),
+            (&call, "model_context_window_exceeded", FinishReason::Length),
+            (&call, "refusal", FinishReason::ContentFilter),
+            (&json!([]), "pause_turn", FinishReason::Other),
+        ] {
+            assert_eq!(message(content, said).finish_reason, read, "{said}");
+        }
+    }
+
+    #[test]
+    fn what_was_read_from_a_cache_was_read() {
+        let usage = |usage: &str| {
+            let body = format!(r#"{{"content":[],"stop_reason":"end_turn","usage":{usage}}}"#);
+            let Usage { prompt_tokens, completion_tokens, total_tokens } = answered(&body).usage;
+            (prompt_tokens, completion_tokens, total_tokens)
+        };
+        assert_eq!(usage(r#"{"input_tokens":1,"cache_read_input_tokens":20,"output_tokens":4}"#), (21, 4, 25));
+        assert_eq!(usage(r#"{"input_tokens":-1,"cache_creation_input_tokens":null,"output_tokens":"x"}"#), (0, 0, 0));
+        assert_eq!(usage("null"), (0, 0, 0));
+        assert_eq!(usage(&format!(r#"{{"input_tokens":{0},"cache_read_input_tokens":{0}}}"#, i64::MAX)).0, i64::MAX);
+    }
+
+    #[test]
+    fn a_thought_that_may_not_be_kept_as_it_is_is_not_kept_at_all() {
+        let thought = |text: &str| json!({"type": "thinking", "thinking": text, "signature": "c2ln"});
+        let said = json!({"type": "text", "text": "The key: sk-very-secret"});
+        let content = json!([thought("The key is sk-very-secret."), thought("Fine."), thought("a\0b"), said]);
+        assert_eq!(
+            message(&content, "end_turn").raw,
+            json!({"type": "message", "role": "assistant", "content":
+                [thought("Fine."), {"type": "text", "text": "The key: [secret KEY]"}]})
+        );
+    }
+
+    #[test]
+    fn what_is_no_answer_is_asked_for_again_and_an_error_in_its_place_may_be_final() {
+        for (body, why) in [
+            ("", "its answer is not complete JSON"),
+            ("[]", "its answer is not complete JSON"),
+            ("{\"content\":[{\"type\":\"te", "its answer is not complete JSON"),
+            ("{}", "its answer holds no content"),
+            (r#"{"content":"text","stop_reason":"end_turn"}"#, "its answer holds no content"),
+            (r#"{"content":[7],"stop_reason":"end_turn"}"#, "its answer cannot be read"),
+            (r#"{"content":[],"stop_reason":null}"#, "its answer ended without a stop_reason"),
+        ] {
+            assert!(matches!(read(body), Attempt::Again(said, None) if said == why), "{body}");
+        }
+        let error = |kind: &str| read(&format!(r#"{{"type":"error","error":{{"type":"{kind}","message":"m"}}}}"#));
+        assert!(matches!(error("overloaded_error"), Attempt::Again(..)));
+        assert!(matches!(error("invalid_request_error"), Attempt::Failed(_)));
+    }
+}

@@ -1,0 +1,259 @@
+//! The body of a request: the prompt as messages of content blocks. What must stay true: the model's own blocks go back as
+//! they came, with the arguments to the byte; each call and its result bear the same id, which no other call has; and
+//! nothing is sent that the endpoint would refuse for its form, since a stored conversation could never go on then.
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use super::turn::{Ids, assistant};
+use crate::model::clean::{Mend, mended};
+use crate::model::protocol::{Manner, Thoughts};
+use crate::model::{OfferedTool, Prompt, data_about_the_user};
+use crate::task::item::{Part, PartType};
+use crate::task::transcript::Message;
+
+/// How many tokens an answer may have when `body` does not set `max_tokens`, which the endpoint wants to be told. What the
+/// model may think (`thinking.budget_tokens`) counts as part of the answer, so it is added.
+pub(super) const MAX_TOKENS: u64 = 16_384;
+
+/// What stands for a text that has nothing in it, which may not be sent.
+const EMPTY: &str = "(empty)";
+
+/// One block of content.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(super) enum Block {
+    /// Any but a call.
+    Plain(Value),
+    /// A call.
+    Call {
+        /// Everything but its input.
+        #[serde(flatten)]
+        rest: Map<String, Value>,
+        /// Its arguments, to the byte.
+        input: Box<RawValue>,
+    },
+}
+
+impl Block {
+    /// A call with these arguments: the text itself where it is a JSON object, else an empty one (its result says what was
+    /// wrong with it).
+    pub(super) fn call(mut rest: Map<String, Value>, arguments: &str) -> Self {
+        let text = mended(arguments, Mend::LoneSurrogates);
+        let is_object = serde_json::from_str::<Value>(&text).is_ok_and(|value| value.is_object());
+        match RawValue::from_string(text.into_owned()) {
+            Ok(input) if is_object => {
+                rest.remove("input");
+                Self::Call { rest, input }
+            }
+            Ok(_) | Err(_) => {
+                rest.insert("input".to_owned(), json!({}));
+                Self::Plain(Value::Object(rest))
+            }
+        }
+    }
+
+    /// A text; `None` for one that may not be sent, because it has nothing in it.
+    pub(super) fn text(text: &str) -> Option<Self> {
+        (!text.trim().is_empty()).then(|| Self::Plain(json!({"type": "text", "text": text})))
+    }
+}
+
+/// Who speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Role {
+    User,
+    Assistant,
+}
+
+#[derive(Debug, Serialize)]
+struct Spoken {
+    role: Role,
+    content: Vec<Block>,
+}
+
+#[derive(Serialize)]
+struct Body {
+    #[serde(flatten)]
+    rest: Map<String, Value>,
+    messages: Vec<Spoken>,
+}
+
+/// The whole body; `extra` is what the configuration merges into it.
+///
+/// # Errors
+/// When it cannot be written as JSON, which no prompt is known to cause.
+pub(super) fn body(
+    prompt: &Prompt,
+    model: &str,
+    extra: &Map<String, Value>,
+    manner: Manner,
+    thoughts: Thoughts,
+) -> serde_json::Result<String> {
+    let mut rest = extra.clone();
+    rest.insert("model".to_owned(), json!(model));
+    if manner != Manner::Whole {
+        rest.insert("stream".to_owned(), json!(true));
+    }
+    let budget = rest.get("thinking").and_then(|thinking| thinking.get("budget_tokens")).and_then(Value::as_u64);
+    rest.entry("max_tokens").or_insert_with(|| json!(MAX_TOKENS.saturating_add(budget.unwrap_or(0))));
+    if thoughts == Thoughts::Left
+        && rest.get("thinking").is_some_and(|thinking| thinking.get("type") == Some(&json!("enabled")))
+    {
+        // Asked to think by a fixed budget, the endpoint wants the last turn to begin with what it thought.
+        rest.remove("thinking");
+    }
+    if let Some(system) = prompt.system.as_ref().filter(|system| !system.trim().is_empty()) {
+        rest.insert("system".to_owned(), json!(system));
+    }
+    if !prompt.tools.is_empty() {
+        rest.insert("tools".to_owned(), prompt.tools.iter().map(tool).collect());
+    }
+    serde_json::to_string(&Body { rest, messages: messages(&prompt.messages, thoughts) })
+}
+
+/// The conversation, its speakers taking turns: the results of a turn's calls and what the user says after them are one
+/// message.
+fn messages(conversation: &[Message], thoughts: Thoughts) -> Vec<Spoken> {
+    let mut spoken = Vec::new();
+    let mut ids = Ids::default();
+    for said in conversation {
+        match said {
+            Message::User { context, parts } => {
+                let about = context.as_ref().filter(|context| !context.is_empty());
+                let about = about.and_then(|context| Block::text(&data_about_the_user(context)));
+                let mut content: Vec<_> = parts.iter().filter_map(part).collect();
+                if content.is_empty() {
+                    content.extend(Block::text(EMPTY));
+                }
+                say(&mut spoken, Role::User, about.into_iter().chain(content));
+            }
+            Message::Assistant { raw, text, calls } => {
+                ids.begin(calls.iter().map(|(id, ..)| id.as_str()));
+                say(&mut spoken, Role::Assistant, assistant(raw, text.as_deref(), calls, &ids, thoughts));
+            }
+            Message::Result { provider_id, content, succeeded, .. } => {
+                say(&mut spoken, Role::User, [result(&ids.of(provider_id), content, *succeeded)]);
+            }
+        }
+    }
+    spoken
+}
+
+/// Adds to what was said last by the same speaker. Who says nothing is left out: an empty message may not be sent.
+fn say(spoken: &mut Vec<Spoken>, role: Role, blocks: impl IntoIterator<Item = Block>) {
+    let mut blocks = blocks.into_iter().peekable();
+    if blocks.peek().is_none() {
+        return;
+    }
+    match spoken.last_mut() {
+        Some(last) if last.role == role => last.content.extend(blocks),
+        Some(_) | None => spoken.push(Spoken { role, content: blocks.collect() }),
+    }
+}
+
+fn part(part: &Part) -> Option<Block> {
+    match part.content_type {
+        PartType::Text => Block::text(&part.content),
+        PartType::Image => Some(Block::Plain(json!({"type": "image", "source": source(&part.content)}))),
+    }
+}
+
+/// An image: the bytes of a `data:` URI, or an address that the endpoint fetches.
+fn source(content: &str) -> Value {
+    let data = content.split_once(':').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("data"));
+    let data = data.and_then(|(_, rest)| rest.split_once(','));
+    match data {
+        Some((kind, data)) => {
+            let media_type = kind.split(';').next().unwrap_or_default().to_ascii_lowercase();
+            json!({"type": "base64", "media_type": media_type, "data": data})
+        }
+        None => json!({"type": "url", "url": content}),
+    }
+}
+
+fn result(id: &str, content: &str, succeeded: bool) -> Block {
+    let content = if content.trim().is_empty() { EMPTY } else { content };
+    let mut result = json!({"type": "tool_result", "tool_use_id": id, "content": content});
+    if let (Some(members), false) = (result.as_object_mut(), succeeded) {
+        members.insert("is_error".to_owned(), json!(true));
+    }
+    Block::Plain(result)
+}
+
+fn tool(tool: &OfferedTool) -> Value {
+    let mut schema = tool.parameters.as_object().cloned().unwrap_or_default();
+    schema.entry("type").or_insert_with(|| json!("object"));
+    let mut offered = json!({"name": tool.name, "input_schema": schema});
+    if let (Some(members), false) = (offered.as_object_mut(), tool.description.is_empty()) {
+        members.insert("description".to_owned(), json!(tool.description));
+    }
+    offered
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn user(parts: &[&str]) -> Message {
+        let part = |text: &&str| Part { content_type: PartType::Text, content: (*text).to_owned() };
+        Message::User { context: None, parts: parts.iter().map(part).collect() }
+    }
+
+    fn written(messages: Vec<Message>, system: &str, extra: &Value, manner: Manner, thoughts: Thoughts) -> Value {
+        let prompt = Prompt { system: Some(system.to_owned()), messages, tools: Vec::new(), turn: 1 };
+        let body = body(&prompt, "m", extra.as_object().unwrap(), manner, thoughts).unwrap();
+        serde_json::from_str(&body).unwrap()
+    }
+
+    #[test]
+    fn what_an_answer_may_have_is_told_and_what_may_be_thought_comes_on_top() {
+        let thinking = json!({"type": "enabled", "budget_tokens": 4000});
+        for (extra, max_tokens) in [
+            (json!({}), 16_384),
+            (json!({"max_tokens": 99}), 99),
+            (json!({"thinking": thinking}), 20_384),
+            (json!({"thinking": {"type": "adaptive"}}), 16_384),
+            (json!({"max_tokens": 5000, "thinking": thinking}), 5000),
+        ] {
+            let body = written(Vec::new(), "", &extra, Manner::Streamed, Thoughts::Kept);
+            assert_eq!(body["max_tokens"], max_tokens, "{extra}");
+            assert_eq!(body.get("thinking"), extra.get("thinking"));
+        }
+    }
+
+    #[test]
+    fn asked_without_its_thoughts_a_model_is_not_asked_to_think_by_a_fixed_budget() {
+        let with = |thinking: Value| {
+            written(Vec::new(), "", &json!({"thinking": thinking}), Manner::Streamed, Thoughts::Left)
+                .get("thinking")
+                .cloned()
+        };
+        assert_eq!(with(json!({"type": "enabled", "budget_tokens": 4000})), None);
+        assert_eq!(with(json!({"type": "adaptive"})), Some(json!({"type": "adaptive"})));
+    }
+
+    #[test]
+    fn nothing_empty_is_sent() {
+        let said = vec![user(&["", " \n", "Hi"]), user(&[" "]), user(&[])];
+        let body = written(said, " ", &json!({"temperature": 0}), Manner::Whole, Thoughts::Kept);
+        let text = |text: &str| json!({"type": "text", "text": text});
+        assert_eq!(
+            body,
+            json!({"model": "m", "max_tokens": 16_384, "temperature": 0, "messages": [
+                {"role": "user", "content": [text("Hi"), text("(empty)"), text("(empty)")]}]})
+        );
+    }
+
+    #[test]
+    fn an_image_is_its_bytes_or_its_address() {
+        for (content, expected) in [
+            ("DATA:image/WEBP;base64,AAAA", json!({"type": "base64", "media_type": "image/webp", "data": "AAAA"})),
+            ("https://x/a,b.png", json!({"type": "url", "url": "https://x/a,b.png"})),
+        ] {
+            assert_eq!(source(content), expected);
+        }
+    }
+}

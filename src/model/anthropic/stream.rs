@@ -1,0 +1,365 @@
+//! Reads an answer while it comes: events that begin a message, fill its blocks one by one, and end it. What must stay true:
+//! the blocks are those that the same answer has in one piece; without the event that ends the message there is no answer;
+//! what is told adds up to the texts of the answer.
+
+use std::collections::BTreeMap;
+
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use super::reply::{Said, Spoken, reported};
+use super::turn::is;
+use crate::model::clean::{Cleaner, Mend, Passing, mended};
+use crate::model::protocol::{Attempt, Progress, Reading, Telling, again};
+use crate::model::sse::Event;
+
+/// A message that is coming.
+pub(in crate::model) struct Stream {
+    cleaner: Cleaner,
+    said: Said,
+    /// By the number the endpoint gives it: the block's place.
+    open: BTreeMap<u64, usize>,
+    /// What the blocks will be, in the order in which they began.
+    blocks: Vec<Begun>,
+    /// How many of them are calls.
+    calls: usize,
+    text: Passing,
+    ended: bool,
+    held: usize,
+}
+
+/// A block that has begun.
+struct Begun {
+    members: Map<String, Value>,
+    /// The input as it was sent with the beginning, if it was.
+    whole: Option<String>,
+    /// The input as it comes in pieces.
+    input: String,
+    /// Of a call: its number, and what is told of its arguments.
+    call: Option<(usize, Passing)>,
+}
+
+impl Stream {
+    /// Nothing has come yet.
+    pub(super) fn new(cleaner: &Cleaner) -> Self {
+        let (text, cleaner) = (cleaner.passing_text(), cleaner.clone());
+        let (said, open, blocks) = (Said::default(), BTreeMap::new(), Vec::new());
+        Self { cleaner, said, open, blocks, calls: 0, text, ended: false, held: 0 }
+    }
+
+    fn take(&mut self, data: &str, telling: &mut Telling<'_>) -> Result<Progress, Attempt> {
+        let readable = mended(data, Mend::LoneSurrogates);
+        let Ok(Value::Object(mut event)) = serde_json::from_str::<Value>(&readable) else {
+            return Err(again("an event of its answer is not JSON"));
+        };
+        let kind = event.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
+        match kind.as_str() {
+            "message_start" => self.count(event.get("message").and_then(|message| message.get("usage"))),
+            "content_block_start" => {
+                let place = place(&event)?;
+                let block = event.remove("content_block").unwrap_or_default();
+                self.held = self.held.saturating_add(data.len());
+                let input = is(&block, "tool_use").then(|| first_input(data).or_else(|| first_input(&readable)));
+                self.begin(place, block, input.flatten(), telling)?;
+            }
+            "content_block_delta" => {
+                let delta = event.get("delta").and_then(Value::as_object);
+                self.add(place(&event)?, delta.ok_or_else(|| again(UNREADABLE))?, telling)?;
+            }
+            "content_block_stop" => {
+                let at = self.open.remove(&place(&event)?).ok_or_else(|| again(UNREADABLE))?;
+                self.close(at, telling);
+            }
+            "message_delta" => {
+                self.count(event.get("usage"));
+                self.said.ends(event.get("delta").unwrap_or(&Value::Null));
+            }
+            "message_stop" => {
+                self.ended = true;
+                return Ok(Progress::Ended);
+            }
+            "error" => return Err(reported(event.get("error").unwrap_or(&Value::Null), &self.cleaner)),
+            // `ping`, and what is added later.
+            _ => {}
+        }
+        Ok(Progress::GoesOn)
+    }
+
+    /// The counts are totals: the last one said of each holds.
+    fn count(&mut self, usage: Option<&Value>) {
+        for (name, count) in usage.and_then(Value::as_object).into_iter().flatten() {
+            if !count.is_null() {
+                self.said.usage.insert(name.clone(), count.clone());
+            }
+        }
+    }
+
+    fn begin(
+        &mut self,
+        place: u64,
+        block: Value,
+        input: Option<String>,
+        telling: &mut Telling<'_>,
+    ) -> Result<(), Attempt> {
+        let is_call = is(&block, "tool_use");
+        let is_text = is(&block, "text");
+        let Value::Object(mut members) = block else { return Err(again(UNREADABLE)) };
+        if self.open.insert(place, self.blocks.len()).is_some() {
+            return Err(again(UNREADABLE));
+        }
+        let call = is_call.then(|| {
+            members.remove("input");
+            let name = self.cleaner.text(members.get("name").and_then(Value::as_str).unwrap_or_default());
+            let call = self.calls;
+            self.calls += 1;
+            telling.named(call, &name);
+            (call, self.cleaner.passing_arguments())
+        });
+        if let (true, Some(text)) = (is_text, members.get("text").and_then(Value::as_str)) {
+            telling.text(&self.text.push(text));
+        }
+        self.blocks.push(Begun { members, whole: input, input: String::new(), call });
+        Ok(())
+    }
+
+    fn add(&mut self, place: u64, delta: &Map<String, Value>, telling: &mut Telling<'_>) -> Result<(), Attempt> {
+        let block = self.open.get(&place).and_then(|at| self.blocks.get_mut(*at)).ok_or_else(|| again(UNREADABLE))?;
+        let str = |member: &str| delta.get(member).and_then(Value::as_str);
+        let size = |more: &Value| more.as_str().map_or_else(|| more.to_string().len(), str::len);
+        self.held = self.held.saturating_add(delta.values().map(size).sum());
+        match str("type") {
+            Some("input_json_delta") => {
+                let piece = str("partial_json").unwrap_or_default();
+                block.input.push_str(piece);
+                if let Some((call, passing)) = &mut block.call {
+                    telling.arguments(*call, &passing.push(piece));
+                }
+            }
+            Some("citations_delta") => {
+                let citation = delta.get("citation").cloned().unwrap_or_default();
+                merge(&mut block.members, "citations", &json!([citation]));
+            }
+            kind => {
+                if kind == Some("text_delta") {
+                    telling.text(&self.text.push(str("text").unwrap_or_default()));
+                }
+                for (name, more) in delta.iter().filter(|(name, _)| *name != "type") {
+                    merge(&mut block.members, name, more);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A block is whole.
+    fn close(&mut self, at: usize, telling: &mut Telling<'_>) {
+        let Some(block) = self.blocks.get_mut(at) else { return };
+        if let Some((call, passing)) = &mut block.call {
+            if block.input.is_empty() {
+                block.input = block.whole.take().filter(|input| input != "null").unwrap_or_else(|| "{}".to_owned());
+                telling.arguments(*call, &passing.push(&block.input));
+            }
+            telling.arguments(*call, &passing.finish());
+        } else if !block.input.is_empty() {
+            // What the provider's own tools are called with.
+            let input = serde_json::from_str(&mended(&block.input, Mend::LoneSurrogates));
+            block.members.insert("input".to_owned(), input.unwrap_or_else(|_| json!({})));
+        }
+    }
+}
+
+/// What an event that does not fit those before it amounts to.
+const UNREADABLE: &str = "its answer cannot be read";
+
+fn place(event: &Map<String, Value>) -> Result<u64, Attempt> {
+    event.get("index").and_then(Value::as_u64).ok_or_else(|| again(UNREADABLE))
+}
+
+/// The exact text of the input that a call begins with.
+fn first_input(data: &str) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct Start<'a> {
+        #[serde(borrow)]
+        content_block: Block<'a>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Block<'a> {
+        #[serde(borrow)]
+        input: Option<&'a RawValue>,
+    }
+    let start: Start<'_> = serde_json::from_str(data).ok()?;
+    start.content_block.input.map(|input| input.get().to_owned())
+}
+
+/// Adds to a member: a text and a list go on, anything else is replaced. What a later version streams adds up as well.
+fn merge(members: &mut Map<String, Value>, name: &str, more: &Value) {
+    match (members.get_mut(name), more) {
+        (Some(Value::String(text)), Value::String(more)) => text.push_str(more),
+        (Some(Value::Array(list)), Value::Array(more)) => list.extend(more.iter().cloned()),
+        (Some(known), more) => *known = more.clone(),
+        (None, more) => {
+            members.insert(name.to_owned(), more.clone());
+        }
+    }
+}
+
+impl Reading for Stream {
+    fn event(&mut self, event: &Event, telling: &mut Telling<'_>) -> Result<Progress, Attempt> {
+        self.take(&event.data, telling)
+    }
+
+    fn held(&self) -> usize {
+        self.held
+    }
+
+    fn finish(mut self, telling: &mut Telling<'_>) -> Attempt {
+        if !self.ended {
+            return again("its answer was cut off");
+        }
+        for at in std::mem::take(&mut self.open).into_values() {
+            if self.blocks.get(at).is_some_and(|block| block.call.is_some()) {
+                return again("its answer ended within a call");
+            }
+            self.close(at, telling);
+        }
+        let mut said = self.said;
+        said.blocks = self.blocks.into_iter().map(Begun::whole).collect();
+        if let Some(refusal) = said.refusal() {
+            telling.text(&self.text.push(refusal));
+        }
+        telling.text(&self.text.finish());
+        said.answer(&self.cleaner)
+    }
+}
+
+impl Begun {
+    fn whole(self) -> Spoken {
+        Spoken { arguments: self.call.is_some().then_some(self.input), members: self.members }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::model::heard::Heard;
+    use crate::secret::{Redactor, Secret};
+
+    const START: &str = r#"{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}"#;
+    const STOP: &str = r#"{"type":"content_block_stop","index":0}"#;
+    const END: &str = r#"{"type":"message_delta","delta":{"stop_reason":"end_turn"}}"#;
+    const OVER: &str = r#"{"type":"message_stop"}"#;
+
+    fn cleaner() -> Cleaner {
+        Cleaner(Arc::new(Redactor::new([("KEY", &Secret::new("sk-very-secret".to_owned()))])))
+    }
+
+    /// What becomes of a stream of these events.
+    fn read(events: &[&str]) -> (Attempt, Heard) {
+        let heard = Heard::default();
+        let mut telling = Telling::new(&heard);
+        let mut stream = Stream::new(&cleaner());
+        for data in events {
+            let event = Event { name: String::new(), data: (*data).to_owned() };
+            if let Err(attempt) = stream.event(&event, &mut telling) {
+                return (attempt, heard);
+            }
+        }
+        (stream.finish(&mut telling), heard)
+    }
+
+    fn outcome(events: &[&str]) -> String {
+        match read(events).0 {
+            Attempt::Answered(answer) => format!("says {}", answer.text.unwrap_or_default()),
+            Attempt::Again(why, _) => format!("again: {why}"),
+            Attempt::Plainer(why) | Attempt::Failed(why) => format!("failed: {why}"),
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_together_is_asked_for_again() {
+        let delta = r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"Hi"}}"#;
+        let elsewhere = delta.replace("\"index\":0", "\"index\":1");
+        assert_eq!(outcome(&[START, delta, STOP, END, OVER]), "says Hi");
+        assert_eq!(outcome(&[START, delta, END, OVER]), "says Hi", "that a block ended need not be said");
+        assert_eq!(outcome(&[END, OVER]), "says ");
+        for events in [
+            &[START, &elsewhere, STOP, END, OVER][..],
+            &[START, STOP, delta, END, OVER],
+            &[START, START, delta, END, OVER],
+            &[STOP, END, OVER],
+            &[&START.replace("\"index\":0,", ""), END, OVER],
+            &[r#"{"type":"content_block_start","index":0,"content_block":7}"#, END, OVER],
+            &[r#"{"type":"content_block_start","index":0}"#, END, OVER],
+            &[START, r#"{"type":"content_block_delta","index":0}"#, END, OVER],
+        ] {
+            assert_eq!(outcome(events), "again: its answer cannot be read", "{events:?}");
+        }
+        assert_eq!(outcome(&["[DONE]"]), "again: an event of its answer is not JSON");
+        assert_eq!(outcome(&[START, delta, STOP, OVER]), "again: its answer ended without a stop_reason");
+        assert_eq!(outcome(&[START, delta, STOP, END]), "again: its answer was cut off");
+        assert_eq!(outcome(&[]), "again: its answer was cut off");
+    }
+
+    #[test]
+    fn an_error_in_the_middle_is_final_only_when_the_request_is_to_blame() {
+        let said = |kind: &str| {
+            outcome(&[START, &format!(r#"{{"type":"error","error":{{"type":"{kind}","message":"sk-very-secret"}}}}"#)])
+        };
+        let words = "it reported an error: [secret KEY]";
+        for kind in ["overloaded_error", "api_error", "rate_limit_error", "timeout_error", "later_error"] {
+            assert_eq!(said(kind), format!("again: {words}"));
+        }
+        for kind in ["invalid_request_error", "authentication_error", "permission_error", "request_too_large"] {
+            assert_eq!(said(kind), format!("failed: {words}"));
+        }
+        assert_eq!(outcome(&[r#"{"type":"error"}"#]), "again: it reported an error: ");
+    }
+
+    #[test]
+    fn a_call_is_named_when_it_begins_and_its_arguments_follow_as_they_come() {
+        let start =
+            r#"{"type":"content_block_start","index":3,"content_block":{"type":"tool_use","id":"a","name":"pay"}}"#;
+        let delta = |text: &str| {
+            format!(
+                r#"{{"type":"content_block_delta","index":3,"delta":{{"type":"input_json_delta","partial_json":"{text}"}}}}"#
+            )
+        };
+        let heard = Heard::default();
+        let mut telling = Telling::new(&heard);
+        let mut stream = Stream::new(&cleaner());
+        let mut tell = |data: &str| {
+            let event = Event { name: "x".to_owned(), data: data.to_owned() };
+            assert_eq!(stream.event(&event, &mut telling).unwrap(), Progress::GoesOn);
+            heard.told().calls.get(&0).cloned()
+        };
+        let said = |text: &str| Some(("pay".to_owned(), text.to_owned()));
+        assert_eq!(tell(start), said(""));
+        assert_eq!(tell(&delta("{")), said("{"));
+        assert_eq!(tell(&delta("\\\"a\\\":\\\"sk-very")), said("{\"a\":\""), "what may become a secret waits");
+        assert_eq!(tell(&delta("-good\\\"}")), said("{\"a\":\"sk-very-good\"}"));
+    }
+
+    #[test]
+    fn arguments_that_no_reader_takes_alike_are_kept_as_they_came() {
+        let start = r#"{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"a","name":"pay","input":{"s": "\ud800", "n": 1.0}}}"#;
+        let (attempt, heard) = read(&[start, STOP, &END.replace("end_turn", "tool_use"), OVER]);
+        let Attempt::Answered(answer) = attempt else { panic!("{attempt:?}") };
+        assert_eq!(answer.calls[0].arguments_text, r#"{"s": "\ud800", "n": 1.0}"#);
+        assert_eq!(answer.raw["content"][0]["input"], json!({"s": "\u{FFFD}", "n": 1.0}));
+        heard.adds_up_to(&answer);
+    }
+
+    #[test]
+    fn what_is_held_of_an_answer_is_counted() {
+        let mut stream = Stream::new(&cleaner());
+        let heard = Heard::default();
+        let delta = json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "x".repeat(5000)}});
+        for data in [START, &delta.to_string()] {
+            let event = Event { name: String::new(), data: data.to_owned() };
+            let _ = stream.event(&event, &mut Telling::new(&heard)).unwrap();
+        }
+        assert!((5000..5200).contains(&stream.held()), "{}", stream.held());
+    }
+}

@@ -1,0 +1,204 @@
+//! A turn of the model on its way back to it: its own blocks where they came from this protocol, else blocks made of what
+//! we read of it (the model of an agent may be changed while a task waits). What must stay true: the same conversation is
+//! written the same way each time, because the endpoint compares what it is shown with what it was shown before.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value, json};
+
+use super::request::Block;
+use crate::model::protocol::Thoughts;
+
+/// The longest name of a tool.
+const NAME: usize = 64;
+
+/// The ids that calls and their results bear in one request. The endpoint takes letters, digits, `_` and `-`, and no id
+/// twice in a whole conversation; other providers' ids may have any characters and come again in every turn.
+#[derive(Debug, Default)]
+pub(super) struct Ids {
+    used: BTreeSet<String>,
+    /// The calls of the turn at hand: the id in the conversation, and the one that is sent.
+    turn: BTreeMap<String, String>,
+}
+
+impl Ids {
+    /// A turn begins, with these calls.
+    pub(super) fn begin<'a>(&mut self, calls: impl Iterator<Item = &'a str>) {
+        self.turn.clear();
+        for id in calls {
+            let fitting = fitting(id);
+            let fitting = if fitting.is_empty() { "call".to_owned() } else { fitting };
+            let again = (2_u64..).map(|times| format!("{fitting}-{times}"));
+            let unused = std::iter::once(fitting.clone()).chain(again).find(|id| self.used.insert(id.clone()));
+            self.turn.insert(id.to_owned(), unused.unwrap_or_default());
+        }
+    }
+
+    /// The id that a call of the turn at hand bears.
+    pub(super) fn of(&self, id: &str) -> String {
+        self.turn.get(id).cloned().unwrap_or_else(|| fitting(id))
+    }
+}
+
+/// The text with `_` for what an id and a tool's name may not have.
+fn fitting(text: &str) -> String {
+    text.chars().map(|c| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '_' }).collect()
+}
+
+/// The name of a tool as it may be sent: the model may have called something that nobody offered it.
+fn name(name: &str) -> String {
+    let fitting: String = fitting(name).chars().take(NAME).collect();
+    if fitting.is_empty() { "unnamed".to_owned() } else { fitting }
+}
+
+/// The blocks of a turn. None where nothing of it may be sent.
+pub(super) fn assistant(
+    raw: &Value,
+    text: Option<&str>,
+    calls: &[(String, String, String)],
+    ids: &Ids,
+    thoughts: Thoughts,
+) -> Vec<Block> {
+    match own(raw, calls.len()) {
+        Some(blocks) => sent_back(blocks, calls, ids, thoughts),
+        None => written(text, calls, ids),
+    }
+}
+
+/// The blocks of a turn that came from this protocol and has so many calls.
+fn own(raw: &Value, calls: usize) -> Option<&[Value]> {
+    let is_message = raw.get("type").is_some_and(|kind| kind == "message");
+    let blocks = raw.get("content").filter(|_| is_message).and_then(Value::as_array)?;
+    (blocks.iter().filter(|block| is(block, "tool_use")).count() == calls).then_some(blocks)
+}
+
+/// Whether a block is of this type.
+pub(super) fn is(block: &Value, kind: &str) -> bool {
+    block.get("type").is_some_and(|found| found == kind)
+}
+
+/// Whether a block is what the model thought, readable or not.
+pub(super) fn is_thought(block: &Value) -> bool {
+    is(block, "thinking") || is(block, "redacted_thinking")
+}
+
+fn sent_back(blocks: &[Value], calls: &[(String, String, String)], ids: &Ids, thoughts: Thoughts) -> Vec<Block> {
+    let empty = |block: &Value| {
+        is(block, "text") && block.get("text").and_then(Value::as_str).is_none_or(|text| text.trim().is_empty())
+    };
+    let mut kept: Vec<_> =
+        blocks.iter().filter(|block| !empty(block) && (thoughts == Thoughts::Kept || !is_thought(block))).collect();
+    // A turn may not end with a thought; one that was cut while it thought has said nothing.
+    while kept.last().is_some_and(|block| is_thought(block)) {
+        kept.pop();
+    }
+    let mut calls = calls.iter();
+    let sent = kept.into_iter().map(|block| match (block.as_object(), is(block, "tool_use").then(|| calls.next())) {
+        (Some(members), Some(Some(call))) => called(members.clone(), call, ids),
+        (_, _) => Block::Plain(block.clone()),
+    });
+    sent.collect()
+}
+
+fn written(text: Option<&str>, calls: &[(String, String, String)], ids: &Ids) -> Vec<Block> {
+    let members = || Map::from_iter([("type".to_owned(), json!("tool_use"))]);
+    let calls = calls.iter().map(|call| called(members(), call, ids));
+    text.and_then(Block::text).into_iter().chain(calls).collect()
+}
+
+fn called(mut members: Map<String, Value>, call: &(String, String, String), ids: &Ids) -> Block {
+    let (id, tool, arguments) = call;
+    members.insert("id".to_owned(), json!(ids.of(id)));
+    members.insert("name".to_owned(), json!(name(tool)));
+    Block::call(members, arguments)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn calls(calls: &[(&str, &str, &str)]) -> Vec<(String, String, String)> {
+        calls.iter().map(|(id, name, text)| ((*id).to_owned(), (*name).to_owned(), (*text).to_owned())).collect()
+    }
+
+    fn ids(calls: &[(String, String, String)]) -> Ids {
+        let mut ids = Ids::default();
+        ids.begin(calls.iter().map(|(id, ..)| id.as_str()));
+        ids
+    }
+
+    fn sent(raw: &Value, text: Option<&str>, calls: &[(String, String, String)], thoughts: Thoughts) -> String {
+        serde_json::to_string(&assistant(raw, text, calls, &ids(calls), thoughts)).unwrap()
+    }
+
+    #[test]
+    fn the_models_own_blocks_go_back_as_they_came_with_the_arguments_to_the_byte() {
+        let exact = "{ \"b\": 20.000000000000000001,\n \"a\": 1, \"a\": 2 }";
+        let raw = json!({"type": "message", "role": "assistant", "content": [
+            {"type": "thinking", "thinking": "hm", "signature": "c2ln"},
+            {"type": "redacted_thinking", "data": "ZGF0YQ=="},
+            {"type": "text", "text": " \n"},
+            {"type": "text", "text": "So. ", "citations": null},
+            {"type": "tool_use", "id": "toolu_1", "name": "pay", "input": {"a": 2, "b": 20.0}, "caller": {"type": "direct"}},
+            {"type": "some_later_block", "x": [1]}]});
+        let one = calls(&[("toolu_1", "pay", exact)]);
+        let call = format!(
+            r#"{{"caller":{{"type":"direct"}},"id":"toolu_1","name":"pay","type":"tool_use","input":{exact}}}"#
+        );
+        let said = r#"{"citations":null,"text":"So. ","type":"text"}"#;
+        let later = r#"{"type":"some_later_block","x":[1]}"#;
+        let thoughts =
+            r#"{"signature":"c2ln","thinking":"hm","type":"thinking"},{"data":"ZGF0YQ==","type":"redacted_thinking"}"#;
+        assert_eq!(sent(&raw, Some("So. "), &one, Thoughts::Kept), format!("[{thoughts},{said},{call},{later}]"));
+        assert_eq!(sent(&raw, Some("So. "), &one, Thoughts::Left), format!("[{said},{call},{later}]"));
+    }
+
+    #[test]
+    fn a_turn_that_ended_with_a_thought_says_nothing_of_it() {
+        let raw = json!({"type": "message", "content": [{"type": "thinking", "thinking": "hm"}]});
+        assert_eq!(sent(&raw, Some(""), &[], Thoughts::Kept), "[]");
+    }
+
+    #[test]
+    fn a_turn_of_another_protocol_is_written_anew() {
+        let two = calls(&[("call:1", "functions.pay", "{\"a\":1}"), ("", "", "not JSON")]);
+        let openai = json!({"role": "assistant", "content": "so", "tool_calls": [{"id": "call:1"}, {"id": ""}]});
+        let lost = json!({"type": "message", "content": [{"type": "tool_use", "id": "call:1"}]});
+        for raw in [openai, lost, Value::Null, json!("text"), json!({"type": "message"})] {
+            assert_eq!(
+                sent(&raw, Some("so"), &two, Thoughts::Kept),
+                concat!(
+                    r#"[{"text":"so","type":"text"},"#,
+                    r#"{"id":"call_1","name":"functions_pay","type":"tool_use","input":{"a":1}},"#,
+                    r#"{"id":"call","input":{},"name":"unnamed","type":"tool_use"}]"#
+                )
+            );
+        }
+    }
+
+    #[test]
+    fn no_id_is_sent_twice_and_one_that_fits_stays() {
+        let mut ids = Ids::default();
+        ids.begin(["call_0", "call:0", "", "toolu_1"].into_iter());
+        let first = ["call_0", "call:0", "", "toolu_1"].map(|id| ids.of(id));
+        ids.begin(["call_0", "call_1"].into_iter());
+        let second = ["call_0", "call_1"].map(|id| ids.of(id));
+        assert_eq!(first, ["call_0", "call_0-2", "call", "toolu_1"]);
+        assert_eq!(second, ["call_0-3", "call_1"]);
+    }
+
+    #[test]
+    fn arguments_that_are_no_object_go_back_as_an_empty_one() {
+        for (text, input) in [
+            ("", "{}"),
+            ("[1]", "{}"),
+            ("{\"cut\": tr", "{}"),
+            ("{\"n\":1e999}", "{}"),
+            (r#"{"a":"\ud800"}"#, r#"{"a":"\ufffd"}"#),
+            (r#" {"a":"\ud83d\ude00"} "#, r#"{"a":"\ud83d\ude00"}"#),
+        ] {
+            let written = sent(&Value::Null, None, &calls(&[("a", "x", text)]), Thoughts::Kept);
+            assert!(written.contains(&format!("\"input\":{input}")), "{text}: {written}");
+        }
+    }
+}

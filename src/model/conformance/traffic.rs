@@ -1,0 +1,187 @@
+//! Recorded traffic: what a file of it says, and an endpoint on loopback that plays it.
+//!
+//! A file is a list of parts. `>>>` begins the body of a request as it must be sent. `<<< STATUS [TYPE] [NAME: VALUE]…`
+//! begins an answer; with `cut` the connection is lost after it. `||| STATUS TYPE` begins what the same answer is in one
+//! piece. What stands before the first part says what the file shows.
+
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex};
+
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// One conversation with one provider.
+#[derive(Debug)]
+pub(super) struct Traffic {
+    /// The bodies of the requests, in order.
+    pub(super) asked: Vec<Value>,
+    /// The answers, in order.
+    pub(super) answers: Vec<Reply>,
+}
+
+/// An answer of an endpoint.
+#[derive(Clone, Debug)]
+pub(super) struct Reply {
+    status: String,
+    headers: Vec<String>,
+    /// The connection is lost before the answer is whole.
+    cut: bool,
+    /// What is sent.
+    body: String,
+    /// The same in one piece.
+    whole: Option<String>,
+}
+
+/// How answers are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sent {
+    /// As they stand in the file.
+    AsRecorded,
+    /// A few bytes at a time.
+    InCrumbs,
+    /// In one piece, where the file has such.
+    Whole,
+}
+
+impl Traffic {
+    /// The traffic of a case with a provider.
+    pub(super) fn of(provider: &str, case: &str) -> Self {
+        let path = format!("{}/src/model/conformance/wire/{provider}/{case}.txt", env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+        Self::read(&text).unwrap_or_else(|why| panic!("{path}: {why}"))
+    }
+
+    fn read(text: &str) -> Result<Self, String> {
+        let mut traffic = Self { asked: Vec::new(), answers: Vec::new() };
+        let mut parts: Vec<(&str, String)> = Vec::new();
+        for line in text.lines() {
+            if ["<<<", ">>>", "|||"].iter().any(|mark| line.starts_with(mark)) {
+                parts.push((line, String::new()));
+            } else if let Some((_, body)) = parts.last_mut() {
+                body.push_str(line);
+                body.push('\n');
+            }
+        }
+        for (head, body) in parts {
+            match head.split_at(3) {
+                (">>>", _) => traffic.asked.push(serde_json::from_str(&body).map_err(|error| error.to_string())?),
+                ("<<<", said) => traffic.answers.push(Reply::read(said.trim(), body)),
+                (_, _) => {
+                    let answer = traffic.answers.last_mut().ok_or("||| stands before any answer")?;
+                    answer.whole = Some(body.trim_end().to_owned());
+                }
+            }
+        }
+        Ok(traffic)
+    }
+}
+
+impl Reply {
+    fn read(said: &str, body: String) -> Self {
+        let (status, rest) = said.split_once(' ').unwrap_or((said, ""));
+        let mut headers = Vec::new();
+        let mut cut = false;
+        for word in rest.split(", ").filter(|word| !word.is_empty()) {
+            match word {
+                "cut" => cut = true,
+                kind if !kind.contains(": ") => headers.push(format!("content-type: {kind}")),
+                header => headers.push(header.to_owned()),
+            }
+        }
+        Self { status: status.to_owned(), headers, cut, body, whole: None }
+    }
+
+    fn is_whole(&self, sent: Sent) -> Option<&str> {
+        self.whole.as_deref().filter(|_| sent == Sent::Whole)
+    }
+
+    /// The stream of an answer that succeeds; `None` for any other.
+    pub(super) fn stream(&self) -> Option<&str> {
+        let is_stream = self.headers.iter().any(|header| header.starts_with("content-type: text/event-stream"));
+        (self.status == "200" && is_stream).then_some(self.body.as_str())
+    }
+
+    async fn send(&self, peer: &mut TcpStream, sent: Sent) -> std::io::Result<()> {
+        let body = self.is_whole(sent).unwrap_or(&self.body);
+        let mut head = format!("HTTP/1.1 {} X\r\nconnection: close\r\ntransfer-encoding: chunked\r\n", self.status);
+        for header in self.headers.iter().filter(|_| self.is_whole(sent).is_none()) {
+            let _ = write!(head, "{header}\r\n");
+        }
+        if self.is_whole(sent).is_some() {
+            head.push_str("content-type: application/json\r\n");
+        }
+        peer.write_all(format!("{head}\r\n").as_bytes()).await?;
+        let size = if sent == Sent::InCrumbs { 7 } else { body.len().max(1) };
+        for piece in body.as_bytes().chunks(size) {
+            let mut chunk = format!("{:x}\r\n", piece.len()).into_bytes();
+            chunk.extend_from_slice(piece);
+            chunk.extend_from_slice(b"\r\n");
+            peer.write_all(&chunk).await?;
+            peer.flush().await?;
+        }
+        if !self.cut {
+            peer.write_all(b"0\r\n\r\n").await?;
+        }
+        peer.shutdown().await
+    }
+}
+
+/// A request as the endpoint got it.
+#[derive(Clone, Debug)]
+pub(super) struct Request {
+    /// Its first line and its headers.
+    pub(super) head: String,
+    /// Its body.
+    pub(super) body: String,
+}
+
+/// An endpoint that plays answers, one for each connection.
+pub(super) struct Played {
+    /// Where it listens.
+    pub(super) url: String,
+    requests: Arc<Mutex<Vec<Request>>>,
+}
+
+impl Played {
+    /// Begins to play.
+    pub(super) async fn begin(answers: Vec<Reply>, sent: Sent) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let requests: Arc<Mutex<Vec<Request>>> = Arc::default();
+        let record = Arc::clone(&requests);
+        #[expect(clippy::disallowed_methods, reason = "the fake endpoint of a test")]
+        tokio::spawn(async move {
+            for answer in answers {
+                let (mut peer, _) = listener.accept().await.unwrap();
+                peer.set_nodelay(true).unwrap();
+                let request = receive(&mut peer).await;
+                record.lock().unwrap().push(request);
+                // The client may have heard enough.
+                let _ = answer.send(&mut peer, sent).await;
+            }
+        });
+        Self { url, requests }
+    }
+
+    /// What it was sent so far.
+    pub(super) fn requests(&self) -> Vec<Request> {
+        self.requests.lock().unwrap().clone()
+    }
+}
+
+async fn receive(peer: &mut TcpStream) -> Request {
+    let mut bytes = Vec::new();
+    loop {
+        let mut chunk = [0; 4096];
+        let read = peer.read(&mut chunk).await.unwrap();
+        bytes.extend_from_slice(&chunk[..read]);
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+        let length = head.to_lowercase().lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
+        if body.len() >= length.unwrap_or(0) {
+            return Request { head: head.to_lowercase(), body: body.to_owned() };
+        }
+        assert!(read > 0, "the client went away");
+    }
+}

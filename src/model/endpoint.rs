@@ -1,0 +1,291 @@
+//! What all model protocols have in common: where an endpoint is, how it is asked, again where that may help, and how its
+//! answer is read, whole or as it comes. What must stay true: an answer is complete or it is none; what was told of an
+//! attempt that came to nothing is taken back; no wait is without an end; no error names an address.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use reqwest::Response;
+use serde_json::{Map, Value};
+use url::Url;
+
+use super::clean::Cleaner;
+use super::problem::said_in;
+use super::protocol::{Attempt, Protocol, Telling, Thoughts};
+use super::{Answer, ModelClient, ModelError, Prompt, Sink, retry};
+use crate::net::{self, Failure, Net};
+use crate::secret::{Redactor, Secret};
+use crate::task::text::from_bytes;
+use crate::world::{Clock, Mistakes};
+
+mod read;
+
+/// What an operator writes of one model behind an endpoint.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// Its name in the configuration: what errors and metrics say.
+    pub name: String,
+    /// What the protocol's path is appended to.
+    pub base_url: String,
+    /// What the provider calls it.
+    pub model: String,
+    /// Sent as the protocol wants it. A local model needs none.
+    pub api_key: Option<Secret<String>>,
+    /// How long one attempt waits until its answer begins, and then for each next piece of it. An answer that still comes
+    /// after ten times as long is given up.
+    pub timeout: Duration,
+    /// How often it is asked again after the first attempt.
+    pub retries: u32,
+    /// Added to each request; one that the protocol sets takes that one's place.
+    pub headers: BTreeMap<String, Secret<String>>,
+    /// Added to the address of each request.
+    pub query: BTreeMap<String, Secret<String>>,
+    /// Merged into the body of each request.
+    pub body: Map<String, Value>,
+}
+
+impl Settings {
+    /// Adds everything that is wrong with them, never with a value of a key, header or query.
+    pub(super) fn check<P: Protocol>(&self, mistakes: &mut Mistakes, place: &[&str]) {
+        let mut add = |keys: &[&str], detail: String| mistakes.add(&[place, keys].concat(), detail);
+        if let Err(detail) = self.address::<P>() {
+            add(&["base_url"], detail.to_owned());
+        }
+        if self.model.trim().is_empty() {
+            add(&["model"], format!("model `{}` does not say what the provider calls it", self.name));
+        }
+        if self.timeout.is_zero() {
+            add(&["timeout"], "a timeout is longer than 0".to_owned());
+        }
+        if self.key::<P>().is_some_and(|key| key.is_err()) {
+            add(&["api_key"], "the key has characters that a header cannot hold".to_owned());
+        }
+        for (name, value) in &self.headers {
+            if let Err(detail) = header(name, value) {
+                add(&["headers", name], detail);
+            }
+        }
+        for name in P::OURS {
+            if self.body.contains_key(*name) {
+                add(&["body", name], format!("`body` may not name `{name}`"));
+            }
+        }
+    }
+
+    /// Where the requests go.
+    fn address<P: Protocol>(&self) -> Result<Url, &'static str> {
+        let mut url = Url::parse(&self.base_url).map_err(|_| "base_url is no URL")?;
+        if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
+            return Err("base_url is an http or https URL");
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err("base_url holds no user and no password: use api_key or headers");
+        }
+        if url.fragment().is_some() {
+            return Err("base_url has no fragment");
+        }
+        let path = format!("{}{}", url.path().trim_end_matches('/'), P::PATH);
+        url.set_path(&path);
+        if !self.query.is_empty() {
+            url.query_pairs_mut().extend_pairs(self.query.iter().map(|(name, value)| (name, value.reveal())));
+        }
+        Ok(url)
+    }
+
+    fn key<P: Protocol>(&self) -> Option<Result<(HeaderName, HeaderValue), http::header::InvalidHeaderValue>> {
+        let (name, value) = P::key(self.api_key.as_ref()?.reveal());
+        Some(HeaderValue::from_str(&value).map(|value| (name, value)))
+    }
+
+    /// The headers of each request; `None` when one cannot be sent.
+    fn header_map<P: Protocol>(&self) -> Option<HeaderMap> {
+        let mut map = HeaderMap::new();
+        map.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        map.insert(ACCEPT, HeaderValue::from_static("text/event-stream, application/json"));
+        for (name, value) in P::HEADERS {
+            map.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        if let Some(key) = self.key::<P>() {
+            let (name, value) = key.ok()?;
+            map.insert(name, value);
+        }
+        for (name, value) in &self.headers {
+            let (name, value) = header(name, value).ok()?;
+            map.insert(name, value);
+        }
+        map.values_mut().for_each(|value| value.set_sensitive(true));
+        Some(map)
+    }
+}
+
+fn header(name: &str, value: &Secret<String>) -> Result<(HeaderName, HeaderValue), String> {
+    let read = HeaderName::from_bytes(name.as_bytes()).map_err(|_| format!("`{name}` is no header name"))?;
+    if read == CONTENT_LENGTH || read == TRANSFER_ENCODING {
+        return Err(format!("the header `{name}` is set by the HTTP client"));
+    }
+    let value = HeaderValue::from_str(value.reveal())
+        .map_err(|_| format!("the value of `{name}` has characters that a header cannot hold"))?;
+    Ok((read, value))
+}
+
+/// The id by which the provider knows a request, as it is said in an error; empty where it gave none.
+fn request_id(headers: &HeaderMap) -> String {
+    let id = headers.get("request-id").or_else(|| headers.get("x-request-id")).and_then(|id| id.to_str().ok());
+    let fits =
+        |id: &&str| id.len() <= 100 && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte));
+    id.filter(fits).map(|id| format!(" (request {id})")).unwrap_or_default()
+}
+
+/// A model behind an endpoint that speaks `P`.
+pub(super) struct Endpoint<P> {
+    name: String,
+    model: String,
+    address: Url,
+    headers: HeaderMap,
+    body: Map<String, Value>,
+    timeout: Duration,
+    retries: u32,
+    net: Net,
+    clock: Arc<dyn Clock>,
+    cleaner: Cleaner,
+    /// The place in [`Protocol::MANNERS`] of what this endpoint is known to take.
+    manner: AtomicUsize,
+    protocol: PhantomData<P>,
+}
+
+impl<P> fmt::Debug for Endpoint<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint").field("name", &self.name).field("model", &self.model).finish_non_exhaustive()
+    }
+}
+
+impl<P: Protocol> Endpoint<P> {
+    /// A client of one model.
+    ///
+    /// # Errors
+    /// [`ModelError`] for settings that [`Settings::check`] finds mistakes in.
+    pub(super) fn new(
+        settings: Settings,
+        net: Net,
+        clock: Arc<dyn Clock>,
+        redactor: Arc<Redactor>,
+    ) -> Result<Self, ModelError> {
+        let unusable = |why: &str| ModelError { detail: format!("Model `{}` cannot be used: {why}.", settings.name) };
+        let address = settings.address::<P>().map_err(unusable)?;
+        let headers = settings.header_map::<P>().ok_or_else(|| unusable("a header cannot be sent"))?;
+        let Settings { name, model, timeout, retries, body, .. } = settings;
+        let (cleaner, manner, protocol) = (Cleaner(redactor), AtomicUsize::new(0), PhantomData);
+        Ok(Self { name, model, address, headers, body, timeout, retries, net, clock, cleaner, manner, protocol })
+    }
+
+    /// What is sent when the model is asked in the manner at this place; `None` after the last.
+    fn request(&self, prompt: &Prompt, manner: usize, thoughts: Thoughts) -> Option<Bytes> {
+        let manner = P::MANNERS.get(manner)?;
+        Some(Bytes::from(P::body(prompt, &self.model, &self.body, *manner, thoughts).ok()?))
+    }
+
+    /// Asks once.
+    async fn attempt(&self, body: Bytes, telling: &mut Telling<'_>) -> Attempt {
+        let request = self.net.repeatable().post(self.address.clone()).headers(self.headers.clone()).body(body);
+        let response = match net::begun(request, self.timeout).await {
+            Ok(response) => response,
+            Err(failure) => return Attempt::Again(failure.to_string(), None),
+        };
+        let status = response.status().as_u16();
+        if response.status().is_success() {
+            self.read(response, telling).await
+        } else {
+            self.refused(status, response).await
+        }
+    }
+
+    async fn refused(&self, status: u16, response: Response) -> Attempt {
+        let wait = retry::asked_for(response.headers(), self.clock.now());
+        let id = self.cleaner.text(&request_id(response.headers()));
+        let body = self.gathered(response, read::PROBLEM).await.map(|(bytes, _)| from_bytes(&bytes));
+        let body = body.unwrap_or_default();
+        let said = self.cleaner.problem(&said_in(&body));
+        let mut why = format!("it answered with status {status}{id}");
+        if (300..400).contains(&status) {
+            why.push_str(", a redirect, which is never followed");
+        }
+        if !said.is_empty() {
+            why.push_str(": ");
+            why.push_str(&said);
+        }
+        if retry::is_worth_repeating(status) {
+            Attempt::Again(why, wait)
+        } else if matches!(status, 400 | 422)
+            && (P::is_about_thoughts(&said) || body.to_ascii_lowercase().contains("stream"))
+        {
+            Attempt::Plainer(why)
+        } else {
+            Attempt::Failed(why)
+        }
+    }
+
+    fn measure(&self, attempt: &Attempt, began: Duration) {
+        let outcome = match attempt {
+            Attempt::Answered(_) => "answered",
+            Attempt::Again(..) | Attempt::Plainer(_) => "again",
+            Attempt::Failed(_) => "failed",
+        };
+        super::measure(&self.name, outcome, self.clock.uptime().saturating_sub(began));
+    }
+
+    fn error(&self, why: &str, attempts: u32) -> ModelError {
+        let times = if attempts > 1 { format!(" (after {attempts} attempts)") } else { String::new() };
+        ModelError { detail: format!("Model `{}` gave no usable answer{times}: {why}", self.name) }
+    }
+}
+
+#[async_trait]
+impl<P: Protocol> ModelClient for Endpoint<P> {
+    async fn answer(&self, prompt: &Prompt, sink: &dyn Sink) -> Result<Answer, ModelError> {
+        let mut telling = Telling::new(sink);
+        let mut manner = self.manner.load(Ordering::Relaxed);
+        let mut thoughts = Thoughts::Kept;
+        let Some(mut body) = self.request(prompt, manner, thoughts) else {
+            return Err(self.error("the request could not be written", 1));
+        };
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let began = self.clock.uptime();
+            let attempt = self.attempt(body.clone(), &mut telling).await;
+            self.measure(&attempt, began);
+            if !matches!(attempt, Attempt::Answered(_)) {
+                telling.reset();
+            }
+            match attempt {
+                Attempt::Answered(answer) => {
+                    self.manner.store(manner, Ordering::Relaxed);
+                    return Ok(*answer);
+                }
+                Attempt::Failed(why) => return Err(self.error(&why, attempts)),
+                Attempt::Plainer(why) => {
+                    let (plainer, left) =
+                        if P::is_about_thoughts(&why) { (manner, Thoughts::Left) } else { (manner + 1, thoughts) };
+                    let request = self.request(prompt, plainer, left).filter(|request| *request != body);
+                    let Some(request) = request else { return Err(self.error(&why, attempts)) };
+                    tracing::debug!(model = %self.name, "the model is asked more plainly");
+                    (body, manner, thoughts, attempts) = (request, plainer, left, attempts - 1);
+                }
+                Attempt::Again(why, _) if attempts > self.retries => return Err(self.error(&why, attempts)),
+                Attempt::Again(_, wait) => {
+                    let wait = wait.unwrap_or_else(|| retry::backoff(attempts));
+                    tracing::debug!(model = %self.name, attempts, wait = wait.as_secs_f64(), "the model is asked again");
+                    self.clock.sleep(wait).await;
+                }
+            }
+        }
+    }
+}

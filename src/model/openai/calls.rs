@@ -1,0 +1,266 @@
+//! The calls of a streamed answer. Fragments belong together by their `index`; where an endpoint leaves it out, or says 0 of
+//! every call, by their ids, and at last by what they say. What must stay true: nothing of one call is put into another
+//! that it could be told apart from, and what cannot be is text that no tool takes.
+
+use serde_json::{Map, Value, json};
+
+use super::merge;
+use crate::model::AnswerCall;
+use crate::model::clean::{Cleaner, Passing};
+use crate::model::protocol::Telling;
+
+/// What a call counts beside its texts, in bytes.
+const CALL: usize = 1024;
+
+/// How much of a secret a name may end with and be told, in bytes: less than half of the shortest that is looked for.
+const PART: usize = 4;
+
+/// The calls so far, in the order they will have.
+pub(super) struct Calls {
+    cleaner: Cleaner,
+    all: Vec<Call>,
+    held: usize,
+}
+
+struct Call {
+    index: u64,
+    id: String,
+    name: String,
+    arguments: String,
+    /// The arguments, where they came as JSON instead of text.
+    value: Option<Value>,
+    /// The members that are none of these; `function` among them once there was one.
+    rest: Map<String, Value>,
+    told: Told,
+}
+
+/// What was told of a call.
+struct Told {
+    named: bool,
+    passing: Passing,
+    /// Cleaned arguments that wait for the name.
+    waiting: String,
+}
+
+/// A fragment of a call, taken apart.
+struct Fragment {
+    index: Option<u64>,
+    id: String,
+    name: String,
+    arguments: String,
+    value: Option<Value>,
+    rest: Map<String, Value>,
+}
+
+impl Fragment {
+    /// `exact` is the text of arguments that are sent as JSON.
+    fn read(sent: Value, exact: Option<&str>) -> Option<Self> {
+        let Value::Object(mut rest) = sent else { return None };
+        let index = rest.remove("index").and_then(|index| index.as_u64());
+        let id = text(rest.remove("id"));
+        let (mut name, mut arguments, mut value) = (String::new(), String::new(), None);
+        match rest.get_mut("function") {
+            Some(Value::Object(function)) => {
+                name = text(function.remove("name"));
+                match function.remove("arguments") {
+                    None | Some(Value::Null) => {}
+                    Some(Value::String(text)) => arguments = text,
+                    Some(sent) => {
+                        exact?.clone_into(&mut arguments);
+                        value = Some(sent);
+                    }
+                }
+            }
+            Some(Value::Null) | None => {
+                rest.remove("function");
+            }
+            Some(_) => return None,
+        }
+        Some(Self { index, id, name, arguments, value, rest })
+    }
+}
+
+fn text(value: Option<Value>) -> String {
+    if let Some(Value::String(text)) = value { text } else { String::new() }
+}
+
+impl Calls {
+    pub(super) fn new(cleaner: Cleaner) -> Self {
+        Self { cleaner, all: Vec::new(), held: 0 }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// How many bytes are held, about.
+    pub(super) fn held(&self) -> usize {
+        self.held
+    }
+
+    /// Takes a fragment and tells what it adds. `Some(true)` when what was told so far is wrong and must be told anew;
+    /// `None` when it cannot be read.
+    pub(super) fn take(&mut self, sent: Value, exact: Option<&str>, telling: &mut Telling<'_>) -> Option<bool> {
+        self.held = self.held.saturating_add(sent.to_string().len());
+        let fragment = Fragment::read(sent, exact)?;
+        let (at, shifted) = match self.place(&fragment) {
+            Some(at) => (at, false),
+            None => self.begin(fragment.index),
+        };
+        let call = self.all.get_mut(at)?;
+        let renamed = call.add(fragment);
+        if shifted || renamed {
+            return Some(true);
+        }
+        call.tell(at, &self.cleaner, telling);
+        Some(false)
+    }
+
+    /// The call that a fragment goes on with; `None` when it begins one.
+    fn place(&self, fragment: &Fragment) -> Option<usize> {
+        let has_id = !fragment.id.is_empty();
+        let found = match fragment.index {
+            Some(index) => {
+                let same =
+                    |id: bool| self.all.iter().rposition(|call| call.index == index && (!id || call.id == fragment.id));
+                let at = if has_id { same(true).or_else(|| same(false)) } else { same(false) };
+                at.filter(|at| self.all.get(*at).is_some_and(|call| !has_id || call.may_have(fragment)))
+            }
+            None if has_id => {
+                let same = self.all.iter().rposition(|call| call.id == fragment.id);
+                let goes_on = fragment.name.is_empty() && !fragment.arguments.is_empty();
+                same.or_else(|| self.all.len().checked_sub(1).filter(|_| goes_on))
+            }
+            None => {
+                let last = self.all.last()?;
+                let repeats = fragment.name == last.name && !last.arguments.is_empty();
+                let goes_on = fragment.name.is_empty() || last.name.is_empty() || repeats;
+                self.all.len().checked_sub(1).filter(|_| goes_on)
+            }
+        };
+        found.filter(|at| self.all.get(*at).is_some_and(|call| !call.is_over_before(fragment)))
+    }
+
+    /// Adds an empty call at its place, and says whether others moved.
+    fn begin(&mut self, index: Option<u64>) -> (usize, bool) {
+        let index = index.or_else(|| self.all.last().map(|call| call.index)).unwrap_or(0);
+        let at = self.all.iter().rposition(|call| call.index <= index).map_or(0, |before| before + 1);
+        let moves = at < self.all.len();
+        self.held = self.held.saturating_add(CALL);
+        self.all.insert(at, Call::new(index, &self.cleaner));
+        (at, moves)
+    }
+
+    /// Tells all of them, of which nothing was told.
+    pub(super) fn tell_anew(&mut self, telling: &mut Telling<'_>) {
+        for (at, call) in self.all.iter_mut().enumerate() {
+            call.told = Told::nothing(&self.cleaner);
+            call.told.hear(&call.arguments);
+            call.tell(at, &self.cleaner, telling);
+        }
+    }
+
+    /// Tells the rest; no more fragments come.
+    pub(super) fn tell_rest(&mut self, telling: &mut Telling<'_>) {
+        for (at, call) in self.all.iter_mut().enumerate() {
+            call.told.hear_end();
+            call.name_it(at, &self.cleaner, telling);
+            call.tell(at, &self.cleaner, telling);
+        }
+    }
+
+    /// What was read, and the calls as they would stand in the message; `None` when one is no call.
+    pub(super) fn finish(self) -> Option<(Vec<AnswerCall>, Vec<Value>)> {
+        let (mut read, mut sent) = (Vec::new(), Vec::new());
+        for mut call in self.all {
+            let function = call.rest.get_mut("function")?.as_object_mut()?;
+            function.insert("name".to_owned(), json!(call.name));
+            function.insert("arguments".to_owned(), call.value.unwrap_or_else(|| json!(call.arguments)));
+            if !call.id.is_empty() {
+                call.rest.insert("id".to_owned(), json!(call.id));
+            }
+            sent.push(Value::Object(call.rest));
+            read.push(AnswerCall {
+                provider_id: self.cleaner.text(&call.id),
+                name: self.cleaner.text(&call.name),
+                arguments_text: self.cleaner.arguments(&call.arguments),
+            });
+        }
+        Some((read, sent))
+    }
+}
+
+impl Call {
+    fn new(index: u64, cleaner: &Cleaner) -> Self {
+        let (id, name, arguments) = (String::new(), String::new(), String::new());
+        Self { index, id, name, arguments, value: None, rest: Map::new(), told: Told::nothing(cleaner) }
+    }
+
+    /// Whether a fragment with an id and the same index may belong here: some endpoints say index 0 of every call, others
+    /// give each fragment of one call a new id. Only the first of a call has a name.
+    fn may_have(&self, fragment: &Fragment) -> bool {
+        self.id.is_empty() || self.id == fragment.id || fragment.name.is_empty()
+    }
+
+    /// Whether the call was whole, and the fragment names one and has arguments again.
+    fn is_over_before(&self, fragment: &Fragment) -> bool {
+        let again = !fragment.name.is_empty() && !self.name.is_empty() && !fragment.arguments.trim().is_empty();
+        again && self.arguments.trim_end().ends_with('}') && serde_json::from_str::<Map<_, _>>(&self.arguments).is_ok()
+    }
+
+    /// Adds a fragment, and says whether a name that may have been told is another one now.
+    fn add(&mut self, fragment: Fragment) -> bool {
+        if self.id.is_empty() {
+            self.id = fragment.id;
+        }
+        merge::members(&mut self.rest, fragment.rest);
+        if !fragment.arguments.is_empty() {
+            self.value = fragment.value.filter(|_| self.arguments.is_empty());
+            self.arguments.push_str(&fragment.arguments);
+        }
+        let goes_on = !fragment.name.is_empty() && fragment.name != self.name;
+        let renamed = goes_on && !self.name.is_empty();
+        if goes_on {
+            self.name.push_str(&fragment.name);
+        }
+        if !renamed {
+            self.told.hear(&fragment.arguments);
+        }
+        renamed
+    }
+
+    /// Tells what is new, if the name is known.
+    fn tell(&mut self, at: usize, cleaner: &Cleaner, telling: &mut Telling<'_>) {
+        // A name that ends with a good part of what may become a secret waits until it is clear that it is whole.
+        let held = || cleaner.text(&self.name).len().saturating_sub(cleaner.passing_text().push(&self.name).len());
+        let clear = || !self.arguments.is_empty() || held() < PART;
+        if !self.name.is_empty() && clear() {
+            self.name_it(at, cleaner, telling);
+        }
+        if self.told.named {
+            telling.arguments(at, &std::mem::take(&mut self.told.waiting));
+        }
+    }
+
+    fn name_it(&mut self, at: usize, cleaner: &Cleaner, telling: &mut Telling<'_>) {
+        if !std::mem::replace(&mut self.told.named, true) {
+            telling.named(at, &cleaner.text(&self.name));
+        }
+    }
+}
+
+impl Told {
+    fn nothing(cleaner: &Cleaner) -> Self {
+        Self { named: false, passing: cleaner.passing_arguments(), waiting: String::new() }
+    }
+
+    fn hear(&mut self, arguments: &str) {
+        let passed = self.passing.push(arguments);
+        self.waiting.push_str(&passed);
+    }
+
+    fn hear_end(&mut self) {
+        let passed = self.passing.finish();
+        self.waiting.push_str(&passed);
+    }
+}

@@ -1,0 +1,168 @@
+//! Puts the pieces of a streamed message together, those whose meaning nobody here knows too, so that it becomes what the
+//! endpoint would have sent in one piece.
+
+use serde_json::{Map, Value};
+
+/// Members that say what something is: a later piece repeats them, it adds nothing.
+const SAID_ONCE: [&str; 7] = ["role", "type", "id", "name", "format", "provider", "model"];
+/// How far back the element of a list is looked for that a piece belongs to.
+const FAR: usize = 64;
+
+/// Adds the members of a piece to those that came before: texts and lists go on, the rest is what was said last. A `null`
+/// says nothing.
+pub(super) fn members(whole: &mut Map<String, Value>, piece: Map<String, Value>) {
+    for (name, value) in piece {
+        match (whole.get_mut(&name), value) {
+            (None, value) => {
+                whole.insert(name, value);
+            }
+            (Some(_), Value::Null) => {}
+            (Some(Value::String(said)), Value::String(more)) => text(&name, said, &more),
+            (Some(Value::Array(all)), Value::Array(more)) => more.into_iter().for_each(|piece| element(all, piece)),
+            (Some(Value::Object(whole)), Value::Object(piece)) => members(whole, piece),
+            (Some(said), value) => *said = value,
+        }
+    }
+}
+
+fn text(name: &str, said: &mut String, more: &str) {
+    if !SAID_ONCE.contains(&name) {
+        said.push_str(more);
+    } else if !more.is_empty() {
+        more.clone_into(said);
+    }
+}
+
+/// Adds to a list: to the element with the same `index`, else to a text or a thought that goes on, else at the end.
+fn element(all: &mut Vec<Value>, piece: Value) {
+    let place = match piece.get("index").filter(|index| index.is_u64()) {
+        Some(index) => {
+            let mut recent = all.iter().enumerate().rev().take(FAR);
+            let same = |one: &Value| one.get("index") == Some(index) && same_type(one, &piece);
+            recent.find(|(_, one)| same(one)).map(|(at, _)| at)
+        }
+        None => all.len().checked_sub(1).filter(|last| all.get(*last).is_some_and(|last| goes_on(last, &piece))),
+    };
+    match (place.and_then(|at| all.get_mut(at)), piece) {
+        (Some(Value::Object(whole)), Value::Object(piece)) => members(whole, piece),
+        (_, piece) => all.push(piece),
+    }
+}
+
+fn same_type(one: &Value, other: &Value) -> bool {
+    let kind = |value: &Value| value.get("type").and_then(Value::as_str).map(str::to_owned);
+    matches!((kind(one), kind(other)), (one, other) if one.is_none() || other.is_none() || one == other)
+}
+
+/// Whether a piece goes on with the last element: with a text, or with a thought that is not signed yet.
+fn goes_on(last: &Value, piece: &Value) -> bool {
+    let kind = |value: &Value| value.get("type").and_then(Value::as_str).map(str::to_owned);
+    let is_text = |value: &Value| value.get("text").is_some_and(Value::is_string);
+    let signed = last.get("signature").and_then(Value::as_str).is_some_and(|signature| !signature.is_empty());
+    match (kind(last).as_deref(), kind(piece).as_deref()) {
+        (Some("text"), Some("text")) => is_text(last) && is_text(piece),
+        (Some("thinking"), Some("thinking")) => !signed,
+        _ => false,
+    }
+}
+
+/// Adds to `content`, which is a text, or parts, or first one and then the other.
+pub(super) fn content(message: &mut Map<String, Value>, piece: Value) {
+    let content = message.entry("content").or_insert(Value::Null);
+    match (&mut *content, piece) {
+        (_, Value::Null) => {}
+        (Value::String(said), Value::String(more)) => said.push_str(&more),
+        (Value::Array(parts), Value::String(more)) => {
+            if !more.is_empty() {
+                element(parts, text_part(&more));
+            }
+        }
+        (Value::Array(parts), Value::Array(more)) => more.into_iter().for_each(|part| element(parts, part)),
+        (Value::String(said), Value::Array(more)) => {
+            let said = std::mem::take(said);
+            let mut parts: Vec<_> =
+                Some(said).filter(|said| !said.is_empty()).map(|said| text_part(&said)).into_iter().collect();
+            for part in more {
+                element(&mut parts, part);
+            }
+            *content = Value::Array(parts);
+        }
+        (_, piece) => *content = piece,
+    }
+}
+
+fn text_part(text: &str) -> Value {
+    serde_json::json!({"type": "text", "text": text})
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn merged(pieces: Value) -> Value {
+        let mut whole = Map::new();
+        for piece in serde_json::from_value::<Vec<Map<String, Value>>>(pieces).unwrap() {
+            members(&mut whole, piece);
+        }
+        Value::Object(whole)
+    }
+
+    fn contents(pieces: Value) -> Value {
+        let mut message = Map::new();
+        serde_json::from_value::<Vec<Value>>(pieces)
+            .unwrap()
+            .into_iter()
+            .for_each(|piece| content(&mut message, piece));
+        message.remove("content").unwrap()
+    }
+
+    #[test]
+    fn texts_go_on_and_what_names_something_is_said_once() {
+        let pieces = json!([{"role": "assistant", "reasoning": "I ", "x": null, "n": 1, "deep": {"a": "1", "id": "i"}},
+            {"role": "assistant", "reasoning": "see", "x": "y", "n": 2, "deep": {"a": "2", "id": "i"}},
+            {"role": "", "reasoning": null, "x": null}]);
+        let whole =
+            json!({"role": "assistant", "reasoning": "I see", "x": "y", "n": 2, "deep": {"a": "12", "id": "i"}});
+        assert_eq!(merged(pieces), whole);
+    }
+
+    #[test]
+    fn the_elements_of_a_list_are_found_by_their_index_or_go_on_at_its_end() {
+        let details = json!([
+            {"d": [{"index": 0, "type": "reasoning.text", "text": "a"}]},
+            {"d": [{"index": 1, "type": "reasoning.text", "text": "b"}, {"index": 0, "text": "A", "signature": null}]},
+            {"d": [{"index": 0, "type": "reasoning.encrypted", "data": "x"}, {"index": 0, "signature": "s"}]}]);
+        assert_eq!(
+            merged(details)["d"],
+            json!([{"index": 0, "type": "reasoning.text", "text": "aA", "signature": null},
+                {"index": 1, "type": "reasoning.text", "text": "b"},
+                {"index": 0, "type": "reasoning.encrypted", "data": "x", "signature": "s"}])
+        );
+        let blocks = json!([{"b": [{"type": "thinking", "thinking": "a"}]},
+            {"b": [{"type": "thinking", "thinking": "b", "signature": "s"}]},
+            {"b": [{"type": "thinking", "thinking": "c"}, {"type": "text", "text": "d"}, {"type": "text", "text": "e"}]},
+            {"b": [{"type": "note"}, {"type": "note"}]}]);
+        assert_eq!(
+            merged(blocks)["b"],
+            json!([{"type": "thinking", "thinking": "ab", "signature": "s"}, {"type": "thinking", "thinking": "c"},
+                {"type": "text", "text": "de"}, {"type": "note"}, {"type": "note"}])
+        );
+    }
+
+    #[test]
+    fn content_is_a_text_or_parts_or_becomes_parts() {
+        assert_eq!(contents(json!(["", "a", null, "b"])), json!("ab"));
+        assert_eq!(contents(json!([null])), json!(null));
+        let thinking = |text: &str| json!({"type": "thinking", "thinking": [{"type": "text", "text": text}]});
+        assert_eq!(
+            contents(json!(["", [thinking("a")], [thinking("b")], "c", "", "d"])),
+            json!([thinking("ab"), {"type": "text", "text": "cd"}])
+        );
+        assert_eq!(
+            contents(json!(["a", [{"type": "text", "text": "b"}, {"type": "image", "x": 1}]])),
+            json!([{"type": "text", "text": "ab"}, {"type": "image", "x": 1}])
+        );
+    }
+}

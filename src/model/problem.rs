@@ -1,0 +1,94 @@
+//! What an endpoint says of an error, wherever it puts it.
+
+use serde_json::Value;
+
+use super::clean::{Cleaner, Mend, mended};
+use super::protocol::Attempt;
+use super::retry;
+
+/// What the body of an error says: the provider's message, else a plain text, but no page.
+pub(super) fn said_in(body: &str) -> String {
+    match serde_json::from_str::<Value>(&mended(body, Mend::LoneSurrogates)) {
+        Ok(Value::Array(errors)) => errors.first().map(message_of).unwrap_or_default(),
+        Ok(said) => message_of(&said),
+        Err(_) if body.trim_start().starts_with('<') => String::new(),
+        Err(_) => body.to_owned(),
+    }
+}
+
+/// Some endpoints send an empty `error` beside an answer.
+pub(super) fn is_said(error: &Value) -> bool {
+    match error {
+        Value::Null | Value::Bool(false) => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Object(members) => !members.is_empty(),
+        Value::Bool(true) | Value::Number(_) | Value::Array(_) => true,
+    }
+}
+
+/// An error inside of a 200, as gateways send it.
+pub(super) fn reported(error: &Value, cleaner: &Cleaner) -> Attempt {
+    match status_of(error) {
+        Some(status) if retry::is_worth_repeating(status) => Attempt::Again(reports(error, cleaner), None),
+        Some(_) | None => Attempt::Failed(reports(error, cleaner)),
+    }
+}
+
+/// An error in the middle of a stream: the endpoint had taken the request, so it is asked again, unless the error says that
+/// the request is to blame.
+pub(super) fn broken_off(error: &Value, cleaner: &Cleaner) -> Attempt {
+    let to_blame = match status_of(error) {
+        Some(status) => (400..500).contains(&status) && !retry::is_worth_repeating(status),
+        None => error.get("type").is_some_and(|kind| kind == "invalid_request_error"),
+    };
+    let why = reports(error, cleaner);
+    if to_blame { Attempt::Failed(why) } else { Attempt::Again(why, None) }
+}
+
+/// What is said of an error that stands inside of an answer.
+pub(super) fn reports(error: &Value, cleaner: &Cleaner) -> String {
+    format!("it reported an error: {}", cleaner.problem(&message_of(error)))
+}
+
+fn status_of(error: &Value) -> Option<u16> {
+    let code = error.get("code").or_else(|| error.get("status"))?;
+    code.as_u64().or_else(|| code.as_str()?.parse().ok())?.try_into().ok()
+}
+
+fn message_of(said: &Value) -> String {
+    if let Some(text) = said.as_str() {
+        return text.to_owned();
+    }
+    let members = ["error", "message", "detail", "code", "type"];
+    members
+        .iter()
+        .filter_map(|name| said.get(name))
+        .find(|found| is_said(found))
+        .map(|found| match found {
+            Value::Object(_) => message_of(found),
+            Value::String(text) => text.clone(),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => found.to_string(),
+        })
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_of_an_error_are_found_wherever_a_provider_puts_them() {
+        for (body, said) in [
+            (r#"{"error":{"message":"too long","type":"x"}}"#, "too long"),
+            (r#"{"error":"plain"}"#, "plain"),
+            (r#"[{"error":{"message":"listed"}}]"#, "listed"),
+            (r#"{"message":"bare"}"#, "bare"),
+            (r#"{"detail":[{"loc":["body"]}]}"#, r#"[{"loc":["body"]}]"#),
+            ("upstream down", "upstream down"),
+            ("<html>page</html>", ""),
+            ("{}", ""),
+        ] {
+            assert_eq!(said_in(body), said, "{body}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Reads a stream of server-sent events (WHATWG HTML, section 9.2.6) as it comes in, cut anywhere, inside a character too.
+//! What is held of an event that is not whole yet is bounded.
+
+use crate::task::text::from_bytes;
+
+/// One event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Event {
+    /// Its name; empty when it has none.
+    pub(crate) name: String,
+    /// Its data: the lines, joined.
+    pub(crate) data: String,
+}
+
+/// An event is longer than is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TooLong;
+
+/// Takes bytes, gives events.
+#[derive(Debug)]
+pub(crate) struct Decoder {
+    /// The line that has begun.
+    line: Vec<u8>,
+    name: Vec<u8>,
+    data: Vec<u8>,
+    /// Whether there was a `data` field, maybe an empty one.
+    has_data: bool,
+    /// The last byte was a CR, which an LF may belong to.
+    after_cr: bool,
+    /// Nothing was read yet: a byte order mark is skipped.
+    first: bool,
+    most: usize,
+}
+
+impl Decoder {
+    /// One that holds `most` bytes of an event at most.
+    pub(crate) fn new(most: usize) -> Self {
+        let (line, name, data) = (Vec::new(), Vec::new(), Vec::new());
+        Self { line, name, data, has_data: false, after_cr: false, first: true, most }
+    }
+
+    /// The events that are whole with these bytes. A last event without the empty line after it is none.
+    ///
+    /// # Errors
+    /// [`TooLong`].
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<Vec<Event>, TooLong> {
+        let mut events = Vec::new();
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            if std::mem::take(&mut self.after_cr)
+                && let Some(after) = rest.strip_prefix(b"\n")
+            {
+                rest = after;
+                continue;
+            }
+            let end = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
+            let (begun, after) = rest.split_at(end.unwrap_or(rest.len()));
+            self.line.extend_from_slice(begun);
+            if self.line.len() + self.data.len() > self.most {
+                return Err(TooLong);
+            }
+            let Some((ending, after)) = after.split_first() else { break };
+            self.after_cr = *ending == b'\r';
+            rest = after;
+            events.extend(self.line_is_whole());
+        }
+        Ok(events)
+    }
+
+    fn line_is_whole(&mut self) -> Option<Event> {
+        let mut line = std::mem::take(&mut self.line);
+        if std::mem::take(&mut self.first) && line.starts_with(b"\xEF\xBB\xBF") {
+            line.drain(..3);
+        }
+        if line.is_empty() {
+            let (name, data) = (std::mem::take(&mut self.name), std::mem::take(&mut self.data));
+            let whole = std::mem::take(&mut self.has_data);
+            return whole.then(|| Event { name: from_bytes(&name), data: from_bytes(&data) });
+        }
+        let colon = line.iter().position(|byte| *byte == b':').unwrap_or(line.len());
+        let (field, value) = line.split_at(colon);
+        let value = value.strip_prefix(b":").unwrap_or(value);
+        let value = value.strip_prefix(b" ").unwrap_or(value);
+        match field {
+            b"event" => self.name = value.to_vec(),
+            b"data" => {
+                if std::mem::replace(&mut self.has_data, true) {
+                    self.data.push(b'\n');
+                }
+                self.data.extend_from_slice(value);
+            }
+            // `id`, `retry`, a comment, and what nobody knows.
+            _ => {}
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STREAM: &str = "\u{FEFF}: hello\r\nevent: a\ndata: é1\ndata:2\n\ndata\r\rretry: 5\nid: 7\n\nevent: b\ndata:  x\r\n\r\ndata: lost";
+
+    fn events(chunks: &[&[u8]]) -> Vec<(String, String)> {
+        let mut decoder = Decoder::new(100);
+        let events = chunks.iter().flat_map(|chunk| decoder.push(chunk).unwrap());
+        events.map(|event| (event.name, event.data)).collect()
+    }
+
+    #[test]
+    fn events_are_the_same_wherever_the_stream_is_cut() {
+        let whole = events(&[STREAM.as_bytes()]);
+        let expected = [("a", "é1\n2"), ("", ""), ("b", " x")];
+        assert_eq!(whole, expected.map(|(name, data)| (name.to_owned(), data.to_owned())));
+        for cut in 0..STREAM.len() {
+            let (before, after) = STREAM.as_bytes().split_at(cut);
+            assert_eq!(events(&[before, after]), whole, "{cut}");
+        }
+        let bytes: Vec<_> = STREAM.as_bytes().chunks(1).collect();
+        assert_eq!(events(&bytes), whole);
+    }
+
+    #[test]
+    fn no_more_is_held_than_is_allowed() {
+        let mut decoder = Decoder::new(10);
+        assert_eq!(decoder.push(b"data: 1\n\ndata: 2\n\n").unwrap().len(), 2);
+        assert_eq!(decoder.push(b"data: 1234567890"), Err(TooLong));
+        let mut decoder = Decoder::new(10);
+        decoder.push(b"data: 12\ndata: 3").unwrap();
+        assert_eq!(decoder.push(b"45678901"), Err(TooLong));
+    }
+}
