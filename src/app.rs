@@ -18,9 +18,12 @@ use crate::config::Config;
 use crate::engine::{self, Engine, Parts};
 use crate::failpoint;
 use crate::http::agents::list::{AgentCard, ToolCard};
+use crate::http::events::seats::Seats;
 use crate::http::origin::Origins;
+use crate::http::patience::Patient;
 use crate::http::{self, Http};
 use crate::model::ModelClient;
+use crate::model::anthropic::Anthropic;
 use crate::model::openai::OpenAi;
 use crate::model::scripted::Scripted;
 use crate::net::Net;
@@ -61,7 +64,10 @@ const REST: Duration = Duration::from_secs(2);
 pub fn check(config: &Config, mistakes: &mut Mistakes) {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     for (name, settings) in config.openai_models() {
-        settings.check(mistakes, &["models", &name]);
+        OpenAi::check(&settings, mistakes, &["models", &name]);
+    }
+    for (name, settings) in config.anthropic_models() {
+        Anthropic::check(&settings, mistakes, &["models", &name]);
     }
     for (name, script) in config.scripts() {
         let _ = Scripted::load(name, script, Path::new(""), Arc::clone(&clock), mistakes);
@@ -180,26 +186,30 @@ impl Replica {
             agents: cards(&rooms.agents, &rooms.catalog),
             authenticator: Arc::from(config.authenticator()),
             ids,
-            clock,
+            clock: Arc::clone(&clock),
             origins: Origins::default(),
             settings: http::Settings {
                 public_url,
                 request_url: config.server.request_url.clone(),
                 cors_origins: config.server.cors_origins.clone(),
                 wait: config.server.wait,
+                max_streams: config.server.max_streams,
+                max_streams_per_caller: config.server.max_streams_per_caller,
+                stream_life: config.server.stream_life,
                 open: config.auth.is_none(),
                 roster,
                 sealer: config.sealer(),
             },
             shutdown: stop.clone(),
             tracker: handlers.clone(),
+            seats: Seats::default(),
             metrics: Arc::new(move || {
                 let (metrics, store) = (metrics.clone(), measured.clone());
                 Box::pin(async move { metrics.render(&census(&store).await) })
             }),
         });
         let closed = CancellationToken::new();
-        let (server, worker) = (serving(listener, service, closed.clone()), working(Arc::clone(&engine)));
+        let (server, worker) = (serving(listener, service, clock, closed.clone()), working(Arc::clone(&engine)));
         Ok(Self { address, engine, store, stop, closed, handlers, server, worker })
     }
 
@@ -223,10 +233,16 @@ impl Replica {
 }
 
 #[expect(clippy::disallowed_methods, reason = "the root of the process's own tasks; `Replica::stop` waits for it")]
-fn serving(listener: TcpListener, router: axum::Router, closed: CancellationToken) -> JoinHandle<()> {
+fn serving(
+    listener: TcpListener,
+    router: axum::Router,
+    clock: Arc<dyn Clock>,
+    closed: CancellationToken,
+) -> JoinHandle<()> {
     let listener = listener.tap_io(|stream| {
         let _ = stream.set_nodelay(true);
     });
+    let listener = Patient::new(listener, clock);
     tokio::spawn(async move {
         let down = closed.clone().cancelled_owned();
         let served = axum::serve(listener, router).with_graceful_shutdown(down);
@@ -306,6 +322,10 @@ impl Rooms {
         let mut models: BTreeMap<String, Arc<dyn ModelClient>> = BTreeMap::new();
         for (name, settings) in config.openai_models() {
             let client = OpenAi::new(settings, net.clone(), Arc::clone(clock), Arc::clone(&redactor))?;
+            models.insert(name, Arc::new(client));
+        }
+        for (name, settings) in config.anthropic_models() {
+            let client = Anthropic::new(settings, net.clone(), Arc::clone(clock), Arc::clone(&redactor))?;
             models.insert(name, Arc::new(client));
         }
         for (name, script) in config.scripts() {

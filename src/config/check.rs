@@ -168,12 +168,15 @@ fn credentials(config: &Config, mistakes: &mut Mistakes) {
 
 /// What a model's `body` may not name: the service writes it.
 const OURS: [&str; 4] = ["messages", "tools", "model", "stream"];
+/// And where the instructions are a member of their own.
+const OURS_ANTHROPIC: &str = "system";
 
 fn models(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     for (name, model) in &config.models {
         check_parts::name(&["models", name], "a model", name, mistakes);
         let Some(node) = root.at(&["models", name]).filter(|node| !node.broken) else { continue };
-        for key in OURS {
+        let more = (model.provider == Provider::Anthropic).then_some(OURS_ANTHROPIC);
+        for key in OURS.into_iter().chain(more) {
             if model.body.contains_key(key) {
                 let detail = format!("a model's `body` may not name `{key}`: the service writes it");
                 mistakes.add(&["models", name, "body", key], detail);
@@ -189,10 +192,6 @@ fn models(config: &Config, root: &Node, mistakes: &mut Mistakes) {
             continue;
         }
         let has = |key: &str| node.get(key).is_some_and(|value| !matches!(value.kind, Kind::Null));
-        if model.provider == Provider::Anthropic {
-            let detail = "this version cannot ask `anthropic` models: the tasks of agents that use this one fail";
-            mistakes.warn(&["models", name, "provider"], detail);
-        }
         if model.provider == Provider::Scripted {
             if !has("script") {
                 mistakes

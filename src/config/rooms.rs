@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::config::parts::ToolSettings;
 use crate::config::rules::Decide;
 use crate::config::settings::Provider;
-use crate::model::openai;
+use crate::model::{anthropic, openai};
 use crate::policy::{self, Expiry, Rule, RuleApprovers};
 use crate::store;
 use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
@@ -16,11 +16,22 @@ impl Config {
     /// The Chat Completions models, by name.
     #[must_use]
     pub fn openai_models(&self) -> BTreeMap<String, openai::Settings> {
-        let models = self.models.iter().filter(|(_, model)| model.provider == Provider::Openai);
+        self.models_of(Provider::Openai)
+    }
+
+    /// The Messages models, by name.
+    #[must_use]
+    pub fn anthropic_models(&self) -> BTreeMap<String, anthropic::Settings> {
+        self.models_of(Provider::Anthropic)
+    }
+
+    /// The models behind endpoints of a provider, by name.
+    fn models_of(&self, provider: Provider) -> BTreeMap<String, openai::Settings> {
+        let models = self.models.iter().filter(|(_, model)| model.provider == provider);
         let settings = models.map(|(name, model)| {
             let settings = openai::Settings {
                 name: name.clone(),
-                base_url: model.base_url.clone().unwrap_or_else(|| "https://api.openai.com/v1".to_owned()),
+                base_url: model.base_url.clone().unwrap_or_default(),
                 model: model.model.clone().unwrap_or_default(),
                 api_key: model.api_key.clone(),
                 timeout: model.timeout,

@@ -234,7 +234,7 @@ pub struct ModelSettings {
     pub model: Option<String>,
     /// Sent as the provider wants it; a local model needs none.
     pub api_key: Option<Secret<String>>,
-    /// How long one attempt may take.
+    /// How long one attempt waits until its answer begins, and then for each next piece; a whole answer may take ten times as long.
     #[serde(with = "duration_text")]
     #[schemars(with = "duration_text::Text")]
     pub timeout: Duration,
@@ -244,7 +244,7 @@ pub struct ModelSettings {
     pub headers: BTreeMap<String, Secret<String>>,
     /// Added to each request's URL.
     pub query: BTreeMap<String, Secret<String>>,
-    /// Merged into each request; may not name messages, tools, model, stream.
+    /// Merged into each request; may not name messages, tools, model, stream, nor `stream_options` (`openai`), nor system where that is a member of its own (`anthropic`).
     pub body: Map<String, Value>,
     /// Of `scripted`: a file, or `builtin:refunds`. A relative path is the file's, and made absolute or relative to the working directory when the file was read.
     pub script: Option<String>,

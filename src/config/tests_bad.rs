@@ -251,6 +251,14 @@ const BAD_PARTS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "models: { m: { provider: anthropic, model: x, body: { system: [], stream: true, max_tokens: 9 } }, n: { provider: anthropic } }\nagents: { a: { model: m } }\n",
+        &[
+            "1:55: models.m.body.system: a model's `body` may not name `system`: the service writes it",
+            "1:67: models.m.body.stream: a model's `body` may not name `stream`: the service writes it",
+            "1:100: models.n: `model` is missing: the model's name at its provider",
+        ],
+    ),
+    (
         "models: { m: { provider: scripted, script: builtin:other } }\nagents: { 'a.b': { model: m } }\n",
         &[
             "1:36: models.m.script: there is one built-in script, `builtin:refunds`",

@@ -5,8 +5,6 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use futures_util::future::try_join;
-
 use super::Engine;
 use super::live::Live;
 use crate::agent::Agent;
@@ -156,8 +154,7 @@ impl Engine {
         if live.idempotency.is_some() {
             self.save(live, self.take()).await?;
         }
-        let asked = async { Ok(client.answer(&prompt).await) };
-        let ((), answer) = try_join(self.save(live, self.take()), asked).await?;
+        let answer = self.ask_aloud(live, &**client, &prompt).await?;
         // That took its time: what holds for the tree may be another thing by now, also where nothing was written.
         live.family.fresh = false;
         match answer {

@@ -10,6 +10,7 @@ use super::family::{Family, Touched, written};
 use super::flight::Flight;
 use super::lease::Lease;
 use super::member::Member;
+use super::saying::Saying;
 use crate::store::{self, CommitError};
 use crate::task::change::{Change, Committed, Counters, IdempotencyRow, Journal, LeaseChange, TaskChange, TaskRow};
 use crate::task::credential::SealedCredential;
@@ -47,6 +48,8 @@ pub(super) struct Live {
     pub flights: Vec<Flight>,
     /// What it is asking its model, until the answer is stored.
     pub asked: Option<Asked>,
+    /// The answer that is being told, until it is stored.
+    pub saying: Option<Saying>,
     /// When the last commit was handed over, by the machine's uptime.
     pub saved_since: Duration,
     /// The hold on the task, once it is taken.
@@ -70,6 +73,7 @@ impl Live {
             not_sent: BTreeMap::new(),
             flights: Vec::new(),
             asked: None,
+            saying: None,
             saved_since: Duration::ZERO,
             lease: None,
             slot: None,
@@ -112,6 +116,7 @@ impl Live {
         self.doubted_at = journal.doubted_at;
         self.now = journal.now;
         self.credentials.clear();
+        self.saying = None;
         *self.family = Family::of(journal.row.root_task_id);
         let progress = Progress::doubting(&journal.items, journal.doubted_at);
         *self.own = Member::new(journal.row, progress, journal.items);
@@ -307,6 +312,7 @@ impl Live {
         }
         if self.own.pushed().iter().any(|item| matches!(item.fact, Fact::AssistantMessage(_))) {
             self.asked = None;
+            self.saying.take().into_iter().for_each(Saying::stored);
         }
         self.own.saved(lease, sums, done.at);
         self.family.forget();

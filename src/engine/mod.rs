@@ -23,6 +23,7 @@ mod overtaken;
 mod perform;
 mod pinned;
 mod save;
+mod saying;
 mod send;
 mod unreadable;
 mod worker;
@@ -32,7 +33,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, Semaphore, oneshot, watch};
+use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -48,7 +49,7 @@ use crate::people::may::Roster;
 use crate::policy::Policy;
 use crate::secret::Secret;
 use crate::secret::seal::{Body, Sealer};
-use crate::store::{CommitError, News, ReadError, Store};
+use crate::store::{CommitError, Listener, ReadError, Store};
 use crate::task::change::IdempotencyRow;
 use crate::task::decision::{Action, Then};
 use crate::task::id::{CallId, RequestId, TaskId};
@@ -139,7 +140,7 @@ pub struct Key {
 }
 
 /// Something was stored (or, replayed, had been).
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Accepted {
     /// The task the operation answers with.
     pub task_id: TaskId,
@@ -147,14 +148,25 @@ pub struct Accepted {
     pub root: TaskId,
     /// Whether an earlier POST with the same key did it.
     pub replayed: bool,
-    /// News of the tree from before this was stored on: nothing that followed is missed. `None` where it stands already.
-    pub news: Option<watch::Receiver<News>>,
+    /// Hears of the tree from before this was stored on: nothing that followed is missed. `None` where it stands already.
+    pub news: Option<Listener>,
+    /// Where what was stored begins. `None` where nothing was.
+    pub written: Option<Written>,
+}
+
+/// Where the commit of an operation begins, for whoever reads the tree's events from there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// With this task's item of that `seq`, or with one of another task of the same commit.
+    Item(TaskId, i64),
+    /// It is the commit that this key was stored with.
+    Key(Box<IdempotencyRow>),
 }
 
 impl Accepted {
     /// Nothing was set in motion now.
     pub(crate) fn standing(task_id: TaskId, root: TaskId, replayed: bool) -> Self {
-        Self { task_id, root, replayed, news: None }
+        Self { task_id, root, replayed, news: None, written: None }
     }
 }
 
@@ -374,7 +386,8 @@ impl Engine {
     /// when another commit came first, so that the door reads again.
     async fn enter(self: &Arc<Self>, mut live: Live) -> Result<Option<Accepted>, Refusal> {
         let (task_id, root) = (live.task_id(), live.own.row.root_task_id);
-        let news = Some(self.store.watch(root));
+        let news = Some(self.store.attend(root));
+        let written_from = Some(Written::Item(task_id, live.own.row.last_seq + 1));
         let (door, written) = oneshot::channel();
         live.door = Some(door);
         // Whoever waits in the database comes first, each tenant in its turn.
@@ -384,7 +397,7 @@ impl Engine {
         match written.await {
             Ok(Ok(_)) => {
                 failpoint::reach("door.committed");
-                Ok(Some(Accepted { task_id, root, replayed: false, news }))
+                Ok(Some(Accepted { task_id, root, replayed: false, news, written: written_from }))
             }
             Ok(Err(CommitError::Stale | CommitError::Refused)) => Ok(None),
             Ok(Err(CommitError::Unavailable | CommitError::Unknown)) => Err(Refusal::Unavailable),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::children::ended;
 use super::live::Live;
-use super::{Accepted, ConflictCode, Engine, FieldError, Key, NewMessage, NewTask, Refusal};
+use super::{Accepted, ConflictCode, Engine, FieldError, Key, NewMessage, NewTask, Refusal, Written};
 use crate::people::Caller;
 use crate::people::may::{may_decide, may_message, may_steer};
 use crate::task::change::{Guard, Journal, LeaseChange, TaskRow};
@@ -219,7 +219,8 @@ impl Engine {
         }
         let root = task.root_task_id;
         let task_id = if row.request_id.is_some() { root } else { task.task_id };
-        Ok(Some(Accepted::standing(task_id, root, true)))
+        let written = Some(Written::Key(Box::new(row)));
+        Ok(Some(Accepted { written, ..Accepted::standing(task_id, root, true) }))
     }
 
     async fn still_may(&self, caller: &Caller, task: &TaskRow, request: Option<RequestId>) -> Result<bool, Refusal> {

@@ -111,8 +111,9 @@ impl Engine {
     /// they are empty or repeated within this answer.
     pub(super) fn answered(&self, live: &mut Live, answer: Answer) {
         let mut seen = BTreeSet::new();
-        let tool_calls = answer.calls.into_iter().map(|call| {
-            let tool_call_id = CallId(self.ids.fresh());
+        let told = live.saying.as_ref().map_or_else(Vec::new, |saying| saying.ids(&answer));
+        let ids = told.into_iter().chain(std::iter::repeat_with(|| CallId(self.ids.fresh())));
+        let tool_calls = answer.calls.into_iter().zip(ids).map(|(call, tool_call_id)| {
             let known = call.provider_id.is_empty() || !seen.insert(call.provider_id.clone());
             ToolCall {
                 tool_call_id,
@@ -212,7 +213,8 @@ impl Engine {
             match turn.finish_reason {
                 FinishReason::Length => return Some("the answer was cut off at its length".to_owned()),
                 FinishReason::ContentFilter => return Some("the answer was cut off by a filter".to_owned()),
-                FinishReason::Stop | FinishReason::ToolCalls | FinishReason::Other => {}
+                FinishReason::Other => return Some("the answer ended for a reason that is not known".to_owned()),
+                FinishReason::Stop | FinishReason::ToolCalls => {}
             }
             if turn.tool_calls.len() > most {
                 return Some(format!("a turn may have {most} calls at most; none of these ran"));

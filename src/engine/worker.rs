@@ -45,6 +45,7 @@ impl Engine {
             tokio::select! {
                 () = self.stop.cancelled() => {}
                 () = self.room.notified() => {}
+                () = self.store.work() => {}
                 () = self.clock.sleep(POLL) => {}
             }
         }

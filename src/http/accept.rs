@@ -1,4 +1,4 @@
-//! Whether a client wants a page: a browser says so, a program does not.
+//! Whether a client wants a page, or a stream of events: a browser says so, a program does not unless it means it.
 
 use http::HeaderMap;
 use http::header::ACCEPT;
@@ -6,6 +6,16 @@ use http::header::ACCEPT;
 /// Whether `text/html` is asked for by name, at least as much as JSON is.
 #[must_use]
 pub fn wants_html(headers: &HeaderMap) -> bool {
+    prefers(headers, "text/html")
+}
+
+/// Whether `text/event-stream` is asked for by name, at least as much as JSON is.
+#[must_use]
+pub fn wants_stream(headers: &HeaderMap) -> bool {
+    prefers(headers, "text/event-stream")
+}
+
+fn prefers(headers: &HeaderMap, kind: &str) -> bool {
     let weight = |wanted: &str| {
         headers
             .get_all(ACCEPT)
@@ -20,8 +30,8 @@ pub fn wants_html(headers: &HeaderMap) -> bool {
             })
             .fold(0.0_f32, f32::max)
     };
-    let html = weight("text/html");
-    html > 0.0 && html >= weight("application/json")
+    let wanted = weight(kind);
+    wanted > 0.0 && wanted >= weight("application/json")
 }
 
 #[cfg(test)]
@@ -45,5 +55,26 @@ mod tests {
             assert_eq!(wants_html(&headers), expected, "{accept}");
         }
         assert!(!wants_html(&HeaderMap::new()));
+        assert!(!wants_stream(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn a_stream_is_asked_for_by_name() {
+        let cases = [
+            ("text/event-stream", true),
+            ("Text/Event-Stream; q=0.5", true),
+            ("text/event-stream, application/json;q=0.5", true),
+            ("application/json, text/event-stream", true),
+            ("application/json, text/event-stream;q=0.5", false),
+            ("text/event-stream;q=0", false),
+            ("text/*", false),
+            ("*/*", false),
+            ("text/html", false),
+        ];
+        for (accept, expected) in cases {
+            let mut headers = HeaderMap::new();
+            headers.insert(ACCEPT, accept.parse().unwrap());
+            assert_eq!(wants_stream(&headers), expected, "{accept}");
+        }
     }
 }

@@ -10,7 +10,9 @@ pub mod body;
 pub mod caller;
 pub mod docs;
 pub mod edge;
+pub mod events;
 pub mod fields;
+pub mod follow;
 pub mod health;
 pub mod json;
 pub mod language;
@@ -22,6 +24,7 @@ pub mod operation;
 pub mod origin;
 pub mod page;
 pub mod params;
+pub mod patience;
 pub mod prefer;
 pub mod problem;
 pub mod problems;
@@ -34,6 +37,7 @@ pub mod resume;
 pub mod sample;
 pub mod settings;
 pub mod sign_in;
+pub mod sse;
 pub mod tasks;
 pub mod wait;
 pub mod wire;
@@ -55,6 +59,7 @@ use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
 
 use self::agents::list::AgentCard;
+use self::events::seats::Seats;
 use self::operation::{Op, guard};
 use self::origin::Origins;
 use self::problem::Problem;
@@ -89,6 +94,8 @@ pub struct Http {
     pub shutdown: CancellationToken,
     /// Work that a client who goes away does not stop.
     pub tracker: TaskTracker,
+    /// Who watches.
+    pub seats: Seats,
     /// The metrics.
     pub metrics: Metrics,
 }
@@ -113,6 +120,7 @@ pub fn router(mut http: Http) -> Router {
     }
     let (plain, _) = described.split_for_parts();
     let router = plain
+        .route("/follow.js", guarded(&follow::OP, get(follow::get_follow_script)))
         .route("/docs/", guarded(&docs::ASSETS, get(docs::get_docs_folder)))
         .route("/docs/{*name}", guarded(&docs::ASSETS, get(docs::get_docs_asset)));
     wrapped(router, http)
@@ -140,6 +148,7 @@ pub(crate) fn operations() -> Vec<(&'static Op, UtoipaMethodRouter<Arc<Http>>)> 
         (&tasks::list::OP, routes!(tasks::list::list_tasks)),
         (&tasks::show::OP, routes!(tasks::show::get_task)),
         (&tasks::items::OP, routes!(tasks::items::list_task_items)),
+        (&tasks::events::OP, routes!(tasks::events::stream_task_events)),
         (&tasks::message::OP, routes!(tasks::message::send_message)),
         (&tasks::cancel::OP, routes!(tasks::cancel::cancel_task)),
         (&tasks::retry::OP, routes!(tasks::retry::retry_task)),

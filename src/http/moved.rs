@@ -1,4 +1,5 @@
-//! The answer to a POST that moves a task: waits as the client prefers, then says how the task stands.
+//! The answer to a POST that moves a task: waits as the client prefers, then says how the task stands; or, where a stream
+//! is asked for, shows how it moves.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -8,13 +9,17 @@ use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use http::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
 
+use super::body::Posted;
+use super::events::opening;
+use super::events::seats::Seat;
 use super::prefer::Prefer;
 use super::problem::Problem;
 use super::refusal::refused;
 use super::wire::task::TaskStatus;
-use super::{Http, read, wait};
+use super::{Http, wait};
 use crate::engine::{Accepted, Refusal};
 use crate::people::Caller;
+use crate::store::Listener;
 
 /// What a task that no longer runs is answered with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,35 +50,43 @@ pub async fn perform(
     }
 }
 
-/// Waits, and answers with the task.
+/// Waits, and answers with the task; or, with a seat for it, with the stream.
 ///
 /// # Errors
 /// The database's.
 pub async fn answer(
-    http: &Http,
-    caller: &Caller,
-    headers: &HeaderMap,
-    accepted: Accepted,
+    http: &Arc<Http>,
+    posted: &Posted,
+    mut accepted: Accepted,
     done: Done,
+    seat: Option<Seat>,
 ) -> Result<Response, Problem> {
-    let prefer = Prefer::read(headers);
+    let mut response = match seat {
+        Some(seat) => opening::from_commit(http, posted, &mut accepted, seat).await?,
+        None => waited(http, posted, &mut accepted, done).await?,
+    };
+    if done == Done::Created {
+        let location = format!("{}/v1/tasks/{}", http.settings.public_url, accepted.task_id);
+        insert(response.headers_mut(), LOCATION, &location);
+    }
+    replayed(response.headers_mut(), &accepted);
+    Ok(response)
+}
+
+async fn waited(http: &Http, posted: &Posted, accepted: &mut Accepted, done: Done) -> Result<Response, Problem> {
+    let prefer = Prefer::read(&posted.headers);
     let (root, time) = (accepted.root, prefer.time(http.settings.wait));
-    let row = wait::until_still(http, root, root, time, accepted.news.clone()).await?;
-    let task = read::with_pending(http, caller, row).await?;
+    let news = accepted.news.take().map(Listener::news);
+    let task = wait::shown(http, &posted.caller, root, root, time, news).await?;
     let status = match (task.status, done) {
         (TaskStatus::Running, _) => StatusCode::ACCEPTED,
         (_, Done::Created) => StatusCode::CREATED,
         (_, Done::Moved) => StatusCode::OK,
     };
-    let location = format!("{}/v1/tasks/{}", http.settings.public_url, task.task_id);
     let mut response = (status, Json(task)).into_response();
-    if done == Done::Created {
-        insert(response.headers_mut(), LOCATION, &location);
-    }
     if let Some(applied) = prefer.applied() {
         insert(response.headers_mut(), HeaderName::from_static("preference-applied"), &applied);
     }
-    replayed(response.headers_mut(), &accepted);
     Ok(response)
 }
 

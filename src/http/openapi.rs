@@ -12,7 +12,10 @@ use super::operation::{Door, Op};
 use super::problem::{Code, Problem};
 use super::sample;
 use super::sign_in::cookie;
-use super::wire::{problem::Problem as ProblemSchema, request::InterventionRequest, task::AgentTask};
+use super::wire::event::{
+    CaughtUpEvent, MessageResetEvent, OutputTextDeltaEvent, ToolCallArgumentsDeltaEvent, ToolCallNamedEvent,
+};
+use super::wire::{event_schema, problem::Problem as ProblemSchema, request::InterventionRequest, task::AgentTask};
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
@@ -21,7 +24,14 @@ use super::wire::{problem::Problem as ProblemSchema, request::InterventionReques
         description = "Runs AI-agent tasks and stops them at the point where a human must agree.",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
     ),
-    components(schemas(ProblemSchema)),
+    components(schemas(
+        ProblemSchema,
+        CaughtUpEvent,
+        OutputTextDeltaEvent,
+        ToolCallNamedEvent,
+        ToolCallArgumentsDeltaEvent,
+        MessageResetEvent
+    )),
     tags(
         (name = "tasks", description = "One conversation of one agent for one user"),
         (name = "requests", description = "Questions to humans, and their answers"),
@@ -58,6 +68,7 @@ pub(crate) fn document() -> Value {
         "description": "A browser's session, which `POST /sign-in` begins. `Authorization` beats it."
     });
     put(&mut document, &["components", "securitySchemes", "cookie"], cookie);
+    event_schema::describe(&mut document);
     for (method, operation) in every_operation(&mut document) {
         let id = operation.get("operationId").and_then(Value::as_str).unwrap_or_default().to_owned();
         if let Some(op) = problems.get(id.as_str()) {
@@ -68,6 +79,7 @@ pub(crate) fn document() -> Value {
         }
     }
     if let Some(schemas) = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut) {
+        event_schema::add(schemas);
         for (name, schema) in schemas.iter_mut() {
             complete(name, schema);
         }
@@ -88,7 +100,7 @@ fn put_way_in(operation: &mut Map<String, Value>) {
     }
 }
 
-fn every_operation(document: &mut Value) -> impl Iterator<Item = (&str, &mut Map<String, Value>)> {
+pub(crate) fn every_operation(document: &mut Value) -> impl Iterator<Item = (&str, &mut Map<String, Value>)> {
     let paths = document.get_mut("paths").and_then(Value::as_object_mut);
     paths
         .into_iter()
@@ -237,7 +249,7 @@ fn tag(schemas: &mut Map<String, Value>) {
 }
 
 /// Sets a member, and the objects on the way to it.
-fn put(value: &mut Value, path: &[&str], new: Value) {
+pub(crate) fn put(value: &mut Value, path: &[&str], new: Value) {
     let Some((first, rest)) = path.split_first() else {
         *value = new;
         return;
@@ -286,6 +298,9 @@ fn all_examples() -> Vec<(&'static str, Vec<Value>)> {
         ("AgentTask", vec![json!(task)]),
         ("InterventionRequest", vec![json!(request)]),
     ]
+    .into_iter()
+    .chain(event_schema::examples())
+    .collect()
 }
 
 #[cfg(test)]

@@ -96,7 +96,10 @@ pub async fn guard(
 
 /// Who sent these headers; `None` when nobody says. A key beats a session: the cookie is looked at only where there is no
 /// `Authorization` at all, so a wrong key is refused however good the cookie is.
-async fn who(http: &Http, headers: &HeaderMap) -> Result<Option<Caller>, Problem> {
+///
+/// # Errors
+/// `unauthorized`, `forbidden`, or the database's.
+pub async fn who(http: &Http, headers: &HeaderMap) -> Result<Option<Caller>, Problem> {
     match http.authenticator.authenticate(headers) {
         Err(AuthError::Missing) => session::caller(http, headers).await,
         found => Ok(Some(found?)),

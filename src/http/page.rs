@@ -1,5 +1,6 @@
 //! What all pages share: the frame, the style, the policy that forbids everything else, and how text that somebody
-//! else wrote is shown. Pages work without a script, and load nothing.
+//! else wrote is shown. Pages work without a script, and load nothing, but for the one that follows its task
+//! (`follow.rs`).
 
 use std::sync::LazyLock;
 
@@ -17,18 +18,22 @@ pub use crate::task::eyes::visible;
 
 const STYLE: &str = include_str!("page.css");
 
-/// Nothing is loaded but our own style, nothing is sent but to us, nobody frames us.
-static POLICY: LazyLock<Option<HeaderValue>> = LazyLock::new(|| {
-    let hash = base64::prelude::BASE64_STANDARD.encode(Sha256::digest(STYLE));
-    HeaderValue::from_str(&format!(
-        "default-src 'none'; style-src 'sha256-{hash}'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
-    ))
-    .ok()
-});
+static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| policy_with(""));
 
 /// The `Content-Security-Policy` of a page.
 pub fn content_security_policy() -> HeaderValue {
-    POLICY.clone().unwrap_or_else(|| HeaderValue::from_static("default-src 'none'; form-action 'self'"))
+    POLICY.clone()
+}
+
+/// A policy: nothing is loaded but our own style, nothing is sent but to us, nobody frames us; and what is `more`, each
+/// with a semicolon and a blank after it.
+pub(super) fn policy_with(more: &str) -> HeaderValue {
+    let hash = base64::prelude::BASE64_STANDARD.encode(Sha256::digest(STYLE));
+    let policy = format!(
+        "default-src 'none'; style-src 'sha256-{hash}'; {more}form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    );
+    HeaderValue::from_str(&policy)
+        .unwrap_or_else(|_| HeaderValue::from_static("default-src 'none'; form-action 'self'"))
 }
 
 /// A whole page in English.

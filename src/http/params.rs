@@ -51,6 +51,26 @@ pub struct ItemQuery {
     limit: Option<i64>,
 }
 
+/// Of `stream_task_events`.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "read from the query itself; this is what the document says of it")]
+pub struct EventQuery {
+    /// Only events after this number.
+    #[param(minimum = 0)]
+    after: Option<i64>,
+}
+
+/// Of `stream_task_events`.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "read from the headers themselves; this is what the document says of them")]
+pub struct EventHeader {
+    /// Only events after this number, as an `EventSource` says it when it connects again; it beats `after`.
+    #[param(rename = "Last-Event-ID", minimum = 0)]
+    last_event_id: Option<i64>,
+}
+
 /// Of `list_tasks`.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]

@@ -21,6 +21,12 @@ pub struct Settings {
     pub cors_origins: Vec<String>,
     /// How long a POST waits unless it says so.
     pub wait: Duration,
+    /// Event streams at once in this process.
+    pub max_streams: u32,
+    /// Event streams of one caller.
+    pub max_streams_per_caller: u32,
+    /// How long an event stream lives before it is ended and asked for again.
+    pub stream_life: Duration,
     /// Whether there are no accounts.
     pub open: bool,
     /// Who is known: what of a request somebody is offered depends on it.

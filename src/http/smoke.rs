@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
+use super::events::seats::Seats;
 use super::origin::Origins;
 use super::{Http, Settings, sample};
 use crate::people::Caller;
@@ -74,6 +75,7 @@ fn http(open: bool, cors_origins: &[&str]) -> Http {
         settings,
         shutdown: CancellationToken::new(),
         tracker: TaskTracker::new(),
+        seats: Seats::default(),
         metrics: Arc::new(|| Box::pin(async { "metric 1\n".to_owned() })),
     }
 }
@@ -386,6 +388,9 @@ async fn what_needs_no_key_is_served() {
     assert_eq!(ask(&app, "GET", "/openapi.json", &[], "").await.json()["openapi"], "3.1.0");
     let page = ask(&app, "GET", "/problems/task_paused", &[], "").await;
     assert!(page.text.contains("supersede") && page.header("content-type").starts_with("text/html"));
+    let script = ask(&app, "GET", "/follow.js", &[], "").await;
+    assert_eq!((script.status, script.header("content-type")), (200, "text/javascript; charset=utf-8"));
+    assert_eq!((script.header("cache-control"), script.header("x-content-type-options")), ("no-cache", "nosniff"));
     let docs = ask(&app, "GET", "/docs", &[], "").await;
     assert_eq!(docs.status, 200);
     let assets: Vec<&str> = docs.text.split('"').filter(|text| text.starts_with("docs/")).collect();

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::batch::{Rows, rows};
+use super::batch::{QUEUE, Rows, rows};
 use super::db::{Db, Engine, Failure, Sql, Value, sql};
 use super::feed::Feed;
 use super::{CommitError, commit_postgres, commit_sqlite};
@@ -211,7 +211,10 @@ impl Committer {
         };
         for ((answer, rows), reply) in answers.into_iter().zip(&rows).zip(replies) {
             if answer.is_ok() {
-                self.feed.tell(rows.root, rows.root_runs());
+                self.feed.tell(rows.root, rows.root_runs(), rows.items.len());
+                if rows.tasks.iter().any(|line| line.lease == QUEUE) {
+                    self.feed.queued();
+                }
             }
             // Whoever asked may be gone; it is written all the same.
             let _ = reply.send(answer);

@@ -129,6 +129,8 @@ pub(super) enum Engine {
         lists: PgPool,
         /// For the question whether the database is there: what keeps the others busy must not answer it.
         probe: PgPool,
+        /// For the relay, which keeps its one connection.
+        relay: PgPool,
     },
     /// One connection that writes, a few that only read.
     Sqlite {
@@ -307,10 +309,11 @@ impl Db {
     /// Lets go of everything.
     pub(super) async fn close(&self) {
         match &self.engine {
-            Engine::Postgres { keyed, lists, probe } => {
+            Engine::Postgres { keyed, lists, probe, relay } => {
                 keyed.close().await;
                 lists.close().await;
                 probe.close().await;
+                relay.close().await;
             }
             Engine::Sqlite { writer, readers } => {
                 readers.close().await;

@@ -10,12 +10,14 @@ mod commit_postgres;
 mod commit_sqlite;
 mod credentials;
 mod db;
+mod events;
 mod feed;
 mod idempotency;
 mod identity;
 mod journal;
 mod line;
 mod open;
+mod relay;
 mod remains;
 mod requests;
 mod sessions;
@@ -24,7 +26,7 @@ mod tasks;
 mod tree;
 
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -36,14 +38,16 @@ pub use self::settings::{OpenError, Settings};
 
 use self::commit::Committer;
 use self::db::{Db, Engine, Failure, Value, sql};
+pub use self::events::{Event, Events, Part, Portion};
 use self::feed::Feed;
-pub use self::feed::News;
+pub use self::feed::{Heard, Listener, News};
 #[doc(hidden)]
 pub use self::open::PLANNED_ONCE;
 pub use self::remains::Remains;
 pub use self::tree::{Tree, TreeItem};
 use crate::task::change::{Change, Committed};
 use crate::task::decision::Decision;
+use crate::task::delta::Delta;
 use crate::task::id::{RequestId, TaskId};
 use crate::task::request::Asked;
 use crate::task::status::{RequestStatus, TaskStatus};
@@ -177,6 +181,8 @@ struct Inner {
     committer: Arc<Committer>,
     writers: TaskTracker,
     stop: CancellationToken,
+    /// Whether this replica hears nothing of others, nor they of it.
+    muted: Arc<AtomicBool>,
     /// The tenant that the last claim ended with.
     last_tenant: Mutex<String>,
     /// Tasks that somebody could not read.
@@ -248,6 +254,10 @@ impl Store {
         let (feed, tasks, stop) = (Arc::new(Feed::default()), TaskTracker::new(), CancellationToken::new());
         let writers = usize::try_from(writers).unwrap_or(1);
         let committer = Committer::start(Arc::clone(&db), Arc::clone(&feed), writers, stop.clone(), &tasks);
+        let muted = Arc::new(AtomicBool::new(false));
+        if let Some(relay) = relay::Relay::new(Arc::clone(&db), Arc::clone(&feed), stop.clone(), Arc::clone(&muted)) {
+            tasks.spawn(relay.run());
+        }
         tasks.close();
         let last = stop.clone().drop_guard();
         Ok(Self {
@@ -257,6 +267,7 @@ impl Store {
                 committer,
                 writers: tasks,
                 stop,
+                muted,
                 last_tenant: Mutex::default(),
                 unreadable: Mutex::default(),
                 _last: last,
@@ -336,6 +347,44 @@ impl Store {
         self.inner.feed.watch(root)
     }
 
+    /// A listener that hears of each commit to that tree, and of what its models are saying meanwhile, on any replica.
+    pub fn listen(&self, root: TaskId) -> Listener {
+        let listener = self.attend(root);
+        self.want(root);
+        listener
+    }
+
+    /// One that hears only what this process does.
+    pub fn attend(&self, root: TaskId) -> Listener {
+        self.inner.feed.attend(root)
+    }
+
+    /// From now on whoever attends to that tree hears of what other replicas do, too.
+    pub fn want(&self, root: TaskId) {
+        self.inner.feed.want(root);
+    }
+
+    /// Whether somebody listens to that tree, on any replica, as far as this one knows.
+    pub fn is_listened_to(&self, root: TaskId) -> bool {
+        self.inner.feed.is_listened_to(root)
+    }
+
+    /// Tells whoever listens what a model said of an answer that is not stored yet.
+    pub fn say(&self, delta: Delta) {
+        self.inner.feed.say(delta);
+    }
+
+    /// Returns when another replica has queued a task that anybody may take. It may be taken by then.
+    pub async fn work(&self) {
+        self.inner.feed.work().await;
+    }
+
+    /// For tests: from now on no word gets to other replicas or from them.
+    #[doc(hidden)]
+    pub fn mute(&self) {
+        self.inner.muted.store(true, Ordering::Relaxed);
+    }
+
     /// For tests: sets the database's clock forward on Postgres (on `SQLite` it is the injected one).
     #[doc(hidden)]
     pub fn set_clock_forward(&self, by: Duration) {
@@ -351,9 +400,11 @@ impl Store {
             .chain(lite)
             .chain(claim::STATEMENTS.iter().copied())
             .chain(credentials::STATEMENTS.iter().copied())
+            .chain(events::STATEMENTS.iter().copied())
             .chain(idempotency::STATEMENTS.iter().copied())
             .chain(identity::STATEMENTS.iter().copied())
             .chain(journal::STATEMENTS.iter().copied())
+            .chain(relay::STATEMENTS.iter().copied())
             .chain(remains::STATEMENTS.iter().copied())
             .chain(requests::STATEMENTS.iter().copied())
             .chain(sessions::STATEMENTS.iter().copied())

@@ -107,9 +107,9 @@ async fn postgres(
     let timeout = settings.statement_timeout.as_millis().to_string();
     let options = options.options(SESSION).options([("statement_timeout", timeout)]);
     let planned_anew = [("plan_cache_mode", "force_custom_plan")];
-    // One of all is for the probe.
+    // One of all is for the probe, one for the relay.
     let lists = (settings.max_connections / 4).max(1);
-    let keyed = settings.max_connections.saturating_sub(lists + 1).max(1);
+    let keyed = settings.max_connections.saturating_sub(lists + 2).max(1);
     let pool = |options: PgConnectOptions, connections: u32| {
         let breaks = Arc::clone(breaks);
         PgPoolOptions::new()
@@ -132,7 +132,8 @@ async fn postgres(
     Ok(Engine::Postgres {
         keyed: pool(options.clone().options(PLANNED_ONCE), keyed),
         lists: pool(options.clone().options(planned_anew), lists),
-        probe: pool(options.options(planned_anew), 1),
+        probe: pool(options.clone().options(planned_anew), 1),
+        relay: pool(options.options(planned_anew), 1),
     })
 }
 

@@ -109,7 +109,7 @@ pub(super) const STATEMENTS: &[Sql] =
 
 /// One item of a request, with its row beside it.
 #[derive(FromRow)]
-struct RequestRecord {
+pub(super) struct RequestRecord {
     request_id: Uuid,
     task_id: Uuid,
     root_task_id: Uuid,
@@ -123,7 +123,7 @@ struct RequestRecord {
     asked_seq: i64,
     seq: i64,
     at: i64,
-    body: String,
+    pub(super) body: String,
     moment: i64,
     doubted_at: Option<i64>,
 }
@@ -140,7 +140,7 @@ struct Found {
 }
 
 /// The requests of such rows, in their order; the rows of one stand together.
-fn gathered(records: Vec<RequestRecord>) -> Result<Vec<RequestRow>, ReadError> {
+pub(super) fn gathered(records: Vec<RequestRecord>) -> Result<Vec<RequestRow>, ReadError> {
     let mut all: Vec<RequestRow> = Vec::new();
     let mut answers = Vec::new();
     let mut open = None;

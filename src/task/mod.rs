@@ -5,6 +5,7 @@ pub mod answered;
 pub mod change;
 pub mod credential;
 pub mod decision;
+pub mod delta;
 pub mod doubt;
 pub mod eyes;
 pub mod failure;

@@ -106,7 +106,11 @@ on_both! {
             let page = app.nobody().get(&link).await;
             assert_eq!(page.status, 200, "{}", page.text);
             assert!(page.header("content-type").starts_with("text/html"));
+            assert!(page.header("content-security-policy").contains("script-src 'self'; connect-src 'self';"));
+            assert_eq!(page.text.matches("<script").count(), 1);
         }
+        assert_eq!(app.nobody().get("/follow.js").await.header("content-type"), "text/javascript; charset=utf-8");
+        assert!(!app.nobody().header("accept", "text/html").get("/sign-in").await.header("content-security-policy").contains("script-src"));
         assert!(app.tool.ledger().is_empty(), "looking changes nothing");
         app.model.then(says("ok"));
         let digest = held.str("/pending/0/digest");

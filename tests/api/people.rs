@@ -143,7 +143,10 @@ on_both! {
 
     async fn markup_that_somebody_wrote_stays_text(on: On) {
         let hostile = "<script>alert(1)</script>\"'><img src=x onerror=y>\r\nx-evil: 1 \u{202e}";
-        let escaped = |text: &str| !text.contains("<script") && !text.contains("<img") && !text.contains('\u{202e}');
+        // But for the one script that is the page's own.
+        let ours = "<script src=\"/follow.js\" defer></script>";
+        let strange = |text: &str| text.replacen(ours, "", 1).contains("<script");
+        let escaped = |text: &str| !strange(text) && !text.contains("<img") && !text.contains('\u{202e}');
         let app = app(on).await;
         let bad = json!({"order": 17, "amount": 120, "note": hostile}).to_string();
         app.model.then(calls(&[("refund", r#"{"order": 17, "amount": 120}"#), (hostile, "{}"), ("refund", &bad)]));

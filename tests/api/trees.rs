@@ -75,7 +75,7 @@ policy:
 "#;
 
 /// The agents, with `more` rules, on a service of their own.
-async fn trees(on: On, more: &str) -> TestApp {
+pub(super) async fn trees(on: On, more: &str) -> TestApp {
     with(on, more, |yaml| yaml).await
 }
 
@@ -154,29 +154,29 @@ fn refund(order: u32) -> Value {
 }
 
 /// A call of a sub-agent that is to do this.
-fn give(agent: &str, turns: &[Value]) -> Value {
+pub(super) fn give(agent: &str, turns: &[Value]) -> Value {
     call(agent, &json!({"task": json!(turns).to_string()}))
 }
 
 /// A turn of calls.
-fn turn(list: &[Value]) -> Value {
+pub(super) fn turn(list: &[Value]) -> Value {
     json!(list)
 }
 
 /// A sub-agent that asks for one refund and then says so.
-fn pays(agent: &str, order: u32) -> Value {
+pub(super) fn pays(agent: &str, order: u32) -> Value {
     give(agent, &[turn(&[refund(order)]), json!(format!("{agent} paid {order}"))])
 }
 
 /// The supervisor is told to do this, by alice.
-async fn begin(app: &TestApp, turns: &[Value]) -> Reply {
+pub(super) async fn begin(app: &TestApp, turns: &[Value]) -> Reply {
     let reply = app.owner().post("/v1/tasks", &json!({"input": json!(turns).to_string()})).await;
     assert!([201, 202].contains(&reply.status), "{}", reply.text);
     reply
 }
 
 /// The same, and it waits for a human.
-async fn paused(app: &TestApp, turns: &[Value]) -> Reply {
+pub(super) async fn paused(app: &TestApp, turns: &[Value]) -> Reply {
     let reply = begin(app, turns).await;
     assert_eq!((reply.status, reply.str("/status").as_str()), (201, "Paused"), "{}", reply.text);
     reply
@@ -197,7 +197,7 @@ async fn task(app: &TestApp, id: &str) -> Reply {
 }
 
 /// A task once it does not run.
-async fn still(app: &TestApp, id: &str) -> Reply {
+pub(super) async fn still(app: &TestApp, id: &str) -> Reply {
     let reply = app.owner().header("prefer", "wait=20").get(&format!("/v1/tasks/{id}")).await;
     assert_eq!((reply.status, reply.header("preference-applied")), (200, "wait=20"), "{}", reply.text);
     assert_ne!(reply.str("/status"), "Running", "{}", reply.text);
@@ -205,7 +205,7 @@ async fn still(app: &TestApp, id: &str) -> Reply {
 }
 
 /// The tasks of a tree, the oldest first.
-async fn tree(app: &TestApp, root: &str) -> Vec<Value> {
+pub(super) async fn tree(app: &TestApp, root: &str) -> Vec<Value> {
     let reply = app.owner().get(&format!("/v1/tasks?root_task_id={root}&limit=200")).await;
     assert_eq!(reply.status, 200, "{}", reply.text);
     let mut tasks = reply.body["tasks"].as_array().unwrap().clone();
@@ -214,30 +214,30 @@ async fn tree(app: &TestApp, root: &str) -> Vec<Value> {
 }
 
 /// The tasks of a tree that are that agent's.
-async fn of(app: &TestApp, root: &str, agent: &str) -> Vec<Value> {
+pub(super) async fn of(app: &TestApp, root: &str, agent: &str) -> Vec<Value> {
     tree(app, root).await.into_iter().filter(|task| task["agent"] == agent).collect()
 }
 
 /// The only one.
-async fn only(app: &TestApp, root: &str, agent: &str) -> Value {
+pub(super) async fn only(app: &TestApp, root: &str, agent: &str) -> Value {
     let mut found = of(app, root, agent).await;
     assert_eq!(found.len(), 1, "{found:#?}");
     found.remove(0)
 }
 
-fn id(task: &Value) -> String {
+pub(super) fn id(task: &Value) -> String {
     task["task_id"].as_str().unwrap().to_owned()
 }
 
 /// The open requests, each with the id of the task that asks.
-fn open(reply: &Reply) -> Vec<(String, String)> {
+pub(super) fn open(reply: &Reply) -> Vec<(String, String)> {
     let pending = reply.body["pending"].as_array().unwrap_or_else(|| panic!("{}", reply.text));
     let word = |request: &Value, name: &str| request[name].as_str().unwrap().to_owned();
     pending.iter().map(|request| (word(request, "task_id"), word(request, "request_id"))).collect()
 }
 
 /// An approval of everything that is open there.
-async fn approve(actor: &Actor<'_>, request: &str) -> Reply {
+pub(super) async fn approve(actor: &Actor<'_>, request: &str) -> Reply {
     actor.hit(&format!("/resume/{request}/approve")).await
 }
 

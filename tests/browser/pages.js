@@ -11,7 +11,7 @@ async function seesEverything(page, request) {
     assert.ok(text.includes(call.arguments_text), "every byte of the arguments");
     for (const shown of [call.name, call.summary, call.reason, call.rule, call.target]) assert.ok(text.includes(shown), shown);
   }
-  const last = await page.locator("pre").last().boundingBox();
+  const last = await page.locator("pre:not(#live *)").last().boundingBox();
   const button = await page.locator("button").first().boundingBox();
   assert.ok(button.y >= last.y + last.height, "the arguments end before the first button");
 }
@@ -156,9 +156,9 @@ async function hostileTextStaysText(browser) {
   for (const width of [320, 1280]) {
     const { context, page, wrong } = await newPage(browser, { viewport: { width, height: 800 } });
     await page.goto(asked.url);
-    const shown = await page.locator("div.agent pre").last().evaluate((pre) => pre.textContent);
+    const shown = await page.locator("div.agent:not(#live *) pre").last().evaluate((pre) => pre.textContent);
     assert.equal(shown, args.replace("\u202e", "\\u{202e}"), "every byte");
-    assert.equal(await page.locator("main script, main img, main b").count(), 0, "nothing is markup");
+    assert.equal(await page.locator("script:not([src='/follow.js']), main img, main b").count(), 0, "nothing is markup");
     await fits(page, `hostile at ${width}`);
     const edited = await page.locator("textarea[name$='.arguments']").inputValue();
     assert.equal(edited, args.replace("\u202e", "\\u202e"), "and none of them is hidden where it is changed");
@@ -178,7 +178,7 @@ async function answersGuidance(browser, javaScriptEnabled) {
   const { task, request: asked } = await asks("request_human_guidance", JSON.stringify(question));
   const { context, page, wrong } = await newPage(browser, { javaScriptEnabled });
   await page.goto(asked.url);
-  const box = page.getByText("Written by the agent, not verified").locator("..");
+  const box = page.locator("div.agent:not(#live *)").filter({ hasText: "Written by the agent, not verified" });
   assert.match(await box.innerText(), /Which <b>order<\/b> is meant\?[^]*Two match\./);
   assert.match(await main(page), /shown to the model and approves nothing/);
   await page.getByLabel("Order").fill("18");
@@ -319,10 +319,17 @@ async function everybodyCanRead(browser) {
   for (const { task } of Object.values(every)) await cancel(task);
 }
 
+// A page that does not hear of what happens meanwhile.
+async function deafPage(browser) {
+  const opened = await newPage(browser);
+  await opened.context.route("**/follow.js", (route) => route.fulfill({ contentType: "text/javascript", body: "" }));
+  return opened;
+}
+
 // Two people look at the same page; the second is told that he comes too late, in words.
 async function comesTooLate(browser) {
   const { request: asked } = await refund();
-  const { context, page } = await newPage(browser);
+  const { context, page } = await deafPage(browser);
   await page.goto(asked.url);
   const first = await fetch(`${service}/resume/${asked.request_id}/reject`, { method: "POST" });
   assert.equal(first.status, 200);
@@ -339,7 +346,7 @@ async function comesTooLate(browser) {
 // A page that no longer shows what is asked answers nothing.
 async function showsSomethingElse(browser) {
   const { task, request: asked } = await refund();
-  const { context, page } = await newPage(browser);
+  const { context, page } = await deafPage(browser);
   await page.goto(asked.url);
   for (const digest of await page.locator('input[name="digest"]').all()) {
     await digest.evaluate((input) => (input.value = "sha256:0"));

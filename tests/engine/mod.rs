@@ -24,6 +24,7 @@ mod queue;
 mod races;
 mod replies;
 mod restored;
+mod saying;
 mod sealed;
 mod stage;
 mod suspects;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use holdpoint::engine::{Engine, Parts};
-use holdpoint::model::{Answer, ModelClient, ModelError, Prompt};
+use holdpoint::model::{Answer, ModelClient, ModelError, Prompt, Sink};
 use holdpoint::people::Caller;
 use holdpoint::task::change::{Counters, Guard, LeaseChange, TaskChange};
 use holdpoint::task::decision::{Action, Then};
@@ -31,7 +31,7 @@ struct Witness(Mutex<Vec<Prompt>>);
 
 #[async_trait]
 impl ModelClient for Witness {
-    async fn answer(&self, prompt: &Prompt) -> Result<Answer, ModelError> {
+    async fn answer(&self, prompt: &Prompt, _: &dyn Sink) -> Result<Answer, ModelError> {
         self.0.lock().unwrap().push(prompt.clone());
         Ok(turn(&[]))
     }

@@ -11,7 +11,7 @@ use holdpoint::config::environment::Environment;
 use holdpoint::config::layers::Flags;
 use holdpoint::config::{self, Source};
 use holdpoint::engine::{Answer, AnswerBody, Engine, NewTask, Parts, Refusal, Settings};
-use holdpoint::model::{self, AnswerCall, ModelClient, ModelError, Prompt};
+use holdpoint::model::{self, AnswerCall, ModelClient, ModelError, Prompt, Sink};
 use holdpoint::net::Net;
 use holdpoint::people::directory::{Account, Directory};
 use holdpoint::people::may::Roster;
@@ -51,7 +51,7 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[async_trait]
 impl ModelClient for Named {
-    async fn answer(&self, prompt: &Prompt) -> Result<model::Answer, ModelError> {
+    async fn answer(&self, prompt: &Prompt, _: &dyn Sink) -> Result<model::Answer, ModelError> {
         let Self(name, model) = self;
         held(&model.shown).push((name.clone(), prompt.clone()));
         tokio::task::yield_now().await;

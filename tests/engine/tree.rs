@@ -341,7 +341,7 @@ impl<'s> Play<'s> {
         let before = stage.tool.count();
         let accepted = Stage::like(parts, 0).create(&alice(), go(), None).await.unwrap();
         let mut play = Self::of(stage, parts, accepted.task_id);
-        play.news = accepted.news.unwrap();
+        play.news = accepted.news.unwrap().news();
         play.before = before;
         play
     }

@@ -1,5 +1,8 @@
 //! `/metrics`, after something has happened.
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
 use super::served::{Folder, Served};
 use crate::support::model::{FakeModel, calls, says};
 use crate::support::tool::FakeTool;
@@ -17,7 +20,13 @@ tools: {{ pay: {{ http: {{ url: '{}/pay' }} }} }}
     let served = Served::start(folder.path(), &yaml, &[]);
     model.then(calls(&[("pay", "{}")])).then(calls(&[("pay", "{}")])).then(says("done"));
     let done = served.task("pay").await;
-    let _ = served.task("and another one, which stays open").await;
+    let open = served.task("and another one, which stays open").await;
+    // Somebody watches it, and stays.
+    let mut watching = TcpStream::connect(&served.address).await.unwrap();
+    let path = format!("/v1/tasks/{}/events", open["task_id"].as_str().unwrap());
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", served.address);
+    watching.write_all(request.as_bytes()).await.unwrap();
+    watching.read_exact(&mut [0; 15]).await.unwrap();
     assert_eq!(served.approve(&done).await["status"], "Completed");
     let metrics = served.get("/metrics").await;
     for line in [
@@ -29,7 +38,7 @@ tools: {{ pay: {{ http: {{ url: '{}/pay' }} }} }}
         "holdpoint_tool_call_duration_seconds_count{outcome=\"succeeded\",tool=\"pay\"} 1",
         "holdpoint_requests_closed_total{kind=\"approval\",outcome=\"approve\"} 1",
         "holdpoint_request_wait_seconds_count{kind=\"approval\"} 1",
-        "holdpoint_event_streams 0",
+        "holdpoint_event_streams 1",
         concat!("holdpoint_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
     ] {
         assert!(metrics.lines().any(|found| found == line), "{line}\n{metrics}");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdpoint::store::Store;
-use holdpoint::task::change::{Counters, Guard, LeaseChange, TaskChange};
+use holdpoint::task::change::Counters;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{CloseReason, Fact};
 use holdpoint::task::request::RequestKind;

@@ -7,12 +7,14 @@ use holdpoint::app::{self, DatabaseOptions, Replica};
 use holdpoint::config::environment::Environment;
 use holdpoint::config::layers::Flags;
 use holdpoint::config::{self, Source};
+use holdpoint::store::Store;
 use holdpoint::task::time::Time;
 use holdpoint::world::{Clock, RandomIds, SystemClock};
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::database::Database;
+use super::events::{Event, Watch};
 use super::model::FakeModel;
 use super::tool::FakeTool;
 
@@ -165,6 +167,11 @@ impl TestApp {
         self.running.as_ref().unwrap()
     }
 
+    /// What it keeps, beside the service.
+    pub fn store(&self) -> &Store {
+        &self.running().store
+    }
+
     pub fn url(&self) -> String {
         format!("http://{}", self.running().address)
     }
@@ -300,8 +307,39 @@ impl Actor<'_> {
     }
 
     async fn exchange(&self, method: Method, path: &str, body: Option<(&str, Vec<u8>)>) -> Reply {
+        let reply = self.sent(method.clone(), path, body).await;
+        let (status, headers) = (reply.status().as_u16(), reply.headers().clone());
+        let text = reply.text().await.unwrap();
+        let body = serde_json::from_str(&text).unwrap_or(Value::Null);
+        let reply = Reply { status, headers, text, body };
+        super::document::is_kept(&method, path, &reply);
+        reply
+    }
+
+    /// Watches a task, after that number where one is given.
+    pub async fn watch(&self, task: &str, after: Option<i64>) -> Watch {
+        let query = after.map_or(String::new(), |after| format!("?after={after}"));
+        let path = format!("/v1/tasks/{task}/events{query}");
+        Watch::new(self.sent(Method::GET, &path, None).await)
+    }
+
+    /// The events up to the end of the stream.
+    pub async fn events(&self, task: &str, after: Option<i64>) -> Vec<Event> {
+        let mut watch = self.watch(task, after).await;
+        assert_eq!(watch.status, 200);
+        watch.rest().await
+    }
+
+    /// A POST that asks for the stream of what it sets in motion.
+    pub async fn post_and_watch(&self, path: &str, body: &Value) -> Watch {
+        let body = Some(("application/json", body.to_string().into_bytes()));
+        let asking = Actor { app: self.app, key: self.key, headers: self.headers.clone() };
+        Watch::new(asking.header("accept", "text/event-stream").sent(Method::POST, path, body).await)
+    }
+
+    async fn sent(&self, method: Method, path: &str, body: Option<(&str, Vec<u8>)>) -> reqwest::Response {
         let url = if path.starts_with("http") { path.to_owned() } else { format!("{}{path}", self.app.url()) };
-        let mut request = self.app.http.request(method.clone(), url);
+        let mut request = self.app.http.request(method, url);
         if let Some(key) = self.key {
             request = request.bearer_auth(key);
         }
@@ -311,12 +349,6 @@ impl Actor<'_> {
         if let Some((content_type, bytes)) = body {
             request = request.header("content-type", content_type).body(bytes);
         }
-        let reply = request.send().await.unwrap();
-        let (status, headers) = (reply.status().as_u16(), reply.headers().clone());
-        let text = reply.text().await.unwrap();
-        let body = serde_json::from_str(&text).unwrap_or(Value::Null);
-        let reply = Reply { status, headers, text, body };
-        super::document::is_kept(&method, path, &reply);
-        reply
+        request.send().await.unwrap()
     }
 }

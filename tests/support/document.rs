@@ -36,6 +36,14 @@ pub fn is_kept(method: &Method, path: &str, reply: &Reply) {
     assert!(found.is_empty(), "{name} {}: {found:?} in {}", reply.status, reply.text);
 }
 
+/// Fails where an event's data is not what the document says of it.
+pub fn is_an_event(name: &str, data: &Value) {
+    let component = DOCUMENT["components"]["schemas"]["StreamedEvent"]["x-events"][name].as_str();
+    let Some(component) = component else { panic!("no event is called {name}") };
+    let found: Vec<String> = validator(component).iter_errors(data).map(|error| error.to_string()).collect();
+    assert!(found.is_empty(), "{name}: {found:?} in {data}");
+}
+
 /// Whether a value is one of that component.
 pub fn is_a(component: &str, value: &Value) -> bool {
     validator(&format!("#/components/schemas/{component}")).is_valid(value)

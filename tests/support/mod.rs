@@ -1,12 +1,16 @@
 //! What the tests share: the whole service in a process, its databases, and the world around it.
 
 pub mod app;
+pub mod clock;
 pub mod database;
 pub mod document;
+pub mod events;
 pub mod forwarder;
+pub mod messages;
 pub mod model;
 pub mod postgres;
 pub mod raw;
+pub mod stream;
 pub mod tool;
 
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
 //! What somebody's form is answered with when it does not fit: the same page, with the mistakes at the top and beside
 //! their fields, and what he typed. Everything else that can go wrong is a problem as ever.
 
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use http::StatusCode;
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ use crate::http::body::Posted;
 use crate::http::edge::Whole;
 use crate::http::language::Language;
 use crate::http::problem::{Code, Problem};
-use crate::http::{Http, read};
+use crate::http::{Http, follow, read};
 use crate::task::decision::Action;
 use crate::task::id::RequestId;
 
@@ -37,7 +37,8 @@ pub async fn again(
     let mut view = View::now(http, &row, &posted.caller, Language::of(&posted.headers));
     let typed = Typed::new(&row, in_path, fields, &mistakes(&problem), page::single(&view));
     view.typed = Some(&typed);
-    let mut response = (StatusCode::UNPROCESSABLE_ENTITY, page::whole(&view)).into_response();
+    let mut response = follow::page(page::whole(&view));
+    *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
     response.extensions_mut().insert(Whole);
     Ok(response)
 }

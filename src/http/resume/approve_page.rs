@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use axum::extract::State;
+use axum::response::Response;
 use http::HeaderMap;
-use maud::Markup;
 
 use super::page::{self, View};
 use crate::http::caller::Who;
 use crate::http::language::Language;
 use crate::http::operation::{Door, Id, Op, SMALL};
 use crate::http::problem::{Code, Problem};
-use crate::http::{Http, read};
+use crate::http::{Http, follow, read};
 use crate::task::decision::Action;
 use crate::task::id::RequestId;
 
@@ -31,8 +31,8 @@ pub(crate) async fn get_approve_page(
     Who(caller): Who,
     Id(id): Id<RequestId>,
     headers: HeaderMap,
-) -> Result<Markup, Problem> {
+) -> Result<Response, Problem> {
     let row = read::readable_request(&http, &caller, id).await?;
     let view = View::now(&http, &row, &caller, Language::of(&headers));
-    Ok(page::one_button(&view, Action::Approve))
+    Ok(follow::page(page::one_button(&view, Action::Approve)))
 }

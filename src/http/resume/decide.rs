@@ -11,6 +11,8 @@ use http::header::LOCATION;
 use super::{again, answer, form};
 use crate::engine::Accepted;
 use crate::http::body::Posted;
+use crate::http::events::opening;
+use crate::http::events::seats::Seat;
 use crate::http::moved::{self, Done, insert, perform};
 use crate::http::operation::{Door, Id, Op, SMALL};
 use crate::http::params::MoveHeaders;
@@ -76,8 +78,9 @@ pub async fn decide(
     posted: Posted,
     in_path: Option<Action>,
 ) -> Result<Response, Problem> {
+    let seat = opening::seat(http, &posted)?;
     match stored(http, id, &posted, in_path).await {
-        Ok(accepted) => respond(http, id, &posted, accepted).await,
+        Ok(accepted) => respond(http, id, &posted, accepted, seat).await,
         Err(problem) => again::again(http, id, &posted, in_path, problem).await,
     }
 }
@@ -108,7 +111,13 @@ async fn stored(
     perform(http, caller, async move { Box::pin(engine.decide_read(&by, row, answer, key)).await }).await
 }
 
-async fn respond(http: &Http, id: RequestId, posted: &Posted, accepted: Accepted) -> Result<Response, Problem> {
+async fn respond(
+    http: &Arc<Http>,
+    id: RequestId,
+    posted: &Posted,
+    accepted: Accepted,
+    seat: Option<Seat>,
+) -> Result<Response, Problem> {
     if posted.is_form() {
         // A path and not a whole address: the page's policy lets a form end only where the page came from.
         let mut response = StatusCode::SEE_OTHER.into_response();
@@ -116,5 +125,5 @@ async fn respond(http: &Http, id: RequestId, posted: &Posted, accepted: Accepted
         moved::replayed(response.headers_mut(), &accepted);
         return Ok(response);
     }
-    moved::answer(http, &posted.caller, &posted.headers, accepted, Done::Moved).await
+    moved::answer(http, posted, accepted, Done::Moved, seat).await
 }

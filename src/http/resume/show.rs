@@ -14,7 +14,7 @@ use crate::http::language::Language;
 use crate::http::operation::{Door, Id, Op, SMALL};
 use crate::http::problem::{Code, Problem};
 use crate::http::wire::request::InterventionRequest;
-use crate::http::{Http, read};
+use crate::http::{Http, follow, read};
 use crate::task::id::RequestId;
 
 /// The operation.
@@ -38,7 +38,7 @@ pub(crate) async fn get_request(
     let row = read::readable_request(&http, &caller, id).await?;
     if wants_html(&headers) {
         let view = View::now(&http, &row, &caller, Language::of(&headers));
-        return Ok(page::whole(&view).into_response());
+        return Ok(follow::page(page::whole(&view)));
     }
     Ok(Json(InterventionRequest::of(&row, &caller, &http.settings)).into_response())
 }

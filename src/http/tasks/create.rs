@@ -10,6 +10,7 @@ use crate::engine::NewTask;
 use crate::http::Http;
 use crate::http::body::Posted;
 use crate::http::caller::must_create;
+use crate::http::events::opening;
 use crate::http::fields::{Errors, Fields};
 use crate::http::message;
 use crate::http::moved::{Done, answer, perform};
@@ -52,6 +53,7 @@ pub const OP: Op = Op {
 )]
 pub(crate) async fn create_task(State(http): State<Arc<Http>>, posted: Posted) -> Result<Response, Problem> {
     let caller = &posted.caller;
+    let seat = opening::seat(&http, &posted)?;
     let accepted = if let Some(accepted) = posted.replay(&http).await? {
         accepted
     } else {
@@ -61,7 +63,7 @@ pub(crate) async fn create_task(State(http): State<Arc<Http>>, posted: Posted) -
         let (engine, caller) = (http.engine.clone(), caller.clone());
         perform(&http, &posted.caller, async move { engine.create(&caller, task, key).await }).await?
     };
-    answer(&http, caller, &posted.headers, accepted, Done::Created).await
+    answer(&http, &posted, accepted, Done::Created, seat).await
 }
 
 /// Reads a body; `text` is what it was written as.

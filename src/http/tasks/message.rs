@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::engine::NewMessage;
 use crate::http::body::Posted;
+use crate::http::events::opening;
 use crate::http::fields::{Errors, Fields};
 use crate::http::moved::{Done, answer, perform};
 use crate::http::operation::{Door, Id, LARGE, Op};
@@ -60,6 +61,7 @@ pub(crate) async fn send_message(
     posted: Posted,
 ) -> Result<Response, Problem> {
     let caller = &posted.caller;
+    let seat = opening::seat(&http, &posted)?;
     let accepted = if let Some(accepted) = posted.replay(&http).await? {
         accepted
     } else {
@@ -72,7 +74,7 @@ pub(crate) async fn send_message(
         let (engine, caller) = (http.engine.clone(), caller.clone());
         perform(&http, &posted.caller, async move { engine.message(&caller, id, message, key).await }).await?
     };
-    answer(&http, caller, &posted.headers, accepted, Done::Moved).await
+    answer(&http, &posted, accepted, Done::Moved, seat).await
 }
 
 fn parse(body: Value) -> Result<NewMessage, Problem> {

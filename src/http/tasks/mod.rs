@@ -2,6 +2,7 @@
 
 pub mod cancel;
 pub mod create;
+pub mod events;
 pub mod items;
 pub mod list;
 pub mod message;

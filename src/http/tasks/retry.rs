@@ -7,6 +7,7 @@ use axum::response::Response;
 
 use super::nothing;
 use crate::http::body::Posted;
+use crate::http::events::opening;
 use crate::http::moved::{Done, answer, perform};
 use crate::http::operation::{Door, Id, Op, SMALL};
 use crate::http::params::MoveHeaders;
@@ -56,6 +57,7 @@ pub(crate) async fn retry_task(
     posted: Posted,
 ) -> Result<Response, Problem> {
     let caller = &posted.caller;
+    let seat = opening::seat(&http, &posted)?;
     let accepted = if let Some(accepted) = posted.replay(&http).await? {
         accepted
     } else {
@@ -68,5 +70,5 @@ pub(crate) async fn retry_task(
         let (engine, caller) = (http.engine.clone(), caller.clone());
         perform(&http, &posted.caller, async move { engine.retry(&caller, id, key).await }).await?
     };
-    answer(&http, caller, &posted.headers, accepted, Done::Moved).await
+    answer(&http, &posted, accepted, Done::Moved, seat).await
 }

@@ -40,8 +40,12 @@ pub(crate) async fn get_task(
     let row = read::readable(&http, &caller, id).await?;
     let prefer = Prefer::read(&headers);
     let time = prefer.time(Duration::ZERO);
-    let row = if time.is_zero() { row } else { wait::until_still(&http, row.root_task_id, id, time, None).await? };
-    let mut response = Json(read::with_pending(&http, &caller, row).await?).into_response();
+    let task = if time.is_zero() {
+        read::with_pending(&http, &caller, row).await?
+    } else {
+        wait::shown(&http, &caller, row.root_task_id, id, time, None).await?
+    };
+    let mut response = Json(task).into_response();
     if let Some(applied) = prefer.applied() {
         insert(response.headers_mut(), HeaderName::from_static("preference-applied"), &applied);
     }

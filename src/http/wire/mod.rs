@@ -4,6 +4,8 @@
 
 pub mod body;
 pub mod decision;
+pub mod event;
+pub mod event_schema;
 pub mod exact;
 pub mod item;
 pub mod list;

@@ -3,11 +3,15 @@
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::event::{EventData, name};
+use super::event_schema::NAMES;
 use super::item::AgentTaskItem;
+use super::request::InterventionRequest;
 use crate::http::{openapi, sample};
+use crate::store::Event;
 use crate::task::decision::{Action, CallAnswer, Decision, Then};
 use crate::task::failure::Failure;
-use crate::task::id::{CallId, RequestId, TaskId};
+use crate::task::id::{CallId, ChangeId, RequestId, TaskId};
 use crate::task::item::{
     CloseReason, Fact, FinishReason, Item, Outcome, Part, PartType, ToolCall, ToolResult, Turn, Usage,
 };
@@ -172,5 +176,66 @@ fn every_item_shows_its_members_and_no_more_and_fits_its_component() {
             "{name}: {:?}",
             any.iter_errors(&shown).map(|e| e.to_string()).collect::<Vec<_>>()
         );
+    }
+}
+
+#[test]
+fn every_event_is_its_item_in_its_place_and_fits_the_component_of_its_name() {
+    let document = openapi::document();
+    let (any, streamed) =
+        (openapi::tests::validator(&document, "TaskEvent"), openapi::tests::validator(&document, "StreamedEvent"));
+    let (task, _, _) = ids();
+    let (settings, agent_path) = (sample::settings(), vec!["boss".to_owned(), "clerk".to_owned()]);
+    let request = InterventionRequest::of(&sample::request(), &sample::approver(), &settings);
+    for (fact, _, _) in facts() {
+        let event = Event {
+            number: 9,
+            task_id: task,
+            of_root: false,
+            agent_path: agent_path.clone(),
+            change: ChangeId(Uuid::from_u128(5)),
+            item: Item { seq: 4, at: Time(0), fact },
+        };
+        let about = event.item.fact.request_id().map(|_| request.clone());
+        let item = serde_json::to_value(AgentTaskItem::of(task, &event.item, &settings)).unwrap();
+        let text = serde_json::to_string(&EventData::of(TaskId(Uuid::from_u128(6)), &event, about, &settings)).unwrap();
+        let shown: Value = serde_json::from_str(&text).unwrap();
+        let mut expected = item;
+        expected["agent_path"] = json!(agent_path);
+        expected["root_task_id"] = json!(Uuid::from_u128(6));
+        if event.item.fact.request_id().is_some() {
+            let mut whole = serde_json::to_value(&request).unwrap();
+            whole.as_object_mut().unwrap().retain(|name, _| name != "allowed_actions" && name != "can_decide");
+            expected["request"] = whole;
+        }
+        assert_eq!(shown, expected);
+        let component = NAMES.iter().find(|(known, _)| *known == name(&event)).unwrap().1;
+        for validator in [&any, &streamed, &openapi::tests::validator(&document, component)] {
+            let found: Vec<_> = validator.iter_errors(&shown).map(|error| error.to_string()).collect();
+            assert!(found.is_empty(), "{}: {found:?}", name(&event));
+        }
+    }
+}
+
+#[test]
+fn the_name_of_a_status_says_whose_it_is_and_whether_it_is_the_first() {
+    let named = |status, of_root, seq| {
+        let fact = Fact::TaskStatus { status, error: None, output: None };
+        let change = ChangeId(Uuid::from_u128(5));
+        let item = Item { seq, at: Time(0), fact };
+        name(&Event { number: 1, task_id: ids().0, of_root, agent_path: Vec::new(), change, item })
+    };
+    let statuses = [
+        (TaskStatus::Running, "resumed"),
+        (TaskStatus::Paused, "paused"),
+        (TaskStatus::Completed, "completed"),
+        (TaskStatus::Failed, "failed"),
+        (TaskStatus::Canceled, "canceled"),
+    ];
+    for (of_root, who) in [(true, "task"), (false, "sub_agent")] {
+        assert_eq!(named(TaskStatus::Running, of_root, 1), format!("{who}.created"));
+        for (status, word) in statuses {
+            assert_eq!(named(status, of_root, 2), format!("{who}.{word}"));
+        }
     }
 }

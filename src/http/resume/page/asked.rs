@@ -43,10 +43,12 @@ pub fn standing(view: &View<'_>) -> Markup {
         RequestStatus::Withdrawn => words.status_withdrawn,
     };
     html! {
-        p.status { (status) }
-        p {
-            (words.answer_before) (words.colon)
-            @match view.row.expires_at { Some(at) => (when(at, view.now, words)), None => (words.no_deadline) }
+        div #standing {
+            p.status { (status) }
+            p {
+                (words.answer_before) (words.colon)
+                @match view.row.expires_at { Some(at) => (when(at, view.now, words)), None => (words.no_deadline) }
+            }
         }
     }
 }

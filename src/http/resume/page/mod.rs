@@ -1,6 +1,7 @@
 //! The page where a person decides. It shows everything that would run, every byte of it, before the first button;
 //! what cannot be seen is shown as its code, and what an agent wrote stands in a box of its own that says so. Its forms
-//! post the digest of what it showed, so that nobody approves something else than he saw. It needs no script.
+//! post the digest of what it showed, so that nobody approves something else than he saw. It needs no script; one that is
+//! there says what has happened since.
 
 mod asked;
 mod call;
@@ -8,6 +9,7 @@ mod choices;
 mod forms;
 mod inputs;
 pub mod left;
+mod live;
 pub mod typed;
 
 #[cfg(test)]
@@ -181,12 +183,14 @@ fn page(view: &View<'_>, answers: &Markup) -> Markup {
             @if let Some(typed) = view.typed { (inputs::summary(view, typed)) }
             p.soft { bdi { (visible(&view.request.agent_path.join(" › "))) } }
             h1 { (heading) }
+            (live::meanwhile())
             (asked::standing(view))
             (asked::question(view))
             @for (index, one) in view.request.tool_calls.iter().enumerate() { (call::one(view, one, index)) }
             (asked::about(view))
             (asked::decided(view))
-            (answers)
+            div #answers { (answers) }
+            (live::happens(view))
             footer { (signed_in_bar(view.caller, &view.prefix, view.words.language)) }
         },
     )

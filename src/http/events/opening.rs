@@ -1,0 +1,161 @@
+//! Opens a stream: where it begins, whether there is a seat for it, and the head of the answer.
+
+use std::sync::Arc;
+
+use axum::response::{IntoResponse, Response};
+use http::header::{CACHE_CONTROL, CONTENT_LOCATION, CONTENT_TYPE, HeaderName, HeaderValue};
+use http::{HeaderMap, StatusCode, Uri};
+
+use super::reader::Reader;
+use super::seats::Seat;
+use super::stream::{Stream, Watcher};
+use crate::engine::{Accepted, Written};
+use crate::http::Http;
+use crate::http::accept::wants_stream;
+use crate::http::body::Posted;
+use crate::http::moved::insert;
+use crate::http::problem::{Problem, prefix};
+use crate::http::query::Query;
+use crate::store::{Listener, Part};
+use crate::task::id::TaskId;
+
+/// What a stream is asked for with.
+#[derive(Debug)]
+pub struct Asked {
+    /// The task whose stream it is.
+    pub task: TaskId,
+    /// The root of its tree.
+    pub root: TaskId,
+    /// After which number it begins; `None` is the last one there is.
+    pub after: Option<i64>,
+    /// Whoever has heard of the tree already; what he heard goes out, too.
+    pub listener: Option<Listener>,
+}
+
+/// Opens it. The answer is 204 where there is nothing to send any more.
+///
+/// # Errors
+/// `bad_request` when there is no such number yet, `not_found`, `too_many`, or the database's.
+pub async fn open(http: &Arc<Http>, watcher: Watcher, asked: Asked, seat: Seat) -> Result<Response, Problem> {
+    // Listened first, then read: what is committed in between is not missed.
+    let listener = asked.listener.unwrap_or_else(|| http.store.attend(asked.root));
+    http.store.want(asked.root);
+    let row = http.store.task(asked.task).await?.ok_or_else(Problem::not_found)?;
+    let head = if asked.task == asked.root {
+        row.next_event
+    } else {
+        http.store.task(asked.root).await?.ok_or_else(Problem::not_found)?.next_event
+    };
+    let after = asked.after.unwrap_or(head);
+    if after > head {
+        return Err(Problem::bad_request("There is no event of that number yet."));
+    }
+    let posted = watcher.posted;
+    let reader = Reader::new(Part { root: asked.root, task: asked.task }, after, row.status);
+    let mut stream = Stream::new(http, watcher, listener, reader, head, seat);
+    if !stream.begin().await? && !posted {
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
+    let mut response = stream.body().into_response();
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store, no-transform"));
+    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+    Ok(response)
+}
+
+/// A seat for the stream that a POST asks for in place of its answer: taken before anything is done. `None`: it asks for none.
+///
+/// # Errors
+/// `too_many`.
+pub fn seat(http: &Http, posted: &Posted) -> Result<Option<Seat>, Problem> {
+    let wanted = wants_stream(&posted.headers) && !posted.is_form();
+    wanted.then(|| http.seats.take(&posted.caller, &http.settings)).transpose()
+}
+
+/// The stream of the tree that a POST has moved, from the first event of its commit on.
+///
+/// # Errors
+/// The database's.
+pub async fn from_commit(
+    http: &Arc<Http>,
+    posted: &Posted,
+    accepted: &mut Accepted,
+    seat: Seat,
+) -> Result<Response, Problem> {
+    let first = match &accepted.written {
+        Some(Written::Item(task, seq)) => http.store.first_event(*task, *seq).await?,
+        Some(Written::Key(key)) => http.store.first_event_of(key).await?,
+        None => None,
+    };
+    let root = accepted.root;
+    let listener = accepted.news.take();
+    let asked = Asked { task: root, root, after: first.map(|first| first - 1), listener };
+    let watcher = Watcher { caller: posted.caller.clone(), headers: posted.headers.clone(), posted: true };
+    let mut response = open(http, watcher, asked, seat).await?;
+    let location = format!("{}/v1/tasks/{root}/events", prefix(&http.settings.public_url));
+    insert(response.headers_mut(), CONTENT_LOCATION, &location);
+    Ok(response)
+}
+
+/// After which number a stream is asked for: the header beats the query.
+///
+/// # Errors
+/// `bad_request` where that is no number; `invalid` for a parameter that is unknown.
+pub fn marker(headers: &HeaderMap, uri: &Uri) -> Result<i64, Problem> {
+    let mut query = Query::of(uri);
+    let after = query.texts("after");
+    query.finish()?;
+    let mut last = headers.get_all("last-event-id").iter();
+    match (last.next(), last.next()) {
+        (None, _) => match after.as_slice() {
+            [] => Ok(0),
+            [one] => number(one).ok_or_else(|| Problem::bad_request("`after` is the number of an event.")),
+            _ => Err(Problem::bad_request("`after` is given once.")),
+        },
+        (Some(one), None) => one
+            .to_str()
+            .ok()
+            .and_then(number)
+            .ok_or_else(|| Problem::bad_request("Last-Event-ID is the number of an event.")),
+        (Some(_), Some(_)) => Err(Problem::bad_request("Last-Event-ID is one header.")),
+    }
+}
+
+/// A number from 0 on; one that is larger than any is a number all the same.
+fn number(text: &str) -> Option<i64> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| text.parse().unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::problem::Code;
+
+    fn marked(query: &str, headers: &[&str]) -> Result<i64, Code> {
+        let mut all = HeaderMap::new();
+        for header in headers {
+            all.append("last-event-id", header.parse().unwrap());
+        }
+        marker(&all, &format!("/v1/tasks/x/events{query}").parse().unwrap()).map_err(|problem| problem.code)
+    }
+
+    #[test]
+    fn a_marker_is_one_number_and_the_header_beats_the_query() {
+        assert_eq!(marked("", &[]), Ok(0));
+        assert_eq!(marked("?after=0", &[]), Ok(0));
+        assert_eq!(marked("?after=17", &[]), Ok(17));
+        assert_eq!(marked("?after=17", &["3"]), Ok(3));
+        assert_eq!(marked("?after=x", &["3"]), Ok(3), "what is beaten is not looked at");
+        assert_eq!(marked("", &["99999999999999999999999"]), Ok(i64::MAX));
+        for query in ["?after=", "?after=x", "?after=-1", "?after=1.5", "?after=+5", "?after=1&after=1"] {
+            assert_eq!(marked(query, &[]), Err(Code::BadRequest), "{query}");
+        }
+        for header in ["", "x", "-1", "1, 2", "1.0"] {
+            assert_eq!(marked("", &[header]), Err(Code::BadRequest), "{header}");
+        }
+        assert_eq!(marked("", &["1", "1"]), Err(Code::BadRequest));
+        assert_eq!(marked("?befor=1", &[]), Err(Code::Invalid));
+    }
+}

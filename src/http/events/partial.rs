@@ -1,0 +1,103 @@
+//! What of the pieces that models say goes out on one stream.
+//! What must stay true: no piece of an answer that is stored already, or void, is shown, and none before the events that
+//! its model had been shown; pieces of two askings are never one text.
+
+use std::collections::HashMap;
+
+use uuid::Uuid;
+
+use crate::http::wire::event::Passing;
+use crate::store::{Event, Part, ReadError, Store};
+use crate::task::delta::{Delta, Said};
+use crate::task::id::TaskId;
+use crate::task::item::Fact;
+
+/// What a stream knows of the tasks whose models speak.
+#[derive(Debug, Default)]
+pub struct Partial {
+    /// The last item of each task that is known to be stored.
+    stored: HashMap<TaskId, i64>,
+    /// The turn and the asking of which something was shown.
+    shown: HashMap<TaskId, (u32, Uuid)>,
+    /// Whether a task belongs to the stream.
+    own: HashMap<TaskId, bool>,
+}
+
+impl Partial {
+    /// A durable event went out.
+    pub fn durable(&mut self, event: &Event) {
+        self.stored.insert(event.task_id, event.item.seq);
+        self.own.insert(event.task_id, true);
+        if let Fact::AssistantMessage(_) = event.item.fact {
+            self.shown.remove(&event.task_id);
+        }
+    }
+
+    /// Whether a task belongs to that part of the tree.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
+    pub async fn is_of(&mut self, store: &Store, part: Part, task: TaskId) -> Result<bool, ReadError> {
+        if part.task == part.root {
+            return Ok(true);
+        }
+        let (mut path, mut next) = (Vec::new(), Some(task));
+        let own = loop {
+            let Some(task) = next.filter(|task| !path.contains(task)) else { break false };
+            if let Some(known) = self.own.get(&task) {
+                break *known;
+            }
+            if task == part.task {
+                break true;
+            }
+            path.push(task);
+            next = store.task(task).await?.and_then(|row| row.parent).map(|(parent, _)| parent);
+        };
+        self.own.extend(path.into_iter().map(|task| (task, own)));
+        Ok(own)
+    }
+
+    /// Whether the model of a piece had been shown items that have not gone out.
+    #[must_use]
+    pub fn lacks(&self, delta: &Delta) -> bool {
+        self.stored.get(&delta.task_id).is_none_or(|stored| *stored < delta.after_seq)
+    }
+
+    /// What goes out of a piece, once everything that its model had been shown is out.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
+    pub async fn heard(&mut self, store: &Store, delta: &Delta) -> Result<Vec<Passing>, ReadError> {
+        if delta.said == Said::Reset {
+            return Ok(self.taken_back(delta));
+        }
+        let task = delta.task_id;
+        let stored = if let Some(seq) = self.stored.get(&task) {
+            *seq
+        } else {
+            let Some(row) = store.task(task).await? else { return Ok(Vec::new()) };
+            self.stored.insert(task, row.last_seq);
+            row.last_seq
+        };
+        if delta.after_seq < stored {
+            return Ok(Vec::new());
+        }
+        Ok(self.shown(delta))
+    }
+
+    fn shown(&mut self, delta: &Delta) -> Vec<Passing> {
+        let now = (delta.turn, delta.asking);
+        let before = self.shown.insert(delta.task_id, now).filter(|(turn, _)| *turn == delta.turn);
+        let void = before.is_some_and(|before| before != now).then(|| Passing::reset(delta));
+        void.into_iter().chain([Passing::of(delta)]).collect()
+    }
+
+    /// What was shown of an asking is void, whatever is stored by now. Of another one nothing is taken back.
+    fn taken_back(&mut self, delta: &Delta) -> Vec<Passing> {
+        if self.shown.get(&delta.task_id) != Some(&(delta.turn, delta.asking)) {
+            return Vec::new();
+        }
+        self.shown.remove(&delta.task_id);
+        vec![Passing::reset(delta)]
+    }
+}

@@ -1,0 +1,321 @@
+// What happens to a task while its page is open, told by its event stream. The page says everything without this script;
+// with it the page also says what has changed since. Nothing here is ever markup: texts become text, hidden characters
+// their codes, and what an agent, a tool or a user wrote stands in a box that says so.
+"use strict";
+
+(() => {
+  const live = document.getElementById("live");
+  if (!live || !window.EventSource) return;
+  const { events, request, requests, status: openAtFirst, answers: answersAtFirst } = live.dataset;
+  const words = JSON.parse(live.dataset.words);
+  const [state, connection, others, log, now] = ["state", "connection", "others", "log", "now"].map((part) =>
+    document.getElementById(`live-${part}`),
+  );
+  const meanwhile = document.getElementById("meanwhile");
+  const MOST_ENTRIES = 200;
+  const LONGEST_TEXT = 20_000;
+  const MOST_TRIES = 6;
+
+  // --- How things are shown ---------------------------------------------------------------------------------------
+
+  const HIDDEN =
+    /[\p{Cc}\p{Cf}\p{Co}\p{Cn}\p{Cs}\p{Zl}\p{Zp}\p{Zs}\p{Default_Ignorable_Code_Point}\p{Variation_Selector}\u2800]/gu;
+  const visible = (text) =>
+    String(text).replace(HIDDEN, (hidden) => (hidden === " " ? " " : `\\u{${hidden.codePointAt(0).toString(16)}}`));
+  const prose = (text) => text.split("\n").map(visible).join("\n");
+  const fill = (text, values) => text.replace(/\{(\w+)\}/g, (_, name) => values[name] ?? "");
+  const word = (name, otherwise) => (Object.hasOwn(words, name) ? words[name] : visible(otherwise));
+  const moment = (at) => `${String(at).slice(0, 19).replace("T", " ")} UTC`;
+  const characters = (text) => {
+    let count = 0;
+    for (const _ of text) count += 1;
+    return count;
+  };
+
+  const element = (name, text, settings = {}) => {
+    const made = document.createElement(name);
+    if (text !== undefined) made.textContent = text;
+    return Object.assign(made, settings);
+  };
+
+  // A text that somebody else wrote, whole or cut where nobody would read on.
+  const quote = (text) => {
+    const whole = String(text);
+    const shown = element("pre", prose(whole.slice(0, LONGEST_TEXT)), { dir: "auto" });
+    if (whole.length <= LONGEST_TEXT) return [shown];
+    return [shown, element("p", fill(words.live_cut, { count: characters(whole) }), { className: "soft" })];
+  };
+
+  const box = (label, ...parts) => {
+    const made = element("div", undefined, { className: "agent" });
+    made.append(element("p", label, { className: "by" }), ...parts);
+    return made;
+  };
+
+  const said = (node, text) => {
+    if (node.textContent !== text) node.textContent = text;
+  };
+
+  // One line of what happened, and what belongs to it.
+  const entry = (data, line, ...parts) => {
+    const made = element("li");
+    const head = element("p");
+    head.append(element("time", moment(data.at), { dateTime: data.at, className: "soft" }), " ");
+    const path = Array.isArray(data.agent_path) ? data.agent_path : [];
+    if (path.length > 1) head.append(element("bdi", path.map(visible).join(" › ")), words.colon);
+    head.append(line);
+    made.append(head, ...parts);
+    log.append(made);
+    while (log.childElementCount > MOST_ENTRIES) {
+      log.firstElementChild.remove();
+      document.getElementById("live-earlier").hidden = false;
+    }
+  };
+
+  // --- What a model is saying right now ---------------------------------------------------------------------------
+
+  // By task: the turn, its box, and its texts, each with how many characters of it are shown.
+  const saying = new Map();
+
+  const hush = (task) => {
+    saying.get(task)?.box.remove();
+    saying.delete(task);
+  };
+
+  const speaker = ({ task_id: task, turn, agent_path: path }) => {
+    if (saying.get(task)?.turn !== turn) hush(task);
+    if (!saying.has(task)) {
+      const agent = Array.isArray(path) && path.length > 1 ? `${path.map(visible).join(" › ")}${words.colon}` : "";
+      const made = box(agent + words.by_agent);
+      now.append(made);
+      saying.set(task, { turn, box: made, texts: new Map() });
+    }
+    return saying.get(task);
+  };
+
+  const heading = (into, call, name) => {
+    const { box: made, texts } = into;
+    if (texts.has(call)) return;
+    made.append(element("p", fill(words.happens_call, { tool: visible(name) })));
+    texts.set(call, undefined);
+  };
+
+  // More of one text. Where something is missing before it, it is not shown: the whole follows.
+  const more = (data, which) => {
+    const into = speaker(data);
+    let text = into.texts.get(which);
+    if (!text || data.offset === 0) {
+      if (data.offset !== 0) return;
+      text?.shown.remove();
+      text = { shown: element("pre", "", { dir: "auto" }), count: 0 };
+      into.texts.set(which, text);
+      into.box.append(text.shown);
+    }
+    if (data.offset !== text.count) return;
+    text.count += characters(data.delta);
+    if (text.shown.textContent.length < LONGEST_TEXT) text.shown.append(prose(data.delta));
+  };
+
+  // --- The request that this page is about, and others -------------------------------------------------------------
+
+  let answers = 0;
+
+  const tell = (text) => {
+    const again = element("a", words.live_reload, { href: requests + request });
+    const told = element("p", undefined, { className: "status" });
+    told.append(`${text} `, again);
+    meanwhile.replaceChildren(told);
+  };
+
+  // Nobody can answer it any more: its forms go, and whoever was typing is taken to what is said instead.
+  const close = (text) => {
+    const forms = document.getElementById("answers");
+    const typing = forms.contains(document.activeElement);
+    forms.hidden = true;
+    document.getElementById("standing").hidden = true;
+    tell(text);
+    if (typing) meanwhile.querySelector("a").focus();
+  };
+
+  const changed = (name, data) => {
+    const decision = data.decision ?? {};
+    const [what, user] = [word(`did_${decision.action}`, decision.action), visible(decision.by)];
+    if (name === "request.decided") answers += 1;
+    // What the page showed already is no news.
+    if (openAtFirst !== "pending" || (name === "request.decided" && answers <= Number(answersAtFirst))) return;
+    const values = { what, user, at: moment(decision.at) };
+    if (name === "request.expired") close(words.has_expired);
+    else if (name === "request.withdrawn") close(words.was_withdrawn);
+    else if (data.request?.status === "pending") tell(fill(words.meanwhile_answered, values));
+    else close(fill(words.meanwhile_decided, values));
+  };
+
+  const open = new Map();
+
+  const listed = (data) => {
+    if (data.request_id === request) return;
+    const calls = (data.pending_tool_calls ?? []).filter((call) => call.needs_decision);
+    const about = [word(`kind_${data.kind}`, data.kind), calls.map((call) => visible(call.name)).join(words.between)];
+    const link = element("a", about.filter((part) => part !== "").join(words.colon), {
+      href: requests + encodeURIComponent(data.request_id),
+    });
+    const made = element("li");
+    made.append(link);
+    open.set(data.request_id, made);
+    others.append(made);
+  };
+
+  const unlisted = (id) => {
+    open.get(id)?.remove();
+    open.delete(id);
+  };
+
+  const ofRequest = (name, data) => {
+    if (name === "request.created") listed(data);
+    else if (data.request_id === request) changed(name, data);
+    else if (name !== "request.decided" || data.request?.status !== "pending") unlisted(data.request_id);
+    document.getElementById("live-asked").hidden = open.size === 0;
+  };
+
+  // --- The events --------------------------------------------------------------------------------------------------
+
+  let ended = false;
+  // What each task said last: where that is its output, it is not shown twice.
+  const lastWords = new Map();
+
+  const ofTask = (name, data) => {
+    const [whose, what] = name.split(".");
+    const parts = [];
+    if (data.output && data.output !== lastWords.get(data.task_id)) parts.push(box(words.by_agent, ...quote(data.output)));
+    if (data.error) parts.push(element("p", visible(data.error.detail ?? data.error.code), { lang: "en" }));
+    if (!["created", "paused", "resumed"].includes(what)) hush(data.task_id);
+    entry(data, word(`happens_${what}`, what), ...parts);
+    if (whose !== "task") return;
+    ended = ["Completed", "Failed", "Canceled"].includes(data.status);
+    said(state, word(`live_${String(data.status).toLowerCase()}`, data.status));
+  };
+
+  const ofMessage = (_, data) => {
+    const texts = data.items.map((item) => (item.content_type === "text" ? item.content : words.happens_image));
+    const user = visible(data.by);
+    entry(data, fill(words.happens_message, { user }), ...texts.flatMap(quote));
+  };
+
+  const ofAnswer = (_, data) => {
+    hush(data.task_id);
+    lastWords.set(data.task_id, data.text);
+    const calls = data.tool_calls.flatMap((call) => [
+      element("p", fill(words.happens_call, { tool: visible(call.name) })),
+      ...quote(call.arguments_text),
+    ]);
+    entry(data, words.happens_answered, box(words.by_agent, ...(data.text ? quote(data.text) : []), ...calls));
+  };
+
+  const ofResult = (name, data) => {
+    const line = name === "tool.finished" ? words.happens_finished : words.happens_late;
+    const outcome = word(`outcome_${data.outcome}`, data.outcome);
+    const parts = data.content ? [box(words.by_result, ...quote(data.content))] : [];
+    entry(data, fill(line, { tool: visible(data.name), outcome }), ...parts);
+  };
+
+  const durable = {
+    "message.received": ofMessage,
+    "message.completed": ofAnswer,
+    "request.created": (name, data) => {
+      const kind = word(`kind_${data.kind}`, data.kind);
+      entry(data, fill(words.happens_asked, { kind }));
+      ofRequest(name, data);
+    },
+    "request.decided": (name, data) => {
+      const what = word(`did_${data.decision.action}`, data.decision.action);
+      entry(data, fill(words.happens_decided, { what, user: visible(data.decision.by) }));
+      ofRequest(name, data);
+    },
+    "request.expired": (name, data) => {
+      entry(data, words.has_expired);
+      ofRequest(name, data);
+    },
+    "request.withdrawn": (name, data) => {
+      entry(data, words.was_withdrawn);
+      ofRequest(name, data);
+    },
+    "tool.started": (_, data) => {
+      const line = data.attempt > 1 ? words.happens_started_again : words.happens_started;
+      entry(data, fill(line, { tool: visible(data.name), count: data.attempt }));
+    },
+    "tool.finished": ofResult,
+    "tool.finished_late": ofResult,
+    "sub_agent.started": (_, data) => entry(data, fill(words.happens_sub_agent, { agent: visible(data.agent) })),
+    "tool_call.judged": () => {},
+  };
+  for (const what of ["created", "paused", "resumed", "completed", "failed", "canceled"]) {
+    durable[`task.${what}`] = ofTask;
+    durable[`sub_agent.${what}`] = ofTask;
+  }
+
+  const passing = {
+    "output_text.delta": (data) => more(data, "text"),
+    "tool_call.named": (data) => heading(speaker(data), `name ${data.tool_call_id}`, data.name),
+    "tool_call.arguments.delta": (data) => more(data, `arguments ${data.tool_call_id}`),
+    "message.reset": (data) => hush(data.task_id),
+  };
+
+  // --- The connection ----------------------------------------------------------------------------------------------
+
+  let source;
+  let last = 0;
+  let tries = 0;
+  let later;
+
+  const connect = () => {
+    source = new EventSource(last > 0 ? `${events}?after=${last}` : events);
+    for (const [name, happens] of Object.entries(durable)) {
+      source.addEventListener(name, (event) => {
+        const number = Number(event.lastEventId);
+        if (number <= last) return;
+        last = number;
+        happens(name, JSON.parse(event.data));
+      });
+    }
+    for (const [name, happens] of Object.entries(passing)) {
+      source.addEventListener(name, (event) => happens(JSON.parse(event.data)));
+    }
+    source.addEventListener("caught_up", () => {
+      tries = 0;
+      // From here on what is added is news, and is read out.
+      log.parentElement.setAttribute("aria-busy", "false");
+      said(connection, words.live_follows);
+    });
+    source.addEventListener("error", lost);
+    // What was being said before may be void by now: whoever is told nothing of that forgets it.
+    source.addEventListener("open", () => [...saying.keys()].forEach(hush));
+  };
+
+  // A browser asks again by itself, until an answer is no stream: 204 where nothing more will come, or a refusal.
+  const lost = () => {
+    if (ended) said(connection, words.live_ended);
+    else said(connection, words.live_again);
+    if (source.readyState !== EventSource.CLOSED || ended) return;
+    tries += 1;
+    if (tries < MOST_TRIES) later = setTimeout(connect, 1000 * 2 ** tries);
+    else over();
+  };
+
+  const over = () => {
+    connection.replaceChildren(`${words.live_over} `, element("a", words.live_reload, { href: requests + request }));
+  };
+
+  // A browser has few connections to one host: a page that nobody sees takes none.
+  const seen = () => {
+    clearTimeout(later);
+    if (document.visibilityState === "hidden") source?.close();
+    else if (!source || source.readyState === EventSource.CLOSED) {
+      tries = 0;
+      if (!ended) connect();
+    }
+  };
+
+  live.hidden = false;
+  document.addEventListener("visibilitychange", seen);
+  seen();
+})();

@@ -1,0 +1,84 @@
+//! Writes server-sent events (WHATWG HTML, "Server-sent events"): text, one block for each event.
+//! What must stay true: what is inside an event can end no line of it but its own.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+/// Text that grows until it is sent.
+#[derive(Debug, Default)]
+pub struct Text(String);
+
+impl Text {
+    /// How long a client waits, in milliseconds, before it connects again.
+    pub fn retry(&mut self, milliseconds: u32) {
+        let _ = write!(self.0, "retry: {milliseconds}\n\n");
+    }
+
+    /// A line that says nothing but that somebody is there.
+    pub fn comment(&mut self) {
+        self.0.push_str(":\n\n");
+    }
+
+    /// An event: its number, if it has one, its name and its data as JSON.
+    ///
+    /// # Errors
+    /// What kept the data from being written; then nothing of the event is.
+    pub fn event(&mut self, id: Option<i64>, name: &str, data: &impl Serialize) -> Result<(), serde_json::Error> {
+        let data = serde_json::to_string(data)?;
+        if let Some(id) = id {
+            let _ = writeln!(self.0, "id: {id}");
+        }
+        let _ = writeln!(self.0, "event: {name}");
+        // A line end in JSON is white space between two tokens, kept from what somebody wrote.
+        for line in data.split(['\n', '\r']) {
+            let _ = writeln!(self.0, "data: {line}");
+        }
+        self.0.push('\n');
+        Ok(())
+    }
+
+    /// How many bytes there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is nothing to send.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What was written; nothing is left here.
+    pub fn take(&mut self) -> String {
+        std::mem::take(&mut self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::wire::exact::Exact;
+    use serde_json::json;
+
+    #[test]
+    fn an_event_is_a_block_of_lines() {
+        let mut text = Text::default();
+        text.retry(1000);
+        text.event(Some(7), "task.created", &json!({"a": "x\ny"})).unwrap();
+        text.comment();
+        text.event(None, "caught_up", &json!({"after": 7})).unwrap();
+        let expected = "retry: 1000\n\nid: 7\nevent: task.created\ndata: {\"a\":\"x\\ny\"}\n\n:\n\nevent: caught_up\n\
+            data: {\"after\":7}\n\n";
+        assert_eq!(text.take(), expected);
+        assert!(text.is_empty());
+    }
+
+    #[test]
+    fn line_ends_in_what_somebody_wrote_end_no_event() {
+        let mut text = Text::default();
+        text.event(None, "x", &Exact::value("{\n\n\"a\":\r\n1.10\r}")).unwrap();
+        assert_eq!(text.take(), "event: x\ndata: {\ndata: \ndata: \"a\":\ndata: \ndata: 1.10\ndata: }\n\n");
+    }
+}

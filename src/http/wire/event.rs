@@ -1,0 +1,246 @@
+//! The events of a tree, as they are shown: the name and the data of each durable one, which is an item, and of what
+//! passes between them.
+//! What must stay true: the data of a durable event depends on what its commit wrote and on nothing that came later, so
+//! that whoever reads it again, or on another replica, reads the same.
+
+use std::collections::BTreeMap;
+
+use serde::ser::Error as _;
+use serde::{Serialize, Serializer};
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+
+use super::item::AgentTaskItem;
+use super::request::InterventionRequest;
+use crate::http::Settings;
+use crate::store;
+use crate::task::delta::{Delta, Said};
+use crate::task::id::TaskId;
+use crate::task::item::Fact;
+use crate::task::status::{RequestStatus, TaskStatus};
+
+/// The members that say what one caller may do: no event has them.
+pub const OF_A_CALLER: [&str; 2] = ["allowed_actions", "can_decide"];
+
+/// The name of an item's event.
+#[must_use]
+pub fn name(event: &store::Event) -> &'static str {
+    match &event.item.fact {
+        Fact::TaskStatus { status, .. } => status_name(*status, event.of_root, event.item.seq == 1),
+        Fact::UserMessage { .. } => "message.received",
+        Fact::AssistantMessage(_) => "message.completed",
+        Fact::Judged { .. } => "tool_call.judged",
+        Fact::InterventionRequested(_) => "request.created",
+        Fact::Decision { .. } => "request.decided",
+        Fact::RequestClosed { status: RequestStatus::Expired, .. } => "request.expired",
+        Fact::RequestClosed { .. } => "request.withdrawn",
+        Fact::ToolStarted { .. } => "tool.started",
+        Fact::ToolResult(_) => "tool.finished",
+        Fact::LateResult(_) => "tool.finished_late",
+        Fact::SubAgentStarted { .. } => "sub_agent.started",
+    }
+}
+
+/// `task.*` is always the root.
+fn status_name(status: TaskStatus, of_root: bool, first: bool) -> &'static str {
+    match (of_root, status) {
+        (true, _) if first => "task.created",
+        (false, _) if first => "sub_agent.created",
+        (true, TaskStatus::Running) => "task.resumed",
+        (true, TaskStatus::Paused) => "task.paused",
+        (true, TaskStatus::Completed) => "task.completed",
+        (true, TaskStatus::Failed) => "task.failed",
+        (true, TaskStatus::Canceled) => "task.canceled",
+        (false, TaskStatus::Running) => "sub_agent.resumed",
+        (false, TaskStatus::Paused) => "sub_agent.paused",
+        (false, TaskStatus::Completed) => "sub_agent.completed",
+        (false, TaskStatus::Failed) => "sub_agent.failed",
+        (false, TaskStatus::Canceled) => "sub_agent.canceled",
+    }
+}
+
+/// The data of a durable event.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct EventData {
+    #[serde(flatten)]
+    item: AgentTaskItem,
+    agent_path: Vec<String>,
+    root_task_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request: Option<RequestThen>,
+}
+
+impl EventData {
+    /// Of an event in the tree of `root`; `request` is the one it is about, as it was then.
+    #[must_use]
+    pub fn of(root: TaskId, event: &store::Event, request: Option<InterventionRequest>, settings: &Settings) -> Self {
+        Self {
+            item: AgentTaskItem::of(event.task_id, &event.item, settings),
+            agent_path: event.agent_path.clone(),
+            root_task_id: root.to_string(),
+            request: request.map(RequestThen),
+        }
+    }
+}
+
+/// A request as it was at one commit, for whoever reads of it.
+#[derive(Clone, Debug, PartialEq)]
+struct RequestThen(InterventionRequest);
+
+impl Serialize for RequestThen {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let text = serde_json::to_string(&self.0).map_err(S::Error::custom)?;
+        let mut members: BTreeMap<String, Box<RawValue>> = serde_json::from_str(&text).map_err(S::Error::custom)?;
+        members.retain(|name, _| !OF_A_CALLER.contains(&name.as_str()));
+        members.serialize(serializer)
+    }
+}
+
+/// Everything up to the number was sent: what follows happens now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct CaughtUpEvent {
+    /// The number of the last event that there was.
+    pub after: i64,
+}
+
+impl CaughtUpEvent {
+    /// Its name.
+    pub const NAME: &'static str = "caught_up";
+}
+
+/// More of the text of an answer that is not whole yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct OutputTextDeltaEvent {
+    /// Which answer of the task it will be: that of the `message.completed` to come.
+    pub turn: u32,
+    /// How many characters (Unicode code points) there were before.
+    pub offset: u64,
+    /// What comes now.
+    pub delta: String,
+    /// The task whose model speaks.
+    #[schema(format = Uuid)]
+    pub task_id: String,
+    /// Names from the root's agent to that task's.
+    pub agent_path: Vec<String>,
+    /// When.
+    #[schema(format = DateTime)]
+    pub at: String,
+}
+
+/// The name of a call is known; its arguments are not yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct ToolCallNamedEvent {
+    /// Which answer of the task it will be of.
+    pub turn: u32,
+    /// The id that the call will have.
+    #[schema(format = Uuid)]
+    pub tool_call_id: String,
+    /// The name the model used.
+    pub name: String,
+    /// The task whose model speaks.
+    #[schema(format = Uuid)]
+    pub task_id: String,
+    /// Names from the root's agent to that task's.
+    pub agent_path: Vec<String>,
+    /// When.
+    #[schema(format = DateTime)]
+    pub at: String,
+}
+
+/// More of the arguments of a call that is not whole yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct ToolCallArgumentsDeltaEvent {
+    /// Which answer of the task it will be of.
+    pub turn: u32,
+    /// The id that the call will have.
+    #[schema(format = Uuid)]
+    pub tool_call_id: String,
+    /// How many characters (Unicode code points) there were before.
+    pub offset: u64,
+    /// What comes now.
+    pub delta: String,
+    /// The task whose model speaks.
+    #[schema(format = Uuid)]
+    pub task_id: String,
+    /// Names from the root's agent to that task's.
+    pub agent_path: Vec<String>,
+    /// When.
+    #[schema(format = DateTime)]
+    pub at: String,
+}
+
+/// Forget what was told of that turn: it is void.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct MessageResetEvent {
+    /// Which answer of the task it would have been.
+    pub turn: u32,
+    /// The task whose model spoke.
+    #[schema(format = Uuid)]
+    pub task_id: String,
+    /// Names from the root's agent to that task's.
+    pub agent_path: Vec<String>,
+    /// When.
+    #[schema(format = DateTime)]
+    pub at: String,
+}
+
+/// What passes and is not kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Passing {
+    /// Text.
+    Text(OutputTextDeltaEvent),
+    /// The name of a call.
+    Named(ToolCallNamedEvent),
+    /// Arguments of a call.
+    Arguments(ToolCallArgumentsDeltaEvent),
+    /// All of it is void.
+    Reset(MessageResetEvent),
+}
+
+impl Passing {
+    /// What a model said.
+    #[must_use]
+    pub fn of(delta: &Delta) -> Self {
+        let (turn, task_id, agent_path) = (delta.turn, delta.task_id.to_string(), delta.agent_path.clone());
+        let at = delta.at.to_string();
+        match &delta.said {
+            Said::Text { offset, delta } => {
+                let (offset, delta) = (*offset, delta.clone());
+                Self::Text(OutputTextDeltaEvent { turn, offset, delta, task_id, agent_path, at })
+            }
+            Said::Named { tool_call_id, name } => {
+                let (tool_call_id, name) = (tool_call_id.to_string(), name.clone());
+                Self::Named(ToolCallNamedEvent { turn, tool_call_id, name, task_id, agent_path, at })
+            }
+            Said::Arguments { tool_call_id, offset, delta } => {
+                let (tool_call_id, offset, delta) = (tool_call_id.to_string(), *offset, delta.clone());
+                let said = ToolCallArgumentsDeltaEvent { turn, tool_call_id, offset, delta, task_id, agent_path, at };
+                Self::Arguments(said)
+            }
+            Said::Reset => Self::reset(delta),
+        }
+    }
+
+    /// What was told of that turn before is void.
+    #[must_use]
+    pub fn reset(delta: &Delta) -> Self {
+        Self::Reset(MessageResetEvent {
+            turn: delta.turn,
+            task_id: delta.task_id.to_string(),
+            agent_path: delta.agent_path.clone(),
+            at: delta.at.to_string(),
+        })
+    }
+
+    /// The name of its event.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Text(_) => "output_text.delta",
+            Self::Named(_) => "tool_call.named",
+            Self::Arguments(_) => "tool_call.arguments.delta",
+            Self::Reset(_) => "message.reset",
+        }
+    }
+}

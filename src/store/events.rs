@@ -1,0 +1,275 @@
+//! Reading a tree's events: its items in the order of their numbers, and a request as it was at the commit of one of them.
+//!
+//! What must stay true: events are numbered under the lock of the root's row, so whoever reads on from the last number it
+//! has seen misses none. What is read at once has an end in bytes, however large its items are.
+
+use sqlx::FromRow;
+use uuid::Uuid;
+
+use super::db::{Sql, Value, sql};
+use super::requests::{RequestRecord, gathered};
+use super::tasks::{corrupt, fact, names};
+use super::{ReadError, RequestRow, Store};
+use crate::task::change::IdempotencyRow;
+use crate::task::id::{ChangeId, RequestId, TaskId};
+use crate::task::item::{Fact, Item};
+use crate::task::status::RequestStatus;
+use crate::task::time::Time;
+
+/// Which events come next is found out by their sizes alone: of a large one nothing is read that is not wanted.
+const OF_ROOT: Sql = sql!(
+    "with page (event_number, size) as (
+        select event_number, octet_length(body) from agent_task_item
+         where root_task_id = $1 and event_number > $2 order by event_number limit $3
+     ),
+     summed (event_number, ahead) as (
+        select event_number, sum(size) over (order by event_number) - size from page
+     )
+     select i.event_number, i.task_id, i.seq, i.at, i.body, i.change_id, t.agent_path,
+            (t.parent_task_id is null) as of_root
+       from summed p join agent_task_item i on i.root_task_id = $1 and i.event_number = p.event_number
+       join agent_task t on t.task_id = i.task_id
+      where p.ahead < $4 order by i.event_number"
+)
+.by_key();
+
+/// The same for one task of the tree and those below it.
+const OF_PART: Sql = sql!(
+    "with recursive below (task_id) as (
+        select task_id from agent_task where task_id = $5
+        union all
+        select c.task_id from below b join agent_task c on c.parent_task_id = b.task_id
+         where c.root_task_id = $1 and c.parent_task_id is not null
+     ),
+     page (event_number, size) as (
+        select event_number, octet_length(body) from agent_task_item
+         where root_task_id = $1 and event_number > $2 and task_id in (select task_id from below)
+         order by event_number limit $3
+     ),
+     summed (event_number, ahead) as (
+        select event_number, sum(size) over (order by event_number) - size from page
+     )
+     select i.event_number, i.task_id, i.seq, i.at, i.body, i.change_id, t.agent_path,
+            (t.parent_task_id is null) as of_root
+       from summed p join agent_task_item i on i.root_task_id = $1 and i.event_number = p.event_number
+       join agent_task t on t.task_id = i.task_id
+      where p.ahead < $4 order by i.event_number"
+);
+
+/// A request with what was answered up to the end of one change, and the `seq` of its task's last item in that change.
+const REQUEST_AFTER: Sql = sql!(
+    "with change (last) as (
+        select coalesce(
+            (select min(j.seq) - 1 from agent_task_item j
+              where j.task_id = $2 and j.seq > $3 and j.change_id <> $4),
+            (select last_seq from agent_task where task_id = $2))
+     )
+     select " (request) ", r.created_at as moment, c.last
+       from change c join agent_task_item i on i.request_id = $1 and i.seq <= c.last
+       join intervention_request r on r.request_id = i.request_id
+       join agent_task t on t.task_id = r.task_id
+      order by i.seq"
+);
+
+/// The events of one change stand together: from one of its items back to the first.
+const FIRST_OF_CHANGE: Sql = sql!(
+    "with recursive back (root_task_id, event_number, change_id) as (
+        select root_task_id, event_number, change_id from agent_task_item where task_id = $1 and seq = $2
+        union all
+        select i.root_task_id, i.event_number, i.change_id
+          from back b join agent_task_item i
+            on i.root_task_id = b.root_task_id and i.event_number = b.event_number - 1
+         where i.change_id = b.change_id
+     )
+     select event_number from back order by event_number limit 1"
+)
+.by_key();
+
+/// The same of the change that an idempotency key was stored with: its items are of the key's moment.
+const FIRST_OF_KEY: Sql = sql!(
+    "with recursive back (root_task_id, event_number, change_id) as (
+        select i.root_task_id, i.event_number, i.change_id
+          from idempotency k join agent_task_item i on i.task_id = k.task_id and i.at = k.created_at
+         where k.tenant = $1 and k.user_id = $2 and k.path = $3 and k.key = $4 and k.task_id = $5
+        union
+        select i.root_task_id, i.event_number, i.change_id
+          from back b join agent_task_item i
+            on i.root_task_id = b.root_task_id and i.event_number = b.event_number - 1
+         where i.change_id = b.change_id
+     )
+     select event_number from back order by event_number limit 1"
+)
+.by_key();
+
+pub(super) const STATEMENTS: &[Sql] = &[OF_ROOT, OF_PART, REQUEST_AFTER, FIRST_OF_CHANGE, FIRST_OF_KEY];
+
+/// One event: an item with its number among those of its tree.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// 1, 2, 3 … within the tree, without gaps.
+    pub number: i64,
+    /// Whose item it is.
+    pub task_id: TaskId,
+    /// Whether that is the root.
+    pub of_root: bool,
+    /// Names from the root's agent to that task's.
+    pub agent_path: Vec<String>,
+    /// The commit it was written by.
+    pub change: ChangeId,
+    /// The item.
+    pub item: Item,
+}
+
+/// What of a tree is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The root.
+    pub root: TaskId,
+    /// The task whose events, and those of all below it, are read: the root itself, or one of its tree.
+    pub task: TaskId,
+}
+
+/// Some events, in their order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Events {
+    /// They.
+    pub events: Vec<Event>,
+    /// Whether there may be more by now: none, as of this reading, where there are not.
+    pub more: bool,
+}
+
+/// How much is read at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Portion {
+    /// So many events at most.
+    pub events: i64,
+    /// None that begins after so many bytes.
+    pub bytes: i64,
+}
+
+#[derive(FromRow)]
+struct EventRecord {
+    event_number: i64,
+    task_id: Uuid,
+    seq: i64,
+    at: i64,
+    body: String,
+    change_id: Uuid,
+    agent_path: String,
+    of_root: bool,
+}
+
+impl EventRecord {
+    fn event(self) -> Result<Event, ReadError> {
+        Ok(Event {
+            number: self.event_number,
+            task_id: TaskId(self.task_id),
+            of_root: self.of_root,
+            agent_path: names(&self.agent_path)?,
+            change: ChangeId(self.change_id),
+            item: Item { seq: self.seq, at: Time(self.at), fact: fact(&self.body)? },
+        })
+    }
+}
+
+#[derive(FromRow)]
+struct AnsweredRecord {
+    #[sqlx(flatten)]
+    record: RequestRecord,
+    last: i64,
+}
+
+#[derive(FromRow)]
+struct Number {
+    event_number: i64,
+}
+
+impl Store {
+    /// Events of a tree, or of a part of it, that come after a number, in their order. What stands before one that cannot
+    /// be understood is given.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or the next event cannot be understood.
+    pub async fn events(&self, of: Part, after: i64, portion: Portion) -> Result<Events, ReadError> {
+        let mut values =
+            vec![Value::Id(of.root.0), Value::Int(after), Value::Int(portion.events), Value::Int(portion.bytes)];
+        let sql = if of.task == of.root {
+            OF_ROOT
+        } else {
+            values.push(Value::Id(of.task.0));
+            OF_PART
+        };
+        let records: Vec<EventRecord> = self.db().all(sql, values).await?;
+        let mut read = Events::default();
+        let mut bytes = 0;
+        for record in records {
+            bytes += i64::try_from(record.body.len()).unwrap_or(i64::MAX);
+            let task = TaskId(record.task_id);
+            match record.event() {
+                Ok(event) => read.events.push(event),
+                Err(error) => {
+                    self.report_unreadable(task);
+                    if read.events.is_empty() {
+                        return Err(error);
+                    }
+                    read.more = true;
+                    return Ok(read);
+                }
+            }
+        }
+        let count = i64::try_from(read.events.len()).unwrap_or(i64::MAX);
+        read.more = count >= portion.events || bytes >= portion.bytes;
+        Ok(read)
+    }
+
+    /// The request that an event is about, as it was when that event's change was committed, and the `seq` that its task's
+    /// journal had reached then. It is at most `Responded`: whether what follows was committed with it the journal says.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
+    pub async fn request_after(&self, request: RequestId, event: &Event) -> Result<(RequestRow, i64), ReadError> {
+        let values = vec![
+            Value::Id(request.0),
+            Value::Id(event.task_id.0),
+            Value::Int(event.item.seq),
+            Value::Id(event.change.0),
+        ];
+        let records: Vec<AnsweredRecord> = self.db().all(REQUEST_AFTER, values).await?;
+        let last = records.first().map(|record| record.last).ok_or_else(|| corrupt("an event without its request"))?;
+        let records: Vec<RequestRecord> = records.into_iter().map(|record| record.record).collect();
+        let mut closed = None;
+        for record in &records {
+            if let Fact::RequestClosed { status, .. } = fact(&record.body)? {
+                closed = Some(status);
+            }
+        }
+        let mut row = gathered(records)?.into_iter().next().ok_or_else(|| corrupt("an answer without its request"))?;
+        let answered = row.answers.iter().any(|(_, answer)| answer.closes);
+        let stood = if answered { RequestStatus::Responded } else { RequestStatus::Pending };
+        row.status = closed.unwrap_or(stood);
+        // That its deadline has passed, and that the database was restored, came later.
+        (row.expired, row.doubted) = (false, false);
+        Ok((row, last))
+    }
+
+    /// The number of the first event of the change that wrote an item; `None` where there is no such item.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
+    pub async fn first_event(&self, task: TaskId, seq: i64) -> Result<Option<i64>, ReadError> {
+        let found: Option<Number> = self.db().one(FIRST_OF_CHANGE, vec![Value::Id(task.0), Value::Int(seq)]).await?;
+        Ok(found.map(|found| found.event_number))
+    }
+
+    /// The number of the first event of the change that an idempotency key was stored with; `None` where that wrote none,
+    /// or the key is over.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
+    pub async fn first_event_of(&self, key: &IdempotencyRow) -> Result<Option<i64>, ReadError> {
+        let texts = [&key.tenant, &key.user_id, &key.path, &key.key].into_iter().map(|text| Value::Text(text.clone()));
+        let values = texts.chain([Value::Id(key.task_id.0)]).collect();
+        let found: Option<Number> = self.db().one(FIRST_OF_KEY, values).await?;
+        Ok(found.map(|found| found.event_number))
+    }
+}

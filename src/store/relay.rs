@@ -1,0 +1,335 @@
+//! Tells other replicas what they want to hear, over one connection of its own: after commits, together, at most once in
+//! 25 ms. It is a hint and nothing else. Whatever of it is lost costs time: once a second one statement asks how far all
+//! the trees are that somebody here listens to.
+//!
+//! A replica says which trees it listens to; only those are spoken of. While nobody listens, nothing is sent.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use sqlx::FromRow;
+use sqlx::postgres::{PgListener, PgPool};
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::db::{Db, Engine, Sql, Value, sql};
+use super::feed::{Feed, INTEREST, Outgoing};
+use crate::task::delta::{Delta, Said};
+use crate::task::id::TaskId;
+
+const CHANNEL: &str = "holdpoint_feed";
+/// Between two words to other replicas.
+const BETWEEN: Duration = Duration::from_millis(25);
+/// Between two looks at how far the trees are.
+const LOOK: Duration = Duration::from_secs(1);
+/// After how many looks the other replicas are told again what is wanted here: well before they forget it.
+const LOOKS: u64 = INTEREST.as_secs() / 3;
+/// How long a word may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest payload that Postgres takes is 7,999 bytes (<https://www.postgresql.org/docs/current/sql-notify.html>).
+const PAYLOAD: usize = 7_900;
+
+/// Differs because `SQLite` has one process only: there is nobody to tell.
+const NOTIFY: Sql = Sql {
+    postgres: "select count(pg_notify('holdpoint_feed', said.word)) as at from unnest($1::text[]) as said (word)",
+    sqlite: "",
+    by_key: false,
+};
+
+const LAST_EVENTS: Sql = sql!("select task_id, next_event from agent_task where task_id " (any 1 uuid)).by_key();
+
+pub(super) const STATEMENTS: &[Sql] = &[NOTIFY, LAST_EVENTS];
+
+#[derive(FromRow)]
+struct LastEvent {
+    task_id: Uuid,
+    next_event: i64,
+}
+
+/// What one replica tells the others. A text that is too long for one comes in several.
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Word {
+    /// Who speaks.
+    from: Uuid,
+    /// It has just begun to listen: tell it what is wanted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    hello: bool,
+    /// There are tasks that anybody may take.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    work: bool,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    wants: Vec<TaskId>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    news: Vec<(TaskId, Option<bool>)>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    said: Vec<Delta>,
+    /// The last piece goes on in the next word.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    more: bool,
+}
+
+/// One replica's part of it.
+pub(super) struct Relay {
+    db: Arc<Db>,
+    feed: Arc<Feed>,
+    stop: CancellationToken,
+    replica: Uuid,
+    /// For tests: nothing gets through, either way.
+    muted: Arc<AtomicBool>,
+    /// Pieces that go on in a later word of the same replica.
+    begun: Vec<(Uuid, Delta)>,
+}
+
+/// Why the connection is given up.
+struct Broken;
+
+impl Relay {
+    pub(super) fn new(db: Arc<Db>, feed: Arc<Feed>, stop: CancellationToken, muted: Arc<AtomicBool>) -> Option<Self> {
+        let replica = Uuid::from_bytes(crate::world::random_bytes().ok()?);
+        Some(Self { db, feed, stop, replica, muted, begun: Vec::new() })
+    }
+
+    /// Tells and listens until the store is closed.
+    pub(super) async fn run(mut self) {
+        let Engine::Postgres { relay, .. } = &self.db.engine else { return };
+        let (pool, stop) = (relay.clone(), self.stop.clone());
+        self.feed.open();
+        let work = async {
+            loop {
+                let _ = self.connected(&pool).await;
+                // Whatever was said meanwhile is lost: the looks find it. What is wanted is said again.
+                self.feed.take();
+                self.begun.clear();
+                self.feed.heard_nothing();
+                let until = Instant::now() + LOOK;
+                sleep_until(until).await;
+                self.look().await;
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = work => {}
+        }
+    }
+
+    /// Tells and listens until the connection breaks.
+    async fn connected(&mut self, pool: &PgPool) -> Result<(), Broken> {
+        let listening = async {
+            let mut listener = PgListener::connect_with(pool).await?;
+            listener.eager_reconnect(false);
+            listener.listen(CHANNEL).await?;
+            Ok::<_, sqlx::Error>(listener)
+        };
+        let listening = timeout(PATIENCE, listening).await.map_err(|_| Broken)?;
+        let mut listener = listening.map_err(|error| {
+            tracing::debug!(%error, "other replicas cannot be listened to now");
+            Broken
+        })?;
+        self.tell(&mut listener, true).await?;
+        let feed = Arc::clone(&self.feed);
+        let (mut quiet, mut look, mut looks) = (Instant::now(), Instant::now(), 0_u64);
+        let mut waiting = false;
+        loop {
+            tokio::select! {
+                heard = listener.try_recv() => match heard {
+                    Ok(Some(word)) => self.hear(word.payload()),
+                    Ok(None) | Err(_) => return Err(Broken),
+                },
+                () = feed.outgoing(), if !waiting => waiting = true,
+                () = sleep_until(quiet), if waiting => {
+                    waiting = false;
+                    self.tell(&mut listener, false).await?;
+                    quiet = Instant::now() + BETWEEN;
+                }
+                () = sleep_until(look) => {
+                    self.look().await;
+                    look = Instant::now() + LOOK;
+                    looks += 1;
+                    if looks.is_multiple_of(LOOKS) {
+                        // Also where nothing is wanted: others know that somebody is here, and a dead line is found.
+                        self.feed.want_again();
+                        self.tell(&mut listener, false).await?;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks how far all the trees are that somebody listens to: one statement, and none where nobody does.
+    async fn look(&self) {
+        let roots: Vec<Uuid> = self.feed.listened().into_iter().map(|root| root.0).collect();
+        if roots.is_empty() {
+            return;
+        }
+        let Ok(rows) = self.db.all::<LastEvent>(LAST_EVENTS, vec![Value::Ids(roots)]).await else { return };
+        for row in rows {
+            self.feed.reached(TaskId(row.task_id), row.next_event);
+        }
+    }
+
+    /// Tells what there is to tell. A `hello` asks the others to say what they want, and says it.
+    async fn tell(&self, listener: &mut PgListener, hello: bool) -> Result<(), Broken> {
+        if hello {
+            self.feed.want_again();
+        }
+        let words = words(self.replica, self.feed.take(), hello);
+        if self.muted.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        #[expect(clippy::disallowed_methods, reason = "on the relay's own connection, which is no pool's")]
+        let told = sqlx::query(NOTIFY.postgres).bind(words).execute(listener);
+        match timeout(PATIENCE, told).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(Broken),
+        }
+    }
+
+    /// Another replica said something. What cannot be understood is no news: it may be newer than we are.
+    fn hear(&mut self, payload: &str) {
+        let Ok(word) = serde_json::from_str::<Word>(payload) else { return };
+        if word.from == self.replica || self.muted.load(Ordering::Relaxed) {
+            return;
+        }
+        self.feed.met();
+        if word.work {
+            self.feed.has_work();
+        }
+        self.feed.wanted(word.wants);
+        for (root, running) in word.news {
+            self.feed.heard(root, running);
+        }
+        for delta in word.said {
+            let begun = self.begun.iter().position(|(from, _)| *from == word.from);
+            let delta = match begun.map(|at| self.begun.swap_remove(at).1) {
+                Some(begun) => joined(begun, delta),
+                None => delta,
+            };
+            if word.more {
+                self.begun.push((word.from, delta));
+            } else {
+                self.feed.pass_on(Arc::new(delta));
+            }
+        }
+        if word.hello {
+            self.feed.want_again();
+        }
+    }
+}
+
+/// What there is to tell, in words that Postgres takes.
+fn words(replica: Uuid, out: Outgoing, hello: bool) -> Vec<String> {
+    let word = || Word { from: replica, ..Word::default() };
+    let mut words = Vec::new();
+    let nothing = out.news.is_empty() && out.said.is_empty() && out.wants.is_empty();
+    if hello || out.work || nothing {
+        words.push(Word { hello, work: out.work, ..word() });
+    }
+    let wants: Vec<_> = out.wants.into_iter().collect();
+    words.extend(wants.chunks(150).map(|wants| Word { wants: wants.to_vec(), ..word() }));
+    // What was said before something was committed is heard before it.
+    for delta in out.said {
+        let parts = parts(&delta);
+        let last = parts.len().saturating_sub(1);
+        let numbered = parts.into_iter().enumerate();
+        words.extend(numbered.map(|(number, part)| Word { said: vec![part], more: number < last, ..word() }));
+    }
+    let news: Vec<_> = out.news.into_iter().collect();
+    words.extend(news.chunks(120).map(|news| Word { news: news.to_vec(), ..word() }));
+    words.iter().filter_map(|word| serde_json::to_string(word).ok()).collect()
+}
+
+/// A piece in as many as its length needs.
+fn parts(delta: &Delta) -> Vec<Delta> {
+    let fits = serde_json::to_string(delta).is_ok_and(|text| text.len() + 100 < PAYLOAD);
+    let (Said::Text { delta: text, .. } | Said::Arguments { delta: text, .. }) = &delta.said else {
+        return if fits { vec![delta.clone()] } else { Vec::new() };
+    };
+    let half = text.char_indices().nth(text.chars().count() / 2).map_or(0, |(at, _)| at);
+    if fits || half == 0 {
+        return if fits { vec![delta.clone()] } else { Vec::new() };
+    }
+    let (first, second) = text.split_at(half);
+    let part = |text: &str, before: u64| {
+        let mut part = delta.clone();
+        if let Said::Text { offset, delta } | Said::Arguments { offset, delta, .. } = &mut part.said {
+            *offset += before;
+            text.clone_into(delta);
+        }
+        part
+    };
+    let before = first.chars().count() as u64;
+    [part(first, 0), part(second, before)].iter().flat_map(parts).collect()
+}
+
+/// A piece and the one that goes on where it ends; the second where it does not.
+fn joined(mut begun: Delta, next: Delta) -> Delta {
+    let of_one = (begun.task_id, begun.asking) == (next.task_id, next.asking);
+    let goes_on = |offset: &u64, delta: &str, at: &u64| of_one && offset + delta.chars().count() as u64 == *at;
+    match (&mut begun.said, &next.said) {
+        (Said::Text { offset, delta }, Said::Text { offset: at, delta: more }) if goes_on(offset, delta, at) => {
+            delta.push_str(more);
+        }
+        (
+            Said::Arguments { tool_call_id, offset, delta },
+            Said::Arguments { tool_call_id: call, offset: at, delta: more },
+        ) if tool_call_id == call && goes_on(offset, delta, at) => delta.push_str(more),
+        _ => return next,
+    }
+    begun
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::task::time::Time;
+
+    fn delta(text: &str) -> Delta {
+        let id = TaskId(Uuid::from_u128(7));
+        Delta {
+            root_task_id: id,
+            task_id: id,
+            agent_path: vec!["a".into()],
+            turn: 2,
+            after_seq: 5,
+            asking: Uuid::from_u128(9),
+            at: Time(1),
+            said: Said::Text { offset: 3, delta: text.to_owned() },
+        }
+    }
+
+    #[test]
+    fn a_long_piece_is_told_in_parts_that_fit_and_are_one_piece_again() {
+        for text in ["é", &"é\u{1}\"".repeat(20_000), &"x".repeat(7_600), ""] {
+            let parts = parts(&delta(text));
+            assert!(parts.iter().all(|part| serde_json::to_string(part).unwrap().len() < PAYLOAD - 90));
+            let mut offset = 3;
+            for part in &parts {
+                let Said::Text { offset: at, delta } = &part.said else { panic!() };
+                assert_eq!(*at, offset);
+                offset += delta.chars().count() as u64;
+            }
+            assert_eq!(parts.into_iter().reduce(joined).unwrap(), delta(text));
+        }
+    }
+
+    #[test]
+    fn what_was_said_before_a_commit_is_told_before_it() {
+        let id = TaskId(Uuid::from_u128(7));
+        let said = vec![Arc::new(delta("a")), Arc::new(delta(&"b".repeat(9_000)))];
+        let out = Outgoing { said, news: [(id, Some(false))].into(), ..Outgoing::default() };
+        let words: Vec<Word> =
+            words(Uuid::nil(), out, true).iter().map(|word| serde_json::from_str(word).unwrap()).collect();
+        let last = words.iter().rposition(|word| !word.said.is_empty()).unwrap();
+        let news = words.iter().position(|word| !word.news.is_empty()).unwrap();
+        assert!(words[0].hello && words.len() == 5 && last < news, "{words:#?}");
+    }
+
+    #[test]
+    fn a_word_of_a_newer_replica_is_read_as_far_as_it_is_known() {
+        let word: Word = serde_json::from_str(&format!(r#"{{"from":"{}","later":1}}"#, Uuid::nil())).unwrap();
+        assert_eq!(word, Word::default());
+    }
+}

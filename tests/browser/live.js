@@ -1,0 +1,418 @@
+// Somebody watches a task in his browser: node live.js URL CHROMIUM TOOL_PORT SERVICE CONFIG FOLDER
+// The service is started and stopped here. What the page makes of a stream is tried on streams that are made up, too.
+
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import crypto from "node:crypto";
+import fs from "node:fs";
+import { chromium } from "playwright-core";
+import { endpoint, executablePath, fits, launched, listen, main, newPage, readable, send, service, shot, toolPort } from "./world.js";
+
+const [, , , , , program, config, folder] = process.argv;
+const ALICE_KEY = crypto.randomBytes(18).toString("base64url");
+const { host } = new URL(service);
+const environment = {
+  PATH: process.env.PATH,
+  SEALING_KEY: crypto.randomBytes(32).toString("base64"),
+  TOOL_URL: `http://127.0.0.1:${toolPort}`,
+  HOLDPOINT_AUTH__API_KEYS: `[{ user: alice, key: '${ALICE_KEY}' }]`,
+};
+
+let running;
+
+async function start() {
+  const log = fs.openSync(`${folder}/service.log`, "a");
+  const database = `sqlite://${folder}/live.db`;
+  const args = ["serve", "--config", config, "--listen", host, "--database-url", database];
+  const started = spawn(program, args, { env: environment, cwd: folder, stdio: ["ignore", log, log] });
+  fs.closeSync(log);
+  running = { process: started, gone: new Promise((gone) => started.once("exit", gone)) };
+  for (let tries = 0; ; tries += 1) {
+    const ready = await fetch(`${service}/readyz`).catch(() => undefined);
+    if (ready?.ok) return;
+    assert.ok(tries < 300 && started.exitCode === null, "the service starts");
+    await new Promise((later) => setTimeout(later, 50));
+  }
+}
+
+async function stop() {
+  running.process.kill("SIGTERM");
+  assert.equal(await running.gone, 0, "SIGTERM is an ordinary end, also with streams open");
+}
+
+async function call(method, path, body, headers = {}) {
+  const reply = await fetch(service + path, {
+    method,
+    headers: { authorization: `Bearer ${ALICE_KEY}`, "content-type": "application/json", ...headers },
+    body: body && JSON.stringify(body),
+  });
+  assert.ok(reply.ok, `${method} ${path}: ${reply.status}`);
+  return reply.json();
+}
+
+async function asked(input) {
+  const task = await call("POST", "/v1/tasks", { input });
+  assert.equal(task.status, "Paused", JSON.stringify(task));
+  return { task, request: task.pending[0] };
+}
+
+const refund = () => asked('refund_payment\n{"order":17,"amount":120}');
+const approve = (request) => call("POST", `/resume/${request.request_id}/approve`, undefined, { prefer: "respond-async" });
+const live = (page, part) => page.locator(`#live-${part}`);
+const says = (locator, text) => locator.filter({ hasText: text }).waitFor();
+
+// Waits until something is true here, but not for ever.
+async function eventually(holds, what) {
+  const until = Date.now() + 30_000;
+  while (!(await holds())) assert.ok(Date.now() < until, what);
+}
+
+// A page of somebody who is signed in by his cookie.
+async function openPage(browser, request, options = {}) {
+  const opened = await newPage(browser, options);
+  await opened.page.goto(request.url);
+  await opened.page.locator("#key").fill(ALICE_KEY);
+  assert.equal((await send(opened.page, opened.page.locator('form[action$="/sign-in"] button'))).status(), 303);
+  assert.equal(opened.page.url(), request.url);
+  return opened;
+}
+
+// The browser's own EventSource, by the cookie: over a pause, a restart and the end; then it asks no more.
+async function aBrowserFollowsByItself(browser) {
+  const { task, request } = await refund();
+  const { context, page, wrong } = await openPage(browser, request);
+  const path = `/v1/tasks/${task.task_id}/events`;
+  const statuses = [];
+  page.on("response", (answer) => {
+    if (new URL(answer.url()).search === "?after=0") statuses.push(answer.status());
+  });
+  await page.evaluate((path) => {
+    window.heard = [];
+    window.source = new EventSource(`${path}?after=0`);
+    const names = ["task.created", "message.received", "message.completed", "tool_call.judged", "request.created",
+      "task.paused", "request.decided", "task.resumed", "tool.started", "tool.finished", "task.completed", "caught_up"];
+    for (const name of names) {
+      source.addEventListener(name, (event) => heard.push({ name, id: event.lastEventId, data: JSON.parse(event.data) }));
+    }
+  }, path);
+  const caughtUp = (times) =>
+    page.waitForFunction((times) => heard.filter(({ name }) => name === "caught_up").length >= times, times);
+  await caughtUp(1);
+  await stop();
+  await start();
+  await caughtUp(2);
+  await approve(request);
+  await page.waitForFunction(() => source.readyState === EventSource.CLOSED);
+  assert.equal(statuses.at(-1), 204, "there is nothing more, and the browser stops asking");
+  const heard = (await page.evaluate(() => heard)).filter(({ name }) => name !== "caught_up");
+  const { items } = await call("GET", `/v1/tasks/${task.task_id}/items`);
+  assert.deepEqual(heard.map(({ id }) => Number(id)), items.map((_, at) => at + 1), "each event once, in order");
+  assert.deepEqual(heard.map(({ data }) => data.type), items.map(({ type }) => type));
+  assert.deepEqual([heard[0].name, heard.at(-1).name], ["task.created", "task.completed"]);
+  await says(live(page, "connection"), "The task has come to its end");
+  assert.deepEqual(wrong.filter((what) => !/net::ERR_|INCOMPLETE_CHUNKED/.test(what)), [], "but for the restart");
+  await context.close();
+}
+
+// The page of a request that is decided elsewhere: it says so, offers its form no more, and goes on to the end by itself.
+async function thePageGoesOnByItself(browser, locale) {
+  const words = {
+    "en-US": { gone: "decided meanwhile: Approved by alice", done: "The task is completed.", again: "Load the page again", tool: "write_note: done" },
+    "zh-CN": { gone: "已批准", done: "任务已完成。", again: "重新加载页面", tool: "write_note：已完成" },
+  }[locale];
+  const { task, request } = await asked('write_note\n{"text":"hello"}');
+  const { context, page, wrong } = await openPage(browser, request, { locale });
+  const form = page.locator('form[action$="/approve"]');
+  assert.ok(await form.isVisible());
+  await page.waitForFunction(() => document.querySelector("#live [aria-busy]").getAttribute("aria-busy") === "false");
+  await readable(page, `live, waiting, ${locale}`);
+  await shot(page, `live-waiting-${locale}`);
+  assert.equal(await page.locator("#meanwhile").innerText(), "", "that it was asked is no news");
+  let moved = 0;
+  page.on("framenavigated", () => (moved += 1));
+  await form.locator("textarea").fill("just typing");
+  await page.evaluate(() => {
+    window.grown = [];
+    const look = () => grown.push(document.querySelector("#live-now pre")?.textContent ?? "");
+    new MutationObserver(look).observe(document.querySelector("#live-now"), { childList: true, subtree: true, characterData: true });
+  });
+  await approve(request);
+  await says(page.locator("#meanwhile"), words.gone);
+  assert.ok(!(await form.isVisible()), "nobody can answer it any more");
+  assert.equal(await page.evaluate(() => document.activeElement.innerText), words.again, "who was typing is told");
+  await says(live(page, "log"), words.tool);
+  await says(live(page, "state"), words.done);
+  const { output } = await call("GET", `/v1/tasks/${task.task_id}`);
+  assert.ok(output.startsWith("The note is written."));
+  assert.ok(!(await page.locator("#standing").isVisible()), "and nothing says that it waits");
+  const result = live(page, "log").locator(".agent").filter({ hasText: "one word after the other" });
+  assert.equal(await result.locator("pre").textContent(), output, "once");
+  assert.equal(await result.locator(".by").isVisible(), true, "what the agent wrote is marked as such");
+  const grown = await page.evaluate(() => grown.filter((text) => text !== ""));
+  const lengths = [...new Set(grown.map((text) => text.length))];
+  assert.ok(lengths.length > 5, `the text grows: ${lengths}`);
+  assert.ok(grown.every((text) => output.startsWith(text)), "and is never anything but the beginning of what was said");
+  assert.equal(await page.locator("#live-now > *").count(), 0, "and then it stands in the log");
+  assert.equal(moved, 0, "without a reload");
+  await readable(page, `live, ended, ${locale}`);
+  await shot(page, `live-ended-${locale}`);
+  await page.setViewportSize({ width: 320, height: 800 });
+  await fits(page, "live at 320");
+  assert.deepEqual(wrong, []);
+  await page.locator("#meanwhile a").click();
+  await page.waitForURL(request.url);
+  assert.equal(await page.locator("#meanwhile > *").count(), 0, "what the page says itself is no news");
+  await context.close();
+}
+
+// Whoever decides is back on the page, and sees there what comes of it.
+async function whoDecidesWatchesTheRest(browser) {
+  const { request } = await asked('write_note\n{"text":"hello"}');
+  const { context, page, wrong } = await openPage(browser, request);
+  assert.equal((await send(page, page.getByRole("button", { name: "Approve" }))).status(), 303);
+  await says(live(page, "state"), "The task is completed.");
+  await says(live(page, "log"), "The note is written.");
+  assert.equal(await page.locator("#meanwhile").innerText(), "", "his own decision is no news");
+  assert.deepEqual(wrong, []);
+  await context.close();
+}
+
+// A question beside this one is listed while it is open.
+async function othersAreListed(browser) {
+  const { task } = await asked("both");
+  const [refund, guidance] = ["approval", "guidance"].map((kind) => task.pending.find((one) => one.kind === kind));
+  const { context, page, wrong } = await openPage(browser, refund);
+  const link = live(page, "others").getByRole("link");
+  await says(link, "The agent asks for guidance: request_human_guidance");
+  assert.equal(await link.getAttribute("href"), new URL(guidance.url).pathname);
+  await call("POST", `/resume/${guidance.request_id}`, { action: "respond", response: { answer: "the first" } });
+  await link.waitFor({ state: "detached" });
+  assert.ok(await page.locator('form[action$="/approve"]').isVisible(), "this one is still to be decided");
+  assert.equal(await page.locator("#meanwhile").innerText(), "");
+  await call("POST", `/v1/tasks/${task.task_id}/cancel`);
+  await says(page.locator("#meanwhile"), "This request was withdrawn.");
+  await says(live(page, "state"), "The task was canceled.");
+  assert.deepEqual(wrong, []);
+  await context.close();
+}
+
+async function withoutAScriptNothingIsMissing(browser) {
+  const { request } = await refund();
+  const { context, page, wrong } = await openPage(browser, request, { javaScriptEnabled: false });
+  assert.ok(!(await page.locator("#live").isVisible()));
+  assert.equal((await send(page, page.getByRole("button", { name: "Approve" }))).status(), 303);
+  assert.match(await main(page), /Approved by alice/);
+  assert.deepEqual(wrong, []);
+  await context.close();
+}
+
+// --- Streams that are made up ----------------------------------------------------------------------------------------
+
+// The page of a request whose stream says what `answers` hold, one for each time it is asked for; then nothing more.
+async function told(browser, answers, { clock, question = refund, ...options } = {}) {
+  const { request, task } = await question();
+  const opened = await newPage(browser, options);
+  const asked = [];
+  const ids = { task_id: task.task_id, root_task_id: task.task_id, agent_path: ["worker"], at: "2026-11-03T09:31:00.000001Z" };
+  await opened.context.route("**/events*", async (route) => {
+    asked.push(route.request().url());
+    const answer = answers[asked.length - 1];
+    if (!answer) return route.fulfill({ status: 204 });
+    if (answer.status) return route.fulfill(answer);
+    const lines = answer.map(([id, name, data]) => `${id ? `id: ${id}\n` : ""}event: ${name}\ndata: ${JSON.stringify({ ...ids, ...data(request) })}\n\n`);
+    return route.fulfill({ contentType: "text/event-stream", body: `retry: 10\n\n${lines.join("")}` });
+  });
+  if (clock) await opened.page.clock.install();
+  await opened.page.goto(request.url);
+  await opened.page.locator("#key").fill(ALICE_KEY);
+  await send(opened.page, opened.page.locator('form[action$="/sign-in"] button'));
+  return { ...opened, asked, request, task };
+}
+
+const nothing = () => ({});
+const completed = (id) => [id, "task.completed", () => ({ status: "Completed", output: "", error: null })];
+const text = (offset, delta) => [0, "output_text.delta", () => ({ turn: 2, offset, delta })];
+
+// Whatever stands in an event is text; nothing hides in it, and it is marked as not ours.
+async function hostileEventsStayText(browser) {
+  const evil = `</pre><script>alert(1)</script><img src=x onerror=alert(2)>\u202e\u200b{user}`;
+  const shown = evil.replace("\u202e", "\\u{202e}").replace("\u200b", "\\u{200b}");
+  const call = { tool_call_id: "c", name: evil, arguments_text: evil };
+  const decision = { action: evil, by: evil, at: evil };
+  const { context, page, wrong } = await told(browser, [
+    [
+      [1, "message.received", () => ({ by: evil, items: [{ content_type: "text", content: evil }] })],
+      [2, "message.completed", () => ({ turn: 1, text: `${evil}\n${"x".repeat(50_000)}`, tool_calls: [call] })],
+      [3, "tool.started", () => ({ name: evil, attempt: evil })],
+      [4, "tool.finished", () => ({ name: evil, outcome: evil, content: evil })],
+      [5, "request.created", () => ({ request_id: "../../sign-out?x=javascript:alert(1)", kind: evil })],
+      [6, "request.decided", () => ({ request_id: "another", decision })],
+      [7, "sub_agent.created", () => ({ agent_path: [evil, evil], status: evil })],
+      [8, "sub_agent.started", () => ({ agent: evil })],
+      [9, "task.failed", () => ({ status: evil, output: evil, error: { code: evil, detail: evil } })],
+      [0, "tool_call.named", () => ({ turn: 2, tool_call_id: "c", name: evil })],
+      [0, "output_text.delta", () => ({ turn: 2, offset: 0, delta: evil })],
+      [0, "tool_call.arguments.delta", () => ({ turn: 2, tool_call_id: "c", offset: 0, delta: evil })],
+      [0, "caught_up", () => ({ after: 9 })],
+    ],
+  ]);
+  await says(page.locator("#live-now"), "alert");
+  assert.equal(await page.locator("#live script, #live img").count(), 0, "nothing is markup");
+  const content = await page.locator("#live").evaluate((node) => node.textContent);
+  assert.ok(content.split(shown).length > 14, "everything is shown");
+  assert.ok(!content.includes("\u202e") && !content.includes("\u200b"), "and nothing hides");
+  assert.ok(content.includes(`(cut: ${evil.length + 50_001} characters in all)`));
+  const links = await page.locator("#live a").evaluateAll((all) => all.map((link) => link.href));
+  assert.deepEqual(links, [`${service}/resume/${encodeURIComponent("../../sign-out?x=javascript:alert(1)")}`]);
+  for (const pre of await page.locator("#live pre").all()) {
+    assert.equal(await pre.evaluate((node) => node.closest(".agent, li").querySelector(".by, p") !== null), true);
+  }
+  await fits(page, "hostile events");
+  await readable(page, "hostile events");
+  assert.deepEqual(wrong, []);
+  await context.close();
+}
+
+// What is said is put together only where nothing is missing, and forgotten where it is void.
+async function piecesAreShownOnlyWhole(browser) {
+  const both = (name, turn, call, offset, delta) => [0, name, () => ({ turn, tool_call_id: call, offset, delta })];
+  const now = async (answer) => {
+    const { context, page, wrong } = await told(browser, [[[1, "task.created", () => ({ status: "Running" })], ...answer, [0, "caught_up", nothing]]]);
+    await says(live(page, "connection"), /./);
+    const shown = await page.locator("#live-now pre").allTextContents();
+    assert.deepEqual(wrong, []);
+    await context.close();
+    return shown;
+  };
+  assert.deepEqual(await now([text(0, "a🙂"), text(2, "b\nc"), text(5, "d")]), ["a🙂b\ncd"]);
+  assert.deepEqual(await now([text(3, "in the middle")]), [], "who joins late waits for the whole");
+  assert.deepEqual(await now([text(0, "one"), text(9, "gap"), text(12, "more")]), ["one"]);
+  assert.deepEqual(await now([text(0, "one"), text(0, "again")]), ["again"]);
+  assert.deepEqual(await now([text(0, "void"), [0, "message.reset", () => ({ turn: 2 })]]), []);
+  assert.deepEqual(await now([text(0, "void"), [0, "message.reset", () => ({ turn: 2 })], text(0, "new")]), ["new"]);
+  assert.deepEqual(await now([text(0, "old"), both("output_text.delta", 3, "", 0, "next turn")]), ["next turn"]);
+  assert.deepEqual(
+    await now([
+      [0, "tool_call.named", () => ({ turn: 2, tool_call_id: "a", name: "one" })],
+      both("tool_call.arguments.delta", 2, "a", 0, '{"x":'),
+      both("tool_call.arguments.delta", 2, "b", 0, "{"),
+      both("tool_call.arguments.delta", 2, "a", 5, "1}"),
+    ]),
+    ['{"x":1}', "{"],
+  );
+  assert.deepEqual(await now([text(0, "said"), [2, "message.completed", () => ({ turn: 2, text: "said so", tool_calls: [] })]]), []);
+  assert.deepEqual(await now([text(0, "cut off"), [2, "task.canceled", () => ({ status: "Canceled" })]]), []);
+}
+
+// The browser reconnects where it stopped; nothing is shown twice, and after the end nobody asks.
+async function eachEventIsShownOnce(browser) {
+  const created = [1, "task.created", () => ({ status: "Running" })];
+  const { context, page, wrong, asked } = await told(browser, [
+    [created, [2, "tool.started", () => ({ name: "first", attempt: 1 })]],
+    [created, [2, "tool.started", () => ({ name: "first", attempt: 1 })], completed(3)],
+  ]);
+  await says(live(page, "connection"), "The task has come to its end");
+  await page.waitForFunction(() => document.querySelectorAll("#live-log li").length === 3);
+  assert.equal(asked.length, 3);
+  assert.deepEqual(wrong, []);
+  await context.close();
+}
+
+// An answer to the same request that leaves it open is told, and the form stays; what the page showed itself is not.
+async function aPartialAnswerLeavesTheForm(browser) {
+  const decided = (id, status) => [id, "request.decided", ({ request_id }) => ({
+    request_id, request: { status }, decision: { action: "approve", by: "bob", at: "2026-11-03T09:31:00.000001Z" } })];
+  const { context, page, wrong } = await told(browser, [[decided(1, "pending"), [0, "caught_up", nothing]], [decided(2, "responded"), completed(3)]]);
+  await says(page.locator("#meanwhile"), "decided meanwhile: Approved by bob, 2026-11-03 09:31:00 UTC");
+  assert.ok(!(await page.locator("#answers").isVisible()));
+  assert.deepEqual(wrong, []);
+  await context.close();
+  const half = await told(browser, [[decided(1, "pending"), completed(2)]]);
+  await says(half.page.locator("#meanwhile"), "The request is still open.");
+  assert.ok(await half.page.locator('form[action$="/approve"] button').isVisible());
+  await half.context.close();
+  const question = async () => {
+    const several = await asked(["refund_payment", ...[1, 2, 3, 4].map((order) => `{"order":${order},"amount":30}`)].join("\n"));
+    const [{ tool_call_id: first }] = several.request.tool_calls;
+    await call("POST", `/resume/${several.request.request_id}`, { decisions: { [first]: { action: "approve" } } });
+    return several;
+  };
+  const known = await told(browser, [[decided(1, "pending"), [0, "caught_up", nothing]]], { question });
+  await says(live(known.page, "log"), "Approved by bob");
+  assert.equal(await known.page.locator("#meanwhile > *").count(), 0, "what the page shows itself is no news");
+  await known.context.close();
+  const next = await told(browser, [[decided(1, "pending"), decided(2, "pending"), completed(3)]], { question });
+  await says(next.page.locator("#meanwhile"), "The request is still open.");
+  await next.context.close();
+}
+
+// A refusal is not asked for ever: more and more seldom, from where it stopped, and then the page says that it stopped.
+async function aRefusalIsNotAskedForEver(browser) {
+  const refused = { status: 503, contentType: "application/problem+json", body: "{}" };
+  const begun = [[1, "task.created", () => ({ status: "Running" })], [2, "task.paused", () => ({ status: "Paused" })], [0, "caught_up", nothing]];
+  const { context, page, asked, task } = await told(browser, [begun, ...Array(20).fill(refused)], { clock: true });
+  for (let times = 2; times <= 7; times += 1) {
+    await eventually(async () => (await page.evaluate(() => 0), asked.length >= times), `it is asked ${times} times`);
+    await says(live(page, "connection"), times < 7 ? "it is tried again" : "does not follow the task any more");
+    await page.clock.runFor(60_000);
+  }
+  await page.clock.runFor(600_000);
+  assert.equal(asked.length, 7);
+  const path = `${service}/v1/tasks/${task.task_id}/events`;
+  assert.deepEqual([...new Set(asked)], [path, `${path}?after=2`]);
+  await context.close();
+}
+
+// A page that nobody sees takes no connection, and goes on where it was once it is seen again.
+async function aHiddenPageDoesNotListen(browser) {
+  const { task, request } = await refund();
+  const { context, page, wrong } = await openPage(browser, request);
+  const streams = (count) =>
+    eventually(async () => {
+      const metrics = await (await fetch(`${service}/metrics`)).text();
+      return Number(/^holdpoint_event_streams(?:\{.*\})? (\d+)$/m.exec(metrics)?.[1] ?? 0) === count;
+    }, `${count} open streams`);
+  const is = (state) =>
+    page.evaluate((state) => {
+      Object.defineProperty(document, "visibilityState", { value: state, configurable: true });
+      document.dispatchEvent(new Event("visibilitychange"));
+    }, state);
+  await says(live(page, "connection"), "follows the task");
+  await streams(1);
+  await is("hidden");
+  await streams(0);
+  await approve(request);
+  await call("GET", `/v1/tasks/${task.task_id}`, undefined, { prefer: "wait=10" });
+  assert.equal(await live(page, "log").locator("li").count(), 5);
+  await is("visible");
+  await says(live(page, "state"), "The task is completed.");
+  const { items } = await call("GET", `/v1/tasks/${task.task_id}/items`);
+  const judged = items.filter(({ type }) => type === "judged").length;
+  assert.equal(await live(page, "log").locator("li").count(), items.length - judged, "each event once");
+  assert.deepEqual(wrong, []);
+  await context.close();
+}
+
+await listen();
+await start();
+const browser = await launched(chromium, executablePath);
+try {
+  await hostileEventsStayText(browser);
+  await piecesAreShownOnlyWhole(browser);
+  await eachEventIsShownOnce(browser);
+  await aPartialAnswerLeavesTheForm(browser);
+  await aRefusalIsNotAskedForEver(browser);
+  await withoutAScriptNothingIsMissing(browser);
+  await aBrowserFollowsByItself(browser);
+  await thePageGoesOnByItself(browser, "en-US");
+  await thePageGoesOnByItself(browser, "zh-CN");
+  await whoDecidesWatchesTheRest(browser);
+  await othersAreListed(browser);
+  await aHiddenPageDoesNotListen(browser);
+  await stop();
+  console.log("browser: what happens was seen as it happened");
+} finally {
+  running.process.kill();
+  await browser.close();
+  endpoint.close();
+}

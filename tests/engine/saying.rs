@@ -1,0 +1,404 @@
+//! What a model says is told while it says it: all of it, in order, under the ids that it will have, not before what it
+//! follows is stored, and not so that it stands where it was never stored.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use holdpoint::engine::{Engine, Parts};
+use holdpoint::model::{Answer, ModelClient, ModelError, Piece, Prompt, Sink};
+use holdpoint::store::{Heard, Listener};
+use holdpoint::task::delta::{Delta, Said};
+use holdpoint::task::id::{CallId, TaskId};
+use holdpoint::task::item::{Fact, Turn};
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::time::Time;
+use holdpoint::world::Clock;
+use sqlx::{Connection, Executor, PgConnection, SqliteConnection};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{Mutex, Notify, oneshot};
+
+use super::credentials::{TOKEN, asked, clerk, jira};
+use super::stage::{Stage, alice, fills, go, turn};
+use crate::store::house::{House, both};
+
+/// What the test has the model do.
+enum Order {
+    Text(String),
+    Named(usize, &'static str),
+    Arguments(usize, String),
+    Reset,
+    /// It is asked, and has done everything before.
+    Reached(oneshot::Sender<u32>),
+    Answer(Result<Answer, ModelError>),
+}
+
+/// A model that says what the test wants it to say.
+struct Speaker(Mutex<UnboundedReceiver<Order>>);
+
+#[async_trait]
+impl ModelClient for Speaker {
+    async fn answer(&self, prompt: &Prompt, sink: &dyn Sink) -> Result<Answer, ModelError> {
+        let mut orders = self.0.lock().await;
+        loop {
+            match orders.recv().await.unwrap() {
+                Order::Text(text) => sink.piece(Piece::Text(&text)),
+                Order::Named(call, name) => sink.piece(Piece::Named { call, name }),
+                Order::Arguments(call, text) => sink.piece(Piece::Arguments { call, text: &text }),
+                Order::Reset => sink.piece(Piece::Reset),
+                Order::Reached(told) => told.send(prompt.turn).unwrap(),
+                Order::Answer(answer) => return answer,
+            }
+        }
+    }
+}
+
+/// A task whose model is in the test's hands.
+struct Scene {
+    stage: Stage,
+    orders: UnboundedSender<Order>,
+    task: TaskId,
+    listener: Listener,
+    engine: Arc<Engine>,
+}
+
+impl Scene {
+    async fn set(house: House) -> Self {
+        let clock = house.clock.clone();
+        Self::by(house, clock).await
+    }
+
+    async fn by(house: House, clock: Arc<dyn Clock>) -> Self {
+        Self::on(Stage::set(house, &[]).await, clock).await
+    }
+
+    async fn on(stage: Stage, clock: Arc<dyn Clock>) -> Self {
+        let (orders, received) = unbounded_channel();
+        let speaker: Arc<dyn ModelClient> = Arc::new(Speaker(Mutex::new(received)));
+        let engine =
+            Engine::new(Parts { models: BTreeMap::from([("main".to_owned(), speaker)]), clock, ..stage.parts(8) });
+        let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
+        let listener = stage.house.store.listen(task);
+        Self { stage, orders, task, listener, engine }
+    }
+
+    fn order(&self, order: Order) {
+        self.orders.send(order).unwrap_or_else(|_| panic!("the model is gone"));
+    }
+
+    fn text(&self, text: &str) {
+        self.order(Order::Text(text.to_owned()));
+    }
+
+    /// The model is asked for that turn, and has said all that it was told to say.
+    async fn reached(&self) -> u32 {
+        let (told, reached) = oneshot::channel();
+        self.order(Order::Reached(told));
+        reached.await.unwrap()
+    }
+
+    /// The next piece.
+    async fn next(&mut self) -> Delta {
+        loop {
+            if let Heard::Delta(delta) = self.listener.next().await {
+                return (*delta).clone();
+            }
+        }
+    }
+
+    /// What was told and not heard yet.
+    fn heard(&mut self) -> Vec<Delta> {
+        let mut heard = Vec::new();
+        while let Some(delta) = self.listener.piece() {
+            heard.push((*delta).clone());
+        }
+        heard
+    }
+
+    /// The task once it has that status.
+    async fn until(&self, status: TaskStatus) -> Vec<Turn> {
+        let mut news = self.stage.house.store.watch(self.task);
+        loop {
+            let journal = self.stage.journal(self.task).await;
+            if journal.row.status == status {
+                let turns = journal
+                    .items
+                    .into_iter()
+                    .filter_map(|item| if let Fact::AssistantMessage(turn) = item.fact { Some(turn) } else { None });
+                return turns.collect();
+            }
+            news.changed().await.unwrap();
+        }
+    }
+}
+
+/// An answer with this text and these calls.
+fn answer(text: &str, calls: &[(&str, &str)]) -> Order {
+    Order::Answer(Ok(Answer { text: Some(text.to_owned()), ..turn(calls) }))
+}
+
+/// What the pieces of one asking add up to: the text, and each call's id, name and arguments, in the order of their names.
+fn sum(pieces: &[Delta]) -> (String, Vec<(CallId, String, String)>) {
+    let (mut text, mut calls) = (String::new(), Vec::<(CallId, String, String)>::new());
+    for piece in pieces {
+        match &piece.said {
+            Said::Text { offset, delta } => {
+                assert_eq!(*offset, text.chars().count() as u64);
+                text += delta;
+            }
+            Said::Named { tool_call_id, name } => {
+                assert!(calls.iter().all(|call| call.0 != *tool_call_id));
+                calls.push((*tool_call_id, name.clone(), String::new()));
+            }
+            Said::Arguments { tool_call_id, offset, delta } => {
+                let call = calls.iter_mut().find(|call| call.0 == *tool_call_id).expect("a name comes first");
+                assert_eq!(*offset, call.2.chars().count() as u64);
+                call.2 += delta;
+            }
+            Said::Reset => (text, calls) = (String::new(), Vec::new()),
+        }
+    }
+    (text, calls)
+}
+
+/// The same of a turn that is stored.
+fn stored(turn: &Turn) -> (String, Vec<(CallId, String, String)>) {
+    let calls = turn.tool_calls.iter();
+    let calls = calls.map(|call| (call.tool_call_id, call.name.clone(), call.arguments_text.clone()));
+    (turn.text.clone().unwrap_or_default(), calls.collect())
+}
+
+/// Keeps the database from storing anything, until it is let go.
+enum Locked {
+    Sqlite(SqliteConnection),
+    Postgres(PgConnection),
+}
+
+impl Locked {
+    async fn of(house: &House) -> Self {
+        if house.is_postgres() {
+            let mut connection = PgConnection::connect(&house.settings.url).await.unwrap();
+            connection.execute("begin; lock table agent_task_item in exclusive mode").await.unwrap();
+            return Self::Postgres(connection);
+        }
+        let mut connection = SqliteConnection::connect(&house.settings.url).await.unwrap();
+        connection.execute("begin immediate").await.unwrap();
+        Self::Sqlite(connection)
+    }
+
+    async fn let_go(self) {
+        match self {
+            Self::Sqlite(mut connection) => connection.execute("rollback").await.map(|_| ()).unwrap(),
+            Self::Postgres(mut connection) => connection.execute("rollback").await.map(|_| ()).unwrap(),
+        }
+    }
+}
+
+both! {
+    async fn what_is_told_adds_up_to_the_answer_under_the_ids_it_will_have(house) {
+        let mut scene = Scene::set(house).await;
+        let (one, two) = (r#"{"order":1,"amount":120}"#, r#"{"order":2,"amount":130,"ü":"\u00e9"}"#);
+        assert_eq!(scene.reached().await, 1);
+        scene.text("Fü");
+        scene.order(Order::Named(0, "refund"));
+        let mut pieces = vec![scene.next().await, scene.next().await];
+        let named = |piece: &Delta| matches!(&piece.said, Said::Named { name, .. } if name == "refund");
+        assert!(pieces.iter().any(named), "the model has said nothing of its arguments yet: {pieces:#?}");
+        for (number, (first, second)) in one.chars().zip(two.chars()).enumerate() {
+            scene.order(Order::Arguments(0, first.to_string()));
+            if number == 3 {
+                scene.order(Order::Named(1, "refund"));
+            }
+            if number >= 3 {
+                scene.order(Order::Arguments(1, second.to_string()));
+            }
+        }
+        scene.reached().await;
+        pieces.extend(scene.heard());
+        assert!(pieces.len() > 2);
+        let second: String = two.chars().take(one.len()).skip(3).collect();
+        scene.order(answer("Für dich.", &[("refund", one), ("refund", &second)]));
+        let turns = scene.until(TaskStatus::Paused).await;
+        pieces.extend(scene.heard());
+        assert_eq!(sum(&pieces), stored(&turns[0]));
+        assert!(pieces.iter().all(|piece| (piece.turn, piece.after_seq) == (1, 2)), "{pieces:#?}");
+        assert!(pieces.iter().all(|piece| piece.agent_path == ["billing"] && piece.asking == pieces[0].asking));
+    }
+
+    async fn nothing_is_told_before_what_it_follows_is_stored(house) {
+        let mut scene = Scene::set(house).await;
+        scene.stage.tool.close();
+        scene.order(answer("I look.", &[("lookup", r#"{"order":1}"#)]));
+        scene.stage.tool.reached(1).await;
+        let locked = Locked::of(&scene.stage.house).await;
+        scene.stage.tool.open();
+        assert_eq!(scene.reached().await, 2, "it is asked while the result is on its way");
+        scene.text("It is ");
+        scene.order(Order::Named(0, "refund"));
+        scene.reached().await;
+        assert_eq!(scene.heard(), [], "the result that it speaks of is not stored");
+        locked.let_go().await;
+        let (first, second) = (scene.next().await, scene.next().await);
+        assert!(matches!(&first.said, Said::Named { name, .. } if name == "refund"), "{first:?}");
+        assert_eq!(second.said, Said::Text { offset: 0, delta: "It is ".into() });
+        let journal = scene.stage.journal(scene.task).await;
+        assert_eq!(journal.row.last_seq, first.after_seq);
+        assert!(matches!(journal.items.last().unwrap().fact, Fact::ToolResult(_)));
+        scene.order(answer("It is fine.", &[]));
+        let told = scene.next().await;
+        assert!(told.said == Said::Reset, "the call that was told of is not in the answer: {told:?}");
+        scene.until(TaskStatus::Completed).await;
+    }
+
+    async fn what_is_asked_for_again_is_taken_back_first(house) {
+        let mut scene = Scene::set(house).await;
+        scene.text("I will p");
+        scene.order(Order::Named(0, "forbidden"));
+        scene.reached().await;
+        scene.order(Order::Reset);
+        scene.text("All");
+        scene.order(answer("All is well.", &[]));
+        let turns = scene.until(TaskStatus::Completed).await;
+        let heard = scene.heard();
+        let reset = heard.iter().position(|piece| piece.said == Said::Reset).expect("it was taken back");
+        assert_eq!(sum(&heard), stored(&turns[0]));
+        assert_ne!(heard[0].asking, heard.last().unwrap().asking);
+        assert!(heard[..reset].iter().all(|piece| piece.asking == heard[0].asking));
+    }
+
+    async fn what_is_never_stored_is_taken_back(house) {
+        let mut scene = Scene::set(house).await;
+        scene.text("I am about to");
+        scene.next().await;
+        scene.order(Order::Answer(Err(ModelError { detail: "Model `main` is gone.".into() })));
+        scene.until(TaskStatus::Failed).await;
+        assert_eq!(scene.next().await.said, Said::Reset);
+    }
+
+    async fn no_piece_shows_what_somebody_filled_in(house) {
+        let clock = house.clock.clone();
+        let mut scene = Scene::on(clerk(house, &[]).await, clock).await;
+        scene.order(Order::Answer(Ok(turn(&[("comment", "{}")]))));
+        scene.until(TaskStatus::Paused).await;
+        let asked = asked(&scene.stage, scene.task).await;
+        scene.engine.decide(&alice(), asked.request_id, fills(&jira(TOKEN)), None).await.unwrap();
+        assert_eq!(scene.reached().await, 2);
+        let said = format!("It is {TOKEN}, no less.");
+        for letter in said.chars() {
+            scene.text(&letter.to_string());
+        }
+        scene.order(Order::Named(0, "plain"));
+        for letter in format!("[\"{TOKEN}\"]").chars() {
+            scene.order(Order::Arguments(0, letter.to_string()));
+        }
+        scene.reached().await;
+        // The name, and some text: it is told before the answer is whole.
+        let mut heard = vec![scene.next().await, scene.next().await];
+        scene.order(Order::Answer(Ok(Answer {
+            text: Some(said),
+            ..turn(&[("plain", &format!("[\"{TOKEN}\"]"))])
+        })));
+        scene.order(answer("Done.", &[]));
+        let turns = scene.until(TaskStatus::Completed).await;
+        heard.extend(scene.heard());
+        heard.retain(|piece| piece.turn == 2);
+        assert_eq!(sum(&heard), stored(&turns[1]));
+        assert_eq!(sum(&heard).0, "It is [secret jira.token], no less.");
+        assert_eq!(sum(&heard).1[0].2, "[\"[secret jira.token]\"]");
+        assert!(!heard.iter().any(|piece| piece.said == Said::Reset), "none of it was told and taken back");
+    }
+
+    async fn who_does_not_stream_tells_nothing_and_still_answers(house) {
+        let mut scene = Scene::set(house).await;
+        scene.order(answer("All is well.", &[]));
+        assert_eq!(scene.until(TaskStatus::Completed).await[0].text.as_deref(), Some("All is well."));
+        assert_eq!(scene.heard(), []);
+    }
+
+    async fn an_argument_of_50_kib_that_comes_byte_by_byte_is_the_final_argument(house) {
+        let mut scene = Scene::set(house).await;
+        let arguments = format!(r#"{{"order":1,"amount":120,"note":"{}"}}"#, "aé\\n😀\\u00fc ".repeat(4_000));
+        assert!(arguments.len() > 50_000);
+        scene.order(Order::Named(0, "refund"));
+        let mut heard = Vec::new();
+        for (number, letter) in arguments.chars().enumerate() {
+            scene.order(Order::Arguments(0, letter.to_string()));
+            if number % 50 == 0 {
+                scene.reached().await;
+                heard.extend(scene.heard());
+            }
+        }
+        scene.order(Order::Answer(Ok(turn(&[("refund", &arguments)]))));
+        scene.order(answer("It does not fit.", &[]));
+        let turns = scene.until(TaskStatus::Completed).await;
+        heard.extend(scene.heard());
+        heard.retain(|piece| piece.turn == 1);
+        assert!(heard.len() > 100, "it came in {} pieces", heard.len());
+        assert_eq!(sum(&heard), stored(&turns[0]));
+    }
+}
+
+/// A clock that the test moves, and by which one can wait.
+struct Paced {
+    micros: AtomicI64,
+    moved: Notify,
+}
+
+impl Paced {
+    fn forward(&self, by: Duration) {
+        self.micros.fetch_add(i64::try_from(by.as_micros()).unwrap(), Ordering::SeqCst);
+        self.moved.notify_waiters();
+    }
+}
+
+#[async_trait]
+impl Clock for Paced {
+    fn now(&self) -> Time {
+        Time(self.micros.load(Ordering::SeqCst))
+    }
+
+    fn uptime(&self) -> Duration {
+        Duration::from_micros(u64::try_from(self.micros.load(Ordering::SeqCst)).unwrap())
+    }
+
+    async fn sleep(&self, time: Duration) {
+        let until = self.uptime() + time;
+        loop {
+            let moved = self.moved.notified();
+            if self.uptime() >= until {
+                return;
+            }
+            moved.await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_more_than_twenty_pieces_are_told_in_a_second() {
+    let clock = Arc::new(Paced { micros: AtomicI64::new(1_700_000_000_000_000), moved: Notify::new() });
+    let mut scene = Scene::by(House::sqlite().await, clock.clone()).await;
+    let mut heard = Vec::new();
+    let mut whole = String::new();
+    for number in 0..3_000 {
+        let word = format!("{number} ");
+        whole += &word;
+        scene.text(&word);
+        scene.reached().await;
+        clock.forward(Duration::from_millis(1));
+        if number % 5 == 0 {
+            tokio::task::yield_now().await;
+            heard.extend(scene.heard());
+        }
+    }
+    scene.order(answer(&whole, &[]));
+    let turns = scene.until(TaskStatus::Completed).await;
+    heard.extend(scene.heard());
+    assert_eq!(sum(&heard), stored(&turns[0]));
+    assert!(heard.len() > 10, "it is told while it is said: {}", heard.len());
+    for (first, piece) in heard.iter().enumerate() {
+        let within = heard[first..].iter().take_while(|next| next.at.0 < piece.at.0 + 1_000_000).count();
+        assert!(within <= 20, "{within} pieces in a second");
+    }
+}

@@ -1,0 +1,147 @@
+//! Replicas tell each other what one of them wants to hear; what is lost costs time and nothing else.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdpoint::store::{Heard, Listener, Store};
+use holdpoint::task::change::TaskChange;
+use holdpoint::task::delta::{Delta, Said};
+use holdpoint::task::id::{CallId, TaskId};
+use holdpoint::task::time::Time;
+use sqlx::{Connection, Executor, PgConnection};
+use tokio::time::timeout;
+
+use super::house::{House, fresh, said};
+
+/// Longer than anything here takes that works.
+const LONG: Duration = Duration::from_secs(20);
+
+async fn replica(house: &House) -> Store {
+    Store::open(&house.settings, house.clock.clone()).await.unwrap()
+}
+
+fn piece(root: TaskId, said: Said) -> Delta {
+    let (agent_path, asking) = (vec!["billing".to_owned()], root.0);
+    Delta { root_task_id: root, task_id: root, agent_path, turn: 1, after_seq: 2, asking, at: Time(7), said }
+}
+
+fn text(root: TaskId, text: &str) -> Delta {
+    piece(root, Said::Text { offset: 0, delta: text.to_owned() })
+}
+
+/// The next piece, however many news come before it.
+async fn next_piece(listener: &mut Listener) -> Arc<Delta> {
+    let next = async {
+        loop {
+            if let Heard::Delta(delta) = listener.next().await {
+                return delta;
+            }
+        }
+    };
+    timeout(LONG, next).await.expect("the piece arrives")
+}
+
+/// Says the piece until it arrives: the other replica may not know yet that somebody here listens.
+async fn arrives(from: &Store, listener: &mut Listener, piece: &Delta) {
+    let next = next_piece(listener);
+    tokio::pin!(next);
+    loop {
+        from.say(piece.clone());
+        if let Ok(heard) = timeout(Duration::from_millis(20), &mut next).await {
+            assert_eq!(*heard, *piece);
+            return;
+        }
+    }
+}
+
+/// One more item.
+async fn commit(house: &House, root: TaskId) {
+    let task = TaskChange { facts: vec![said("more")], ..house.next(root).await };
+    house.write(task).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_models_say_arrives_at_other_replicas_however_long_it_is() {
+    let house = House::postgres().await;
+    let root = house.task().await;
+    let other = replica(&house).await;
+    let mut listener = other.listen(root);
+    arrives(&house.store, &mut listener, &text(root, "hello")).await;
+    while timeout(Duration::from_millis(200), listener.next()).await.is_ok() {}
+    let long = "aé\u{1}\"😀".repeat(12_000);
+    let call = CallId(fresh());
+    let pieces = [
+        piece(root, Said::Named { tool_call_id: call, name: "refund".into() }),
+        piece(root, Said::Arguments { tool_call_id: call, offset: 3, delta: long }),
+        piece(root, Said::Reset),
+    ];
+    for piece in &pieces {
+        house.store.say(piece.clone());
+    }
+    for piece in &pieces {
+        assert_eq!(*next_piece(&mut listener).await, *piece);
+    }
+    other.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_comes_later_is_told_what_is_wanted() {
+    let house = House::postgres().await;
+    let root = house.task().await;
+    let mut listener = house.store.listen(root);
+    let other = replica(&house).await;
+    let hello = text(root, "hello");
+    // What is wanted is said again now and then: it must not have been that.
+    timeout(LONG / 2, arrives(&other, &mut listener, &hello)).await.expect("it was told at once");
+    other.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn news_arrive_when_every_word_is_lost() {
+    let house = House::postgres().await;
+    let (root, quiet) = (house.task().await, house.task().await);
+    let other = replica(&house).await;
+    house.store.mute();
+    other.mute();
+    let (mut listener, mut idle) = (other.listen(root), other.listen(quiet));
+    // The first look tells everybody once: nobody knows what was before.
+    assert_eq!(timeout(LONG, listener.next()).await.unwrap(), Heard::News);
+    assert_eq!(timeout(LONG, idle.next()).await.unwrap(), Heard::News);
+    for _ in 0..2 {
+        commit(&house, root).await;
+        house.store.say(text(root, "nobody hears this"));
+        assert_eq!(timeout(LONG, listener.next()).await.unwrap(), Heard::News);
+    }
+    assert!(timeout(Duration::from_millis(1), idle.next()).await.is_err(), "nothing happened there");
+    other.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_breaks_comes_back() {
+    let house = House::postgres().await;
+    let root = house.task().await;
+    let other = replica(&house).await;
+    let mut listener = other.listen(root);
+    arrives(&house.store, &mut listener, &text(root, "before")).await;
+    let mut connection = PgConnection::connect(&house.settings.url).await.unwrap();
+    let broken = "select pg_terminate_backend(pid) from pg_stat_activity
+        where datname = current_database() and query like 'select count(pg_notify%' and pid <> pg_backend_pid()";
+    connection.execute(broken).await.unwrap();
+    arrives(&house.store, &mut listener, &text(root, "after")).await;
+    other.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_queued_here_is_told_to_who_may_have_room() {
+    let house = House::postgres().await;
+    let other = replica(&house).await;
+    let told = other.work();
+    tokio::pin!(told);
+    let first = async {
+        while timeout(Duration::from_millis(20), &mut told).await.is_err() {
+            house.task().await;
+        }
+    };
+    timeout(LONG, first).await.expect("somebody has room");
+    other.close().await;
+}
