@@ -36,6 +36,8 @@ pub struct News {
 pub struct Listener {
     news: watch::Receiver<News>,
     deltas: broadcast::Receiver<Arc<Delta>>,
+    /// Held by who means to go on listening; one who only attends is nobody to speak for.
+    counted: Option<Arc<()>>,
 }
 
 /// What a listener hears.
@@ -109,6 +111,8 @@ struct Senders {
     news: watch::Sender<News>,
     /// There is one once somebody listened.
     deltas: Option<broadcast::Sender<Arc<Delta>>>,
+    /// Each listener holds another one.
+    listeners: Arc<()>,
     /// The number of its last event, where it is known.
     last_event: Option<i64>,
 }
@@ -119,7 +123,7 @@ impl Senders {
     }
 
     fn has_listeners(&self) -> bool {
-        self.deltas.as_ref().is_some_and(|deltas| deltas.receiver_count() > 0)
+        Arc::strong_count(&self.listeners) > 1
     }
 
     fn tell(&self, running: impl FnOnce(Option<bool>) -> Option<bool>) {
@@ -171,19 +175,22 @@ impl Feed {
         self.with(root, |senders| senders.news.subscribe())
     }
 
-    /// A listener for one tree, who hears what this process does to it.
+    /// One who hears what this process does to a tree, and is not counted among those who listen to it.
     pub(super) fn attend(&self, root: TaskId) -> Listener {
         self.with(root, |senders| Listener {
             news: senders.news.subscribe(),
             deltas: senders.deltas.get_or_insert_with(|| broadcast::channel(PIECES).0).subscribe(),
+            counted: None,
         })
     }
 
-    /// Other replicas are told that somebody here wants to hear of that tree.
-    pub(super) fn want(&self, root: TaskId) {
+    /// From now on he listens to that tree, and other replicas are told that somebody here does.
+    pub(super) fn listen(&self, root: TaskId, mut listener: Listener) -> Listener {
+        listener.counted = Some(self.with(root, |senders| Arc::clone(&senders.listeners)));
         self.hand_over(|abroad| {
             abroad.out.wants.insert(root);
         });
+        listener
     }
 
     fn with<R>(&self, root: TaskId, receiver: impl FnOnce(&mut Senders) -> R) -> R {
@@ -193,7 +200,8 @@ impl Feed {
             trees.swept = trees.senders.len();
         }
         let quiet = News { commits: 0, running: None };
-        let none = || Senders { news: watch::channel(quiet).0, deltas: None, last_event: None };
+        let none =
+            || Senders { news: watch::channel(quiet).0, deltas: None, listeners: Arc::default(), last_event: None };
         receiver(trees.senders.entry(root).or_insert_with(none))
     }
 
@@ -380,8 +388,8 @@ mod tests {
     #[test]
     fn it_is_known_whether_somebody_listens() {
         let feed = Feed::default();
-        let listener = feed.attend(tree(1));
-        let _ = feed.watch(tree(2));
+        let listener = feed.listen(tree(1), feed.attend(tree(1)));
+        let _attends = feed.attend(tree(2));
         assert_eq!([1, 2, 3].map(|number| feed.is_listened_to(tree(number))), [true, false, false]);
         feed.wanted([tree(3)]);
         drop(listener);
@@ -415,8 +423,7 @@ mod tests {
     fn other_replicas_are_told_what_they_want_to_hear_and_nothing_else() {
         let feed = Feed::default();
         feed.open();
-        feed.want(tree(1));
-        feed.want(tree(1));
+        let _both = [(); 2].map(|()| feed.listen(tree(1), feed.attend(tree(1))));
         assert_eq!(feed.take().wants, BTreeSet::from([tree(1)]));
         feed.wanted([tree(2)]);
         for root in [1, 2, 2, 3].map(tree) {

@@ -349,19 +349,17 @@ impl Store {
 
     /// A listener that hears of each commit to that tree, and of what its models are saying meanwhile, on any replica.
     pub fn listen(&self, root: TaskId) -> Listener {
-        let listener = self.attend(root);
-        self.want(root);
-        listener
+        self.listen_on(root, self.attend(root))
     }
 
-    /// One that hears only what this process does.
+    /// One who hears only what this process does, and for whom nobody takes the trouble to speak.
     pub fn attend(&self, root: TaskId) -> Listener {
         self.inner.feed.attend(root)
     }
 
-    /// From now on whoever attends to that tree hears of what other replicas do, too.
-    pub fn want(&self, root: TaskId) {
-        self.inner.feed.want(root);
+    /// Makes a listener of one who attends: he has missed nothing since.
+    pub fn listen_on(&self, root: TaskId, attends: Listener) -> Listener {
+        self.inner.feed.listen(root, attends)
     }
 
     /// Whether somebody listens to that tree, on any replica, as far as this one knows.

@@ -38,8 +38,8 @@ pub struct Asked {
 /// `bad_request` when there is no such number yet, `not_found`, `too_many`, or the database's.
 pub async fn open(http: &Arc<Http>, watcher: Watcher, asked: Asked, seat: Seat) -> Result<Response, Problem> {
     // Listened first, then read: what is committed in between is not missed.
-    let listener = asked.listener.unwrap_or_else(|| http.store.attend(asked.root));
-    http.store.want(asked.root);
+    let attends = asked.listener.unwrap_or_else(|| http.store.attend(asked.root));
+    let listener = http.store.listen_on(asked.root, attends);
     let row = http.store.task(asked.task).await?.ok_or_else(Problem::not_found)?;
     let head = if asked.task == asked.root {
         row.next_event
