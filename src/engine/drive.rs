@@ -141,20 +141,18 @@ impl Engine {
         Ok(false)
     }
 
-    /// Asks the model while the commit before it is on its way; the answer counts only once that commit is durable.
+    /// Asks the model once everything that it is shown is durable.
     async fn call_model(&self, live: &mut Live, agent: &Agent) -> Result<(), Stop> {
         let Some(client) = self.models.get(&agent.model) else {
             let failure = Failure::new(FailureCode::Configuration, format!("There is no model {}.", agent.model));
             return self.finish(live, Ending::Failed(failure)).await.map(|_| ());
         };
-        if let Some(limit) = self.asks_now(live, agent).await? {
-            return self.finish(live, Ending::Failed(Failure::limit(limit))).await.map(|_| ());
-        }
-        let prompt = self.prompt(live, agent);
-        if live.idempotency.is_some() {
-            self.save(live, self.take()).await?;
-        }
-        let answer = self.ask_aloud(live, &**client, &prompt).await?;
+        let asked = match self.asks_now(live, agent).await? {
+            Ok(asked) => asked,
+            Err(limit) => return self.finish(live, Ending::Failed(Failure::limit(limit))).await.map(|_| ()),
+        };
+        self.save(live, self.take()).await?;
+        let answer = self.call_model_streaming(live, agent, &**client, asked).await?;
         // That took its time: what holds for the tree may be another thing by now, also where nothing was written.
         live.family.fresh = false;
         match answer {

@@ -145,17 +145,6 @@ impl Family {
         self.touched.values()
     }
 
-    /// Of what the next commit changes only what it starts is left: the rest follows anew from the rows as they are now.
-    /// `false` where a conversation that it goes on with is not as it was.
-    pub(super) fn rebase(&mut self) -> bool {
-        self.touched.retain(|_, touched| touched.begins);
-        let same = |touched: &Touched| match self.rows.get(&touched.member.task_id()) {
-            Some(row) => row.version == touched.member.row.version,
-            None => touched.member.guard.is_some(),
-        };
-        self.touched.values().all(same)
-    }
-
     /// What was pushed and not committed is forgotten.
     pub(super) fn forget(&mut self) {
         self.touched.clear();

@@ -7,9 +7,6 @@ use super::live::Live;
 use crate::store::{CommitError, ReadError};
 use crate::task::change::Journal;
 use crate::task::id::TaskId;
-use crate::task::item::Fact;
-use crate::task::question::OPEN;
-use crate::task::status::TaskStatus;
 
 impl Engine {
     /// A task and its tree; `None` when there is no such task.
@@ -56,38 +53,7 @@ impl Engine {
         Ok(live.meet(tree))
     }
 
-    /// Puts what was pushed on the tree as it is now, where another commit changed only what is around the task: its own
-    /// answer of a model is not thrown away for that. `false` where it has to be thought over.
-    pub(super) async fn rebased(&self, live: &mut Live) -> bool {
-        let canceled = live.own.progress.status == Some(TaskStatus::Canceled);
-        let was_full = live.own.progress.room() == 0;
-        let (noes, suspects) = (live.own.progress.noes.clone(), live.own.progress.suspects.clone());
-        if !live.has_family() || canceled || !self.gather(live).await.unwrap_or(false) || !live.family.rebase() {
-            return false;
-        }
-        let asks = live.own.pushed().iter().any(|item| matches!(item.fact, Fact::InterventionRequested(_)));
-        let starts = live.own.pushed().iter().any(|item| matches!(item.fact, Fact::SubAgentStarted { .. }));
-        let (open, elsewhere) = (live.own.progress.open.len(), live.own.progress.elsewhere);
-        if (asks && open + elsewhere > OPEN) || (starts && self.too_many(live)) {
-            return false;
-        }
-        // What a rule has let run since may not run any more.
-        let judged = |fact: &Fact| matches!(fact, Fact::Judged { .. } | Fact::ToolStarted { .. });
-        let heard = noes != live.own.progress.noes || suspects != live.own.progress.suspects;
-        if heard && live.own.pushed().iter().any(|item| judged(&item.fact)) {
-            return false;
-        }
-        // Whoever has made room did not wake who was not asleep yet.
-        if was_full && live.own.progress.room() > 0 && live.own.progress.wants_room() && !live.own.is_over() {
-            return false;
-        }
-        if live.own.is_over() {
-            Self::ends(live);
-        }
-        true
-    }
-
-    /// The same for a driver, wherever time has passed since it was read.
+    /// Brings the tree of a driver's task up to date, wherever time has passed since it was read.
     ///
     /// # Errors
     /// As [`Engine::save`], when another commit came first.

@@ -85,6 +85,12 @@ impl Lease {
     pub(super) fn lasts(&self, uptime: Duration) -> bool {
         self.0.lasts(uptime)
     }
+
+    /// Whether another driver of this process has taken the task since.
+    pub(super) fn is_passed_on(&self) -> bool {
+        let Watched { task, holder, leases } = &self.0;
+        leases.terms.lock().get(task).is_some_and(|term| term.holder != *holder)
+    }
 }
 
 impl Drop for Lease {
@@ -110,6 +116,7 @@ mod tests {
         let first = leases.hold(task, SOON);
         let second = leases.hold(task, SOON);
         assert!(!first.lasts(Duration::ZERO) && second.lasts(Duration::ZERO));
+        assert!(first.is_passed_on() && !second.is_passed_on());
         drop(first);
         assert!(second.lasts(Duration::ZERO));
         drop(second);

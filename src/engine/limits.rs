@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::Engine;
-use super::asking::Out;
+use super::asking::{Asked, Out};
 use super::drive::Stop;
 use super::live::Live;
 use crate::agent::Agent;
@@ -35,32 +35,27 @@ impl Engine {
         subtree.filter_map(|id| known(id).map(&of)).fold(0, u32::saturating_add)
     }
 
-    /// Whether more sub-agents were started than may be, those that the next commit starts included.
-    pub(super) fn too_many(&self, live: &Live) -> bool {
-        let Some(agent) = self.agents.get(&live.own.row.agent) else { return true };
-        self.levels(live, agent).into_iter().any(|(row, limits)| {
-            Self::over_subtree(live, row.task_id, |progress| progress.starts_since_message) > limits.max_tasks
-        })
-    }
-
-    /// Marks the task as one that asks a model now. The limit that is reached with what its relatives are asking already,
-    /// if one is.
+    /// Marks the task as asking a model from now on. `Err` names the limit that is reached together with what its
+    /// relatives are asking already.
     ///
     /// # Errors
     /// As [`Engine::refresh`].
-    pub(super) async fn asks_now(&self, live: &mut Live, agent: &Agent) -> Result<Option<&'static str>, Stop> {
+    pub(super) async fn asks_now(
+        &self,
+        live: &mut Live,
+        agent: &Agent,
+    ) -> Result<Result<Option<Asked>, &'static str>, Stop> {
         if !live.has_family() {
-            return Ok(None);
+            return Ok(Ok(None));
         }
         let root = live.own.row.root_task_id;
         let (asked, beside) = self.asking.begins(root, live.task_id(), live.own.progress.turns);
-        live.asked = Some(asked);
         // Who is not asking any more has stored its answer since the tree was read.
         live.family.fresh = false;
         self.refresh(live).await?;
         let unanswered = |out: &Out| live.family.task(out.task).is_none_or(|known| known.turns <= out.turns);
         let unanswered: Vec<_> = beside.into_iter().filter(unanswered).map(|out| out.task).collect();
-        Ok(self.spent(live, agent, &unanswered))
+        Ok(self.spent(live, agent, &unanswered).map_or(Ok(Some(asked)), Err))
     }
 
     /// The limit that is reached, by name, if one is; `asking` are relatives whose model is being asked.

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::asking::Asked;
+use super::delta_stream::DeltaStream;
 use super::family::{Family, Touched, written};
 use super::flight::Flight;
 use super::lease::Lease;
 use super::member::Member;
-use super::saying::Saying;
 use crate::store::{self, CommitError};
 use crate::task::change::{Change, Committed, Counters, IdempotencyRow, Journal, LeaseChange, TaskChange, TaskRow};
 use crate::task::credential::SealedCredential;
+use crate::task::failure::FailureCode;
 use crate::task::id::{CallId, ChangeId, RequestId, TaskId};
 use crate::task::item::{CloseReason, Fact, Outcome, ToolResult};
 use crate::task::request::call_digest;
@@ -46,10 +46,8 @@ pub(super) struct Live {
     pub not_sent: BTreeMap<CallId, u32>,
     /// Calls whose answer is pushed and not durable: nobody else may ask what became of them.
     pub flights: Vec<Flight>,
-    /// What it is asking its model, until the answer is stored.
-    pub asked: Option<Asked>,
-    /// The answer that is being told, until it is stored.
-    pub saying: Option<Saying>,
+    /// The deltas of the model's answer, until that is stored.
+    pub delta_stream: Option<DeltaStream>,
     /// When the last commit was handed over, by the machine's uptime.
     pub saved_since: Duration,
     /// The hold on the task, once it is taken.
@@ -72,8 +70,7 @@ impl Live {
             unknown: BTreeMap::new(),
             not_sent: BTreeMap::new(),
             flights: Vec::new(),
-            asked: None,
-            saying: None,
+            delta_stream: None,
             saved_since: Duration::ZERO,
             lease: None,
             slot: None,
@@ -111,13 +108,16 @@ impl Live {
         true
     }
 
-    /// Takes a newer reading of the same task; what was pushed and not committed is forgotten, but for results.
+    /// Takes a newer reading of the same task; what was pushed and not committed is forgotten.
     pub(super) fn reread(&mut self, journal: Journal) {
+        if self.doubted_at == journal.doubted_at {
+            self.family.forget();
+        } else {
+            *self.family = Family::of(journal.row.root_task_id);
+        }
         self.doubted_at = journal.doubted_at;
         self.now = journal.now;
         self.credentials.clear();
-        self.saying = None;
-        *self.family = Family::of(journal.row.root_task_id);
         let progress = Progress::doubting(&journal.items, journal.doubted_at);
         *self.own = Member::new(journal.row, progress, journal.items);
     }
@@ -180,6 +180,42 @@ impl Live {
                 | Fact::SubAgentStarted { .. } => None,
             })
             .collect()
+    }
+
+    /// What a model answered, or that it failed, where that is not durable.
+    pub(super) fn answer_in_hand(&self) -> Option<Answered> {
+        let fact = self.own.pushed().iter().map(|item| &item.fact).find(|fact| match fact {
+            Fact::AssistantMessage(_) => true,
+            Fact::TaskStatus { error, .. } => {
+                error.as_ref().is_some_and(|error| error.code == FailureCode::ModelFailed)
+            }
+            Fact::ToolResult(_)
+            | Fact::LateResult(_)
+            | Fact::UserMessage { .. }
+            | Fact::Judged { .. }
+            | Fact::InterventionRequested(_)
+            | Fact::Decision { .. }
+            | Fact::RequestClosed { .. }
+            | Fact::ToolStarted { .. }
+            | Fact::SubAgentStarted { .. } => false,
+        })?;
+        let committed = self.own.items.iter().take(self.own.committed);
+        Some(Answered { fact: fact.clone(), shown: committed.map(|item| (item.seq, item.at)).collect() })
+    }
+
+    /// The answer follows a newer reading of the journal, where that is what the model was shown and late results at
+    /// most. Elsewhere it is thrown away, and its deltas are taken back.
+    pub(super) fn answer_again(&mut self, answered: Option<Answered>) {
+        let follows = |answered: &Answered| {
+            let (items, shown) = (&self.own.items, &answered.shown);
+            items.iter().map(|item| (item.seq, item.at)).zip(shown).all(|(item, shown)| item == *shown)
+                && items.len() >= shown.len()
+                && items.iter().skip(shown.len()).all(|item| matches!(item.fact, Fact::LateResult(_)))
+        };
+        match answered.filter(follows) {
+            Some(answered) => self.push(answered.fact),
+            None => self.delta_stream = None,
+        }
     }
 
     /// Whether a result is about the call as it stands now. That an attempt was not sent says nothing once there was
@@ -311,8 +347,7 @@ impl Live {
             self.own.progress.responded.clear();
         }
         if self.own.pushed().iter().any(|item| matches!(item.fact, Fact::AssistantMessage(_))) {
-            self.asked = None;
-            self.saying.take().into_iter().for_each(Saying::stored);
+            self.delta_stream.take().into_iter().for_each(DeltaStream::stored);
         }
         self.own.saved(lease, sums, done.at);
         self.family.forget();
@@ -336,6 +371,12 @@ impl Live {
         }
         budget
     }
+}
+
+/// What came of asking a model, and the `seq` and time of each item that it was shown.
+pub(super) struct Answered {
+    fact: Fact,
+    shown: Vec<(i64, Time)>,
 }
 
 /// Whether somebody outside answered with it, so that it cannot be made again.

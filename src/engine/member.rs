@@ -8,6 +8,7 @@ use crate::task::request::RequestKind;
 use crate::task::standing::Standing;
 use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::time::Time;
+use crate::task::transcript::{Message, conversation};
 use crate::task::turn::Progress;
 
 /// Facts that are pushed count at once for `next_step`; they are durable after the next commit.
@@ -28,6 +29,21 @@ pub(super) struct Member {
     asking: usize,
     /// Those of them that are known: which, of what kind, and since when.
     pub asked: Vec<(RequestId, RequestKind, Time)>,
+}
+
+/// A task of which nothing is pushed that is not durable: the only source of what a model is shown.
+#[derive(Clone, Copy)]
+pub(super) struct Stored<'m>(&'m Member);
+
+impl Stored<'_> {
+    pub(super) fn conversation(self) -> Vec<Message> {
+        conversation(&self.0.items)
+    }
+
+    /// The number of the turn that the model is asked for.
+    pub(super) fn next_turn(self) -> u32 {
+        self.0.progress.turns + 1
+    }
 }
 
 impl Member {
@@ -65,6 +81,11 @@ impl Member {
         for item in self.items.get(self.committed..).unwrap_or_default() {
             self.progress.apply(item);
         }
+    }
+
+    /// The task, where all that was pushed is durable.
+    pub(super) fn stored(&self) -> Option<Stored<'_>> {
+        (!self.unsaved()).then_some(Stored(self))
     }
 
     pub(super) fn unsaved(&self) -> bool {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::Engine;
 use super::drive::Stop;
+use super::lease::Lease;
 use super::live::Live;
 use crate::store::{CommitError, ReadError};
 use crate::task::change::LeaseChange;
@@ -18,11 +19,16 @@ impl Engine {
             tracing::error!(task = %live.task_id(), "a change was refused by the database");
             return self.replace(live).await;
         }
+        let answered = live.answer_in_hand();
         loop {
             if !self.read_again(live).await {
                 return Stop::Lost;
             }
-            if live.own.row.lease_owner.as_deref() == Some(self.replica.as_str()) {
+            if self.still_drives(live) {
+                live.answer_again(answered);
+                if live.own.is_over() {
+                    Self::ends(live);
+                }
                 return Stop::Again;
             }
             if !live.unsaved() {
@@ -46,6 +52,12 @@ impl Engine {
                 Err(CommitError::Stale | CommitError::Unknown) => {}
             }
         }
+    }
+
+    /// Whether a task as it was just read is still this driver's. Another driver of this process may have it by now.
+    fn still_drives(&self, live: &Live) -> bool {
+        let passed_on = live.lease.as_ref().is_some_and(Lease::is_passed_on);
+        live.own.row.lease_owner.as_deref() == Some(self.replica.as_str()) && !passed_on
     }
 
     /// A change that cannot be stored is replaced by one that can, never retried as it was: the task fails, and each

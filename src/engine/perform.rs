@@ -10,6 +10,7 @@ use super::Engine;
 use super::drive::Stop;
 use super::integrity::damage_before;
 use super::live::Live;
+use super::member::Stored;
 use crate::agent::Agent;
 use crate::model::{Answer, OfferedTool, Prompt};
 use crate::policy::Case;
@@ -22,7 +23,6 @@ use crate::task::standing::{Phase, Standing};
 use crate::task::step::{Budget, Ending};
 use crate::task::text::{cleaned, cut};
 use crate::task::tool_spec::{Effect, ToolKind};
-use crate::task::transcript::conversation;
 use crate::task::turn::Last;
 use crate::task::verdict::{Judgement, Terms, Verdict};
 use crate::tool::catalog::Entry;
@@ -67,7 +67,7 @@ impl Engine {
     }
 
     /// What the model is shown.
-    pub(super) fn prompt(&self, live: &Live, agent: &Agent) -> Prompt {
+    pub(super) fn prompt(&self, stored: Stored<'_>, agent: &Agent) -> Prompt {
         let tools = agent.tools.iter().map(|offer| OfferedTool {
             name: offer.name.clone(),
             description: offer.description.clone(),
@@ -88,9 +88,9 @@ impl Engine {
         });
         Prompt {
             system: self.system(agent),
-            messages: conversation(&live.own.items),
+            messages: stored.conversation(),
             tools: tools.chain(calling).chain(asking).collect(),
-            turn: live.own.progress.turns + 1,
+            turn: stored.next_turn(),
         }
     }
 
@@ -111,7 +111,7 @@ impl Engine {
     /// they are empty or repeated within this answer.
     pub(super) fn answered(&self, live: &mut Live, answer: Answer) {
         let mut seen = BTreeSet::new();
-        let told = live.saying.as_ref().map_or_else(Vec::new, |saying| saying.ids(&answer));
+        let told = live.delta_stream.as_ref().map_or_else(Vec::new, |deltas| deltas.ids(&answer));
         let ids = told.into_iter().chain(std::iter::repeat_with(|| CallId(self.ids.fresh())));
         let tool_calls = answer.calls.into_iter().zip(ids).map(|(call, tool_call_id)| {
             let known = call.provider_id.is_empty() || !seen.insert(call.provider_id.clone());

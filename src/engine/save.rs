@@ -41,7 +41,6 @@ impl Engine {
                         return Err(Stop::Lost);
                     }
                     None if error == CommitError::Unavailable => self.pause().await?,
-                    None if error == CommitError::Stale && self.rebased(live).await => {}
                     None => return Err(self.overtaken(live, error).await),
                 },
             }

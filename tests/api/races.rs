@@ -4,6 +4,7 @@ use futures_util::future::join_all;
 use serde_json::json;
 
 use super::cycle::on_both;
+use super::kinds::{ask, asking, items, results_of, told};
 use crate::support::app::{On, TestApp};
 use crate::support::model::{calls, says};
 
@@ -55,6 +56,24 @@ async fn sixty_four_approvals_at_once_run_the_call_once_over_two_replicas() {
 }
 
 on_both! {
+    async fn twelve_people_who_answer_one_question_at_once_have_the_model_asked_once(on: On) {
+        let app = asking(on, "").await;
+        let question = ask(&app, "guidance").await;
+        let (path, before) = (question.path(), app.model.sent().len());
+        let replies = join_all((0..12).map(|person| {
+            let body = json!({"action": "respond", "response": {"answer": format!("the shop of p{person}")}});
+            let (app, path) = (&app, &path);
+            async move { app.owner().post(path, &body).await }
+        }))
+        .await;
+        assert_eq!(replies.iter().filter(|reply| reply.status == 200).count(), 1);
+        assert_eq!(app.model.sent().len(), before + 1, "one of twelve answers is stored, and the model is shown that one");
+        let stored = items(&app, &question.task).await;
+        let result = results_of(&stored, &question.call)[0]["content"].clone();
+        assert_eq!(told(&app), [result.as_str().unwrap()]);
+        app.stop().await;
+    }
+
     async fn approve_against_reject_against_cancel_has_one_outcome(on: On) {
         let app = TestApp::start(on).await;
         app.model.otherwise(|body| {

@@ -1,6 +1,7 @@
 //! The real binary, killed at every commit boundary of the loop, the decisions and the worker, and around every call, on
 //! both engines; then started again and carried to the end. A point that is never reached fails the test.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -8,11 +9,12 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
-use super::checker::{Evidence, check, report};
+use super::checker::{Evidence, Told, check, report};
 use super::ground::{configure, journals, statuses};
 use super::people::People;
 use super::process::{Place, a_moment};
 use super::script::Model;
+use super::shown;
 use super::world::World;
 use crate::support::app::On;
 use crate::support::database::Database;
@@ -77,27 +79,73 @@ async fn killed_at_the_second_time_nothing_is_lost_and_nothing_runs_twice_on_pos
     killed_at_each(On::Postgres, second()).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[cfg_attr(not(any(debug_assertions, feature = "failpoints")), ignore = "needs failpoints")]
+async fn killed_by_each_prompt_a_process_has_sent_only_what_is_stored_on_sqlite() {
+    killed_by_each_prompt(On::Sqlite).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[cfg_attr(not(any(debug_assertions, feature = "failpoints")), ignore = "needs failpoints")]
+async fn killed_by_each_prompt_a_process_has_sent_only_what_is_stored_on_postgres() {
+    killed_by_each_prompt(On::Postgres).await;
+}
+
+/// One life, in which each prompt kills the process when it reaches the model for the first time.
+async fn killed_by_each_prompt(on: On) {
+    let database = match on {
+        On::Sqlite => Database::sqlite(),
+        On::Postgres => Database::postgres().await,
+    };
+    let (world, model) = (Arc::new(World::start().await), Model::start().await);
+    let folder = tempfile::tempdir().unwrap();
+    let place = Place::new(configure(folder.path(), &model.base_url, &world.url, database.url(), 64));
+    let deadline = Instant::now() + Duration::from_mins(5);
+    let people = People::new(vec![place.url()], world, 1, deadline);
+    let deaths = AtomicU32::new(0);
+    model.kills();
+    let said = tokio::select! {
+        said = async {
+            let task = people.create("small 1").await;
+            for message in ["doubt 1", "long 1", "tree 1"] {
+                people.settle(&task).await;
+                say(&people, &task, message).await;
+            }
+            people.settle(&task).await;
+            statuses(&people, &[task]).await
+        } => said,
+        end = keeps_alive(&place, "", &model, &deaths, deadline) => panic!("{end}; {}", place.last_words()),
+    };
+    let tasks = journals(database.url(), said).await;
+    let died = deaths.load(Ordering::Relaxed);
+    assert!(died > 10, "only {died} prompts");
+    let mut wrong = [people.complaints(), model.complaints()].concat();
+    wrong.extend(shown::missing(&model.prompts(), &shown::stored(&tasks)));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 async fn killed_at_each(on: On, points: Vec<String>) {
     let (world, model) = (Arc::new(World::start().await), Model::start().await);
-    let wrong = Mutex::new(Vec::new());
+    let (wrong, stored) = (Mutex::new(Vec::new()), Mutex::new(HashSet::new()));
     let only = std::env::var_os("HOLDPOINT_TEST_POINT").map(|point| point.into_string().unwrap());
     let points = points.into_iter().filter(|point| only.as_ref().is_none_or(|only| point == only));
     let scenes = futures_util::stream::iter(points.zip(1_u64..)).map(|(point, number)| {
-        let (world, model, wrong) = (Arc::clone(&world), model.clone(), &wrong);
+        let (world, model, wrong, stored) = (Arc::clone(&world), model.clone(), &wrong, &stored);
         async move {
-            for what in killed_at(on, &point, number, world, model).await {
-                wrong.lock().unwrap().push(format!("{point} on {on:?}: {what}"));
-            }
+            let (complaints, tasks) = killed_at(on, &point, number, world, model).await;
+            wrong.lock().unwrap().extend(complaints.into_iter().map(|what| format!("{point} on {on:?}: {what}")));
+            stored.lock().unwrap().extend(shown::stored(&tasks));
         }
     });
     scenes.buffer_unordered(AT_ONCE).collect::<Vec<()>>().await;
     let mut wrong = wrong.into_inner().unwrap();
     wrong.extend(model.complaints());
+    wrong.extend(shown::missing(&model.prompts(), &stored.into_inner().unwrap()));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// One life, in which the process dies at one point. Returns what was wrong.
-async fn killed_at(on: On, point: &str, number: u64, world: Arc<World>, model: Model) -> Vec<String> {
+/// One life, in which the process dies at one point. Returns what was wrong, and the tasks.
+async fn killed_at(on: On, point: &str, number: u64, world: Arc<World>, model: Model) -> (Vec<String>, Vec<Told>) {
     let database = match on {
         On::Sqlite => Database::sqlite(),
         On::Postgres => {
@@ -119,14 +167,14 @@ async fn killed_at(on: On, point: &str, number: u64, world: Arc<World>, model: M
             statuses(&people, &tasks).await
         } => Ok(said),
         // What serves ends with this future.
-        end = keeps_alive(&place, &armed, &deaths, deadline) => Err(end),
+        end = keeps_alive(&place, &armed, &model, &deaths, deadline) => Err(end),
     };
     let mut wrong = people.complaints();
     let said = match said {
         Ok(said) => said,
         Err(end) => {
             wrong.push(format!("{end}; {}", place.last_words()));
-            return wrong;
+            return (wrong, Vec::new());
         }
     };
     if deaths.load(Ordering::Relaxed) == 0 {
@@ -142,13 +190,14 @@ async fn killed_at(on: On, point: &str, number: u64, world: Arc<World>, model: M
     if !findings.wrong.is_empty() {
         wrong.push(report(&findings, &evidence));
     }
-    wrong
+    (wrong, tasks)
 }
 
 /// Serves, and serves again after each death, by a clock that is further each time: all leases are over at once.
-async fn keeps_alive(place: &Place, armed: &str, deaths: &AtomicU32, deadline: Instant) -> String {
+async fn keeps_alive(place: &Place, armed: &str, model: &Model, deaths: &AtomicU32, deadline: Instant) -> String {
     let mut process = place.start(&format!("lease=3s;{armed}"));
     loop {
+        model.is_asked_by(&process);
         let ended = tokio::time::timeout_at(deadline.into(), process.ended()).await;
         let Ok(status) = ended else { return "it took too long".to_owned() };
         if std::os::unix::process::ExitStatusExt::signal(&status) != Some(9) {

@@ -8,6 +8,7 @@ mod people;
 mod process;
 mod restored;
 mod script;
+mod shown;
 mod storm;
 mod world;
 mod zombie;

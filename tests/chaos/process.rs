@@ -105,7 +105,7 @@ impl Process {
         stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
     }
 
-    fn pid(&self) -> Option<Pid> {
+    pub fn pid(&self) -> Option<Pid> {
         self.child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?))
     }
 }

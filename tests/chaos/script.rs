@@ -9,8 +9,11 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use axum::{Json, Router};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+use super::process::Process;
+use super::shown::user_text;
 use crate::support::model::says;
 
 /// What the model wants: calls of tools (name, arguments text), or a last word.
@@ -28,8 +31,17 @@ pub struct Model {
 }
 
 #[derive(Default)]
+struct Victim {
+    process: Option<Pid>,
+    survived: HashSet<String>,
+}
+
+#[derive(Default)]
 struct Inner {
     complaints: Mutex<BTreeSet<String>>,
+    prompts: Mutex<Vec<Value>>,
+    /// Who dies of each prompt that has not come before.
+    victim: Mutex<Option<Victim>>,
     ill: Mutex<HashSet<String>>,
 }
 
@@ -46,6 +58,23 @@ impl Model {
         self.inner.complaints.lock().unwrap().iter().cloned().collect()
     }
 
+    /// The messages of every request that it was sent.
+    pub fn prompts(&self) -> Vec<Value> {
+        self.inner.prompts.lock().unwrap().clone()
+    }
+
+    /// From now on each prompt that has not come before kills the process, instead of an answer.
+    pub fn kills(&self) {
+        *self.inner.victim.lock().unwrap() = Some(Victim::default());
+    }
+
+    /// This process is the one that asks from now on.
+    pub fn is_asked_by(&self, process: &Process) {
+        if let Some(victim) = self.inner.victim.lock().unwrap().as_mut() {
+            victim.process = process.pid();
+        }
+    }
+
     /// From now on this message is answered with an error, until it is healed.
     pub fn falls_ill_of(&self, message: &str) {
         self.inner.ill.lock().unwrap().insert(message.to_owned());
@@ -56,8 +85,23 @@ impl Model {
     }
 }
 
+impl Inner {
+    fn kills_for(&self, messages: &Value) -> bool {
+        let mut victim = self.victim.lock().unwrap();
+        let Some(victim) = victim.as_mut().filter(|victim| !victim.survived.contains(&messages.to_string())) else {
+            return false;
+        };
+        victim.survived.insert(messages.to_string());
+        victim.process.is_some_and(|process| kill_process(process, Signal::KILL).is_ok())
+    }
+}
+
 async fn answer(State(inner): State<Arc<Inner>>, Json(body): Json<Value>) -> Response {
     let messages = body["messages"].as_array().cloned().unwrap_or_default();
+    inner.prompts.lock().unwrap().push(body["messages"].clone());
+    if inner.kills_for(&body["messages"]) {
+        return StatusCode::SERVICE_UNAVAILABLE.into_response();
+    }
     let (said, turn, complaints) = read(&messages);
     inner.complaints.lock().unwrap().extend(complaints);
     if inner.ill.lock().unwrap().contains(&said) {
@@ -90,8 +134,7 @@ fn read(messages: &[Value]) -> (String, usize, Vec<String>) {
     while let Some(message) = rest.next() {
         match message["role"].as_str() {
             Some("user") => {
-                let text = message["content"].as_str().or_else(|| message.pointer("/content/0/text")?.as_str());
-                (said, turn) = (text.unwrap_or_default().to_owned(), 0);
+                (said, turn) = (user_text(message), 0);
             }
             Some("assistant") => {
                 if !same(message, &wish(&said, turn), turn) {

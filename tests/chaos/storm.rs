@@ -16,6 +16,7 @@ use super::ground::{configure, journals, statuses};
 use super::people::People;
 use super::process::{Place, Process, a_moment, within};
 use super::script::{Model, dice};
+use super::shown;
 use super::world::World;
 use crate::support::postgres::{PrivateCluster, unique};
 
@@ -171,6 +172,7 @@ async fn storm(plan: &Plan) {
     say(&weather.figures(&findings, &people, began));
     let mut wrong = people.complaints();
     wrong.extend(model.complaints());
+    wrong.extend(shown::missing(&model.prompts(), &shown::stored(&told)));
     if listed.len() != tasks.len() {
         wrong.push(format!("{} tasks were created, {} are listed", tasks.len(), listed.len()));
     }

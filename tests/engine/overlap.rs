@@ -22,6 +22,7 @@ use holdpoint::world::{Clock, SystemClock};
 
 use super::laws::{check, every_call_has_one_result};
 use super::pair::place;
+use super::shown::answers;
 use super::stage::{Stage, alice, go, outcomes, turn};
 use crate::store::house::{House, both, change, fresh};
 use crate::store::loss::lossy;
@@ -62,7 +63,7 @@ impl Meanwhile {
 }
 
 /// A late result of a call that nobody here knows, by whoever is still at it.
-async fn appended(stage: &Stage, task: TaskId) {
+pub(super) async fn appended(stage: &Stage, task: TaskId) {
     loop {
         let row = stage.journal(task).await.row;
         let (tool_call_id, name) = (CallId(fresh()), "lookup".to_owned());
@@ -120,6 +121,7 @@ async fn interrupted_everywhere(house: House, meanwhile: Meanwhile) {
     let stage = Stage::set(house, MIXED).await;
     let (mut polls, mut whole) = (0, 0);
     while whole < 2 {
+        let asked = stage.prompt_count();
         let (task, over) = lived(&stage, meanwhile, polls).await;
         polls += 1;
         whole += usize::from(over);
@@ -128,6 +130,10 @@ async fn interrupted_everywhere(house: House, meanwhile: Meanwhile) {
         check(&journal.items);
         every_call_has_one_result(&journal.items);
         assert_eq!((journal.row.busy, journal.row.open_requests), (0, 0), "{}", said());
+        // The answer to a task that was canceled or taken over meanwhile is thrown away, and no other one.
+        let (asked, stored) = (stage.prompt_count() - asked, answers(&journal.items));
+        let thrown_away = usize::from(!over && meanwhile != Meanwhile::Append);
+        assert!(stored <= asked && asked <= stored + thrown_away, "asked {asked} times: {}", said());
         let (paid, read) = (stage.executions(task, "/refund"), stage.executions(task, "/lookup"));
         // What the world did, the journal knows of; what it does not know of did not happen.
         assert!(

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -18,7 +18,7 @@ use holdpoint::task::time::Time;
 use holdpoint::world::Clock;
 use sqlx::{Connection, Executor, PgConnection, SqliteConnection};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::{Mutex, Notify, oneshot};
+use tokio::sync::{Mutex, Notify, oneshot, watch};
 
 use super::credentials::{TOKEN, asked, clerk, jira};
 use super::stage::{Stage, alice, fills, go, turn};
@@ -35,13 +35,17 @@ enum Order {
     Answer(Result<Answer, ModelError>),
 }
 
-/// A model that says what the test wants it to say.
-struct Speaker(Mutex<UnboundedReceiver<Order>>);
+/// A model that says what the test wants it to say, and counts how often it is asked.
+struct Speaker {
+    orders: Mutex<UnboundedReceiver<Order>>,
+    asked: Arc<AtomicUsize>,
+}
 
 #[async_trait]
 impl ModelClient for Speaker {
     async fn answer(&self, prompt: &Prompt, sink: &dyn Sink) -> Result<Answer, ModelError> {
-        let mut orders = self.0.lock().await;
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let mut orders = self.orders.lock().await;
         loop {
             match orders.recv().await.unwrap() {
                 Order::Text(text) => sink.piece(Piece::Text(&text)),
@@ -59,6 +63,7 @@ impl ModelClient for Speaker {
 struct Scene {
     stage: Stage,
     orders: UnboundedSender<Order>,
+    asked: Arc<AtomicUsize>,
     task: TaskId,
     listener: Listener,
     engine: Arc<Engine>,
@@ -76,12 +81,14 @@ impl Scene {
 
     async fn on(stage: Stage, clock: Arc<dyn Clock>) -> Self {
         let (orders, received) = unbounded_channel();
-        let speaker: Arc<dyn ModelClient> = Arc::new(Speaker(Mutex::new(received)));
+        let asked = Arc::new(AtomicUsize::new(0));
+        let speaker: Arc<dyn ModelClient> =
+            Arc::new(Speaker { orders: Mutex::new(received), asked: Arc::clone(&asked) });
         let engine =
             Engine::new(Parts { models: BTreeMap::from([("main".to_owned(), speaker)]), clock, ..stage.parts(8) });
         let task = engine.create(&alice(), go(), None).await.unwrap().task_id;
         let listener = stage.house.store.listen(task);
-        Self { stage, orders, task, listener, engine }
+        Self { stage, orders, asked, task, listener, engine }
     }
 
     fn order(&self, order: Order) {
@@ -227,29 +234,68 @@ both! {
         assert!(pieces.iter().all(|piece| piece.agent_path == ["billing"] && piece.asking == pieces[0].asking));
     }
 
-    async fn nothing_is_told_before_what_it_follows_is_stored(house) {
+    async fn a_model_is_asked_only_once_what_it_is_shown_is_stored(house) {
+        let (batches, mut batch) = watch::channel(0);
+        house.store.observe_batches(move |_| batches.send_modify(|count| *count += 1));
         let mut scene = Scene::set(house).await;
         scene.stage.tool.close();
         scene.order(answer("I look.", &[("lookup", r#"{"order":1}"#)]));
         scene.stage.tool.reached(1).await;
         let locked = Locked::of(&scene.stage.house).await;
+        batch.mark_unchanged();
         scene.stage.tool.open();
-        assert_eq!(scene.reached().await, 2, "it is asked while the result is on its way");
-        scene.text("It is ");
-        scene.order(Order::Named(0, "refund"));
-        scene.reached().await;
-        assert_eq!(scene.heard(), [], "the result that it speaks of is not stored");
+        batch.changed().await.unwrap();
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(scene.asked.load(Ordering::SeqCst), 1, "the result is on its way to the database");
         locked.let_go().await;
-        let (first, second) = (scene.next().await, scene.next().await);
-        assert!(matches!(&first.said, Said::Named { name, .. } if name == "refund"), "{first:?}");
-        assert_eq!(second.said, Said::Text { offset: 0, delta: "It is ".into() });
+        assert_eq!(scene.reached().await, 2);
         let journal = scene.stage.journal(scene.task).await;
-        assert_eq!(journal.row.last_seq, first.after_seq);
-        assert!(matches!(journal.items.last().unwrap().fact, Fact::ToolResult(_)));
+        assert!(matches!(journal.items.last().unwrap().fact, Fact::ToolResult(_)), "{:#?}", journal.items);
+        scene.text("It is ");
+        assert_eq!(scene.next().await.after_seq, journal.row.last_seq);
         scene.order(answer("It is fine.", &[]));
-        let told = scene.next().await;
-        assert!(told.said == Said::Reset, "the call that was told of is not in the answer: {told:?}");
+        assert_eq!(scene.until(TaskStatus::Completed).await.len(), 2);
+        assert_eq!(scene.asked.load(Ordering::SeqCst), 2);
+    }
+
+    async fn what_was_told_of_a_call_that_is_not_in_the_answer_is_taken_back(house) {
+        let mut scene = Scene::set(house).await;
+        scene.order(Order::Named(0, "refund"));
+        assert!(matches!(scene.next().await.said, Said::Named { .. }));
+        scene.order(answer("It is fine.", &[]));
+        assert_eq!(scene.next().await.said, Said::Reset);
         scene.until(TaskStatus::Completed).await;
+    }
+
+    async fn what_was_told_of_an_answer_stays_told_when_an_unrelated_commit_comes_first(house) {
+        let mut scene = Scene::set(house).await;
+        scene.text("I am ");
+        let mut heard = vec![scene.next().await];
+        super::overlap::appended(&scene.stage, scene.task).await;
+        scene.order(answer("I am done.", &[]));
+        scene.order(answer("I am asked again.", &[]));
+        let turns = scene.until(TaskStatus::Completed).await;
+        heard.extend(scene.heard());
+        assert!(!heard.iter().any(|piece| piece.said == Said::Reset), "{heard:#?}");
+        assert_eq!(sum(&heard), stored(&turns[0]));
+        assert_eq!(scene.asked.load(Ordering::SeqCst), 1);
+    }
+
+    async fn what_was_told_is_taken_back_when_the_task_is_canceled(house) {
+        let mut scene = Scene::set(house).await;
+        scene.text("I am about to");
+        scene.next().await;
+        scene.engine.cancel(&alice(), scene.task, None).await.unwrap();
+        scene.order(answer("I am about to pay.", &[]));
+        loop {
+            let piece = scene.next().await;
+            if piece.said == Said::Reset {
+                break;
+            }
+        }
+        assert_eq!(scene.until(TaskStatus::Canceled).await, []);
     }
 
     async fn what_is_asked_for_again_is_taken_back_first(house) {

@@ -29,6 +29,7 @@ use holdpoint::tool::catalog::Catalog;
 use holdpoint::world::{Mistakes, RandomIds};
 use serde_json::Value;
 
+use super::shown::Witness;
 use crate::store::house::House;
 use crate::support::app::{ACCOUNTS, REFUNDS};
 use crate::support::tool::FakeTool;
@@ -43,7 +44,7 @@ pub struct StubModel {
 }
 
 /// The same model, under the name that an agent asks it by.
-struct Named(String, Arc<StubModel>);
+struct Named(String, Arc<StubModel>, Option<Arc<Witness>>);
 
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -52,8 +53,11 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[async_trait]
 impl ModelClient for Named {
     async fn answer(&self, prompt: &Prompt, _: &dyn Sink) -> Result<model::Answer, ModelError> {
-        let Self(name, model) = self;
+        let Self(name, model, witness) = self;
         held(&model.shown).push((name.clone(), prompt.clone()));
+        if let Some(witness) = witness {
+            witness.reads(prompt).await;
+        }
         tokio::task::yield_now().await;
         // Two of them may think at once.
         let script = Arc::clone(&held(&model.script));
@@ -87,6 +91,8 @@ pub struct Stage {
     pub house: House,
     pub tool: FakeTool,
     pub model: Arc<StubModel>,
+    /// Compares each prompt with the journal, where a test wants that.
+    witness: Option<Arc<Witness>>,
     /// What stands in `${…}` for engines that start from now on.
     pub variables: Vec<(&'static str, &'static str)>,
     yaml: String,
@@ -99,7 +105,14 @@ impl Stage {
         let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS;
         let variables = vec![("MODEL_KEY", "sk-model-key-0123456789"), ("TOOL_SECRET", "tool-secret-0123456789")];
         let model = Arc::new(StubModel { script: Mutex::new(script), shown: Mutex::default() });
-        Self { house, tool: FakeTool::start().await, model, variables, yaml }
+        Self { house, tool: FakeTool::start().await, model, witness: None, variables, yaml }
+    }
+
+    /// Each prompt of engines that start from now on is compared with the journal while the model is asked.
+    pub fn witness(&mut self) -> Arc<Witness> {
+        let witness = Arc::new(Witness::new(self.house.store.clone()));
+        self.witness = Some(Arc::clone(&witness));
+        witness
     }
 
     /// What the model answers from now on, by how often it was asked in this task.
@@ -157,7 +170,9 @@ impl Stage {
             let kept = self.house.store.agent_version(&agent.version, &agent.definition);
             tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(kept)).unwrap();
         }
-        let model = |name: &String| -> Arc<dyn ModelClient> { Arc::new(Named(name.clone(), self.model.clone())) };
+        let model = |name: &String| -> Arc<dyn ModelClient> {
+            Arc::new(Named(name.clone(), self.model.clone(), self.witness.clone()))
+        };
         Parts {
             store: self.house.store.clone(),
             agents: Arc::new(agents),

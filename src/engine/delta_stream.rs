@@ -1,19 +1,21 @@
-//! Tells whoever looks on what a model is saying, while it says it. Nothing is told before the commit that the asking ran
-//! ahead of, nothing of it is kept, and what was told of an answer that is never stored is taken back.
+//! Publishes the deltas of a model's answer while they arrive. None is stored, and those of an answer that is never stored
+//! are taken back.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::{Either, select, try_join};
+use futures_util::future::{Either, select};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
 use super::Engine;
+use super::asking::Asked;
 use super::drive::Stop;
 use super::live::Live;
-use crate::model::{Answer, ModelClient, ModelError, Piece, Prompt, Sink};
+use crate::agent::Agent;
+use crate::model::{Answer, ModelClient, ModelError, Piece, Sink};
 use crate::secret::{Redacting, Redactor};
 use crate::store::Store;
 use crate::task::delta::{Delta, Said};
@@ -23,11 +25,15 @@ use crate::world::{Clock, Ids};
 /// Between two pieces of text: fewer than 20 a second, with room for the last ones of an answer.
 const BETWEEN: Duration = Duration::from_millis(60);
 
-/// An answer that is being told. Dropped before it is stored, it is taken back.
-pub(super) struct Saying(Arc<Voice>);
+/// The deltas of one answer. Dropped before the answer is stored, it takes them back.
+pub(super) struct DeltaStream {
+    publisher: Arc<DeltaPublisher>,
+    /// Counts the question against the tree's limit until the answer is stored or thrown away.
+    _asked: Option<Asked>,
+}
 
 /// Whose answer it is, and how far it is told.
-struct Voice {
+struct DeltaPublisher {
     store: Store,
     clock: Arc<dyn Clock>,
     ids: Arc<dyn Ids>,
@@ -35,6 +41,8 @@ struct Voice {
     task_id: TaskId,
     agent_path: Vec<String>,
     turn: u32,
+    /// The `seq` that the answer follows.
+    after_seq: i64,
     redactor: Arc<Redactor>,
     told: Mutex<Told>,
     more: Notify,
@@ -42,8 +50,6 @@ struct Voice {
 
 struct Told {
     asking: Uuid,
-    /// The `seq` that the answer follows, once that is durable.
-    after_seq: Option<i64>,
     calls: Vec<Call>,
     texts: BTreeMap<Part, Text>,
     /// What has text to tell, in its order.
@@ -83,13 +89,13 @@ impl Text {
 }
 
 impl Told {
-    fn new(asking: Uuid, after_seq: Option<i64>, next: Duration) -> Self {
+    fn new(asking: Uuid, next: Duration) -> Self {
         let (calls, texts, waiting) = (Vec::new(), BTreeMap::new(), VecDeque::new());
-        Self { asking, after_seq, calls, texts, waiting, next, heard: false }
+        Self { asking, calls, texts, waiting, next, heard: false }
     }
 }
 
-impl Sink for Voice {
+impl Sink for DeltaPublisher {
     fn piece(&self, piece: Piece<'_>) {
         let mut told = self.told();
         match piece {
@@ -114,7 +120,7 @@ impl Sink for Voice {
     }
 }
 
-impl Voice {
+impl DeltaPublisher {
     fn told(&self) -> MutexGuard<'_, Told> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -139,14 +145,13 @@ impl Voice {
     }
 
     fn say(&self, told: &mut Told, said: Said) {
-        let Some(after_seq) = told.after_seq else { return };
         told.heard = true;
         self.store.say(Delta {
             root_task_id: self.root_task_id,
             task_id: self.task_id,
             agent_path: self.agent_path.clone(),
             turn: self.turn,
-            after_seq,
+            after_seq: self.after_seq,
             asking: told.asking,
             at: self.clock.now(),
             said,
@@ -155,9 +160,6 @@ impl Voice {
 
     /// Names are told at once: a form may be opened while the arguments are still written.
     fn tell_names(&self, told: &mut Told) {
-        if told.after_seq.is_none() {
-            return;
-        }
         let new = |call: &&mut Call| !call.told && call.name.is_some();
         let names = told.calls.iter_mut().filter(new).filter_map(|call| {
             call.told = true;
@@ -205,23 +207,14 @@ impl Voice {
     /// How long the next piece has to wait; `None` when there is none.
     fn wait(&self) -> Option<Duration> {
         let told = self.told();
-        let may = told.after_seq.is_some() && !told.waiting.is_empty();
-        may.then(|| told.next.saturating_sub(self.clock.uptime()))
+        (!told.waiting.is_empty()).then(|| told.next.saturating_sub(self.clock.uptime()))
     }
 
     fn take_back(&self, told: &mut Told) {
         if told.heard {
             self.say(told, Said::Reset);
         }
-        *told = Told::new(self.ids.fresh(), told.after_seq, told.next);
-    }
-
-    /// The commit that the asking ran ahead of is durable.
-    fn open(&self, after_seq: i64) {
-        let mut told = self.told();
-        told.after_seq = Some(after_seq);
-        self.tell_names(&mut told);
-        self.more.notify_one();
+        *told = Told::new(self.ids.fresh(), told.next);
     }
 
     /// The answer is whole: tells what is missing, or takes back what was told where it was another text.
@@ -270,40 +263,46 @@ impl Told {
     }
 }
 
-impl Saying {
-    /// The answer is stored: it stays told.
+impl DeltaStream {
+    /// The answer is stored: its deltas stay.
     pub(super) fn stored(self) {
-        self.0.told().heard = false;
+        self.publisher.told().heard = false;
     }
 
-    /// The ids of the answer's calls: those that were told of.
+    /// The ids of the answer's calls: those that the deltas named.
     pub(super) fn ids(&self, answer: &Answer) -> Vec<CallId> {
-        self.0.finish(answer)
+        self.publisher.finish(answer)
     }
 }
 
-impl Drop for Saying {
+impl Drop for DeltaStream {
     fn drop(&mut self) {
-        let mut told = self.0.told();
+        let mut told = self.publisher.told();
         if told.heard {
-            self.0.say(&mut told, Said::Reset);
+            self.publisher.say(&mut told, Said::Reset);
         }
     }
 }
 
 impl Engine {
-    /// Asks a model while the commit before it is on its way, and tells of the answer once that is durable. The answer
-    /// counts only then.
+    /// Asks a model about what is stored, and publishes its answer while it arrives.
     ///
     /// # Errors
-    /// As [`Engine::save`]: then nothing of the answer was told.
-    pub(super) async fn ask_aloud(
+    /// As [`Engine::credentials`], and `Lost` where something is not stored: then nothing was asked.
+    pub(super) async fn call_model_streaming(
         &self,
         live: &mut Live,
+        agent: &Agent,
         client: &dyn ModelClient,
-        prompt: &Prompt,
+        asked: Option<Asked>,
     ) -> Result<Result<Answer, ModelError>, Stop> {
-        let voice = Arc::new(Voice {
+        let redactor = Arc::new(self.credentials(live).await?.redactor());
+        let Some(stored) = live.own.stored() else {
+            tracing::error!(task = %live.task_id(), "a model was about to be shown what is not stored");
+            return Err(Stop::Lost);
+        };
+        let prompt = self.prompt(stored, agent);
+        let publisher = Arc::new(DeltaPublisher {
             store: self.store.clone(),
             clock: self.clock.clone(),
             ids: self.ids.clone(),
@@ -311,22 +310,14 @@ impl Engine {
             task_id: live.task_id(),
             agent_path: live.own.row.agent_path.clone(),
             turn: prompt.turn,
-            redactor: Arc::new(self.credentials(live).await?.redactor()),
-            told: Mutex::new(Told::new(self.ids.fresh(), None, Duration::ZERO)),
+            after_seq: live.own.row.last_seq,
+            redactor,
+            told: Mutex::new(Told::new(self.ids.fresh(), Duration::ZERO)),
             more: Notify::new(),
         });
-        let saying = Saying(Arc::clone(&voice));
-        let asked = async { Ok(client.answer(prompt, &*voice).await) };
-        let saved = async {
-            self.save(live, self.take()).await?;
-            // Not before: until then the one that is there may be about an answer that is stored with this very commit.
-            live.saying = Some(saying);
-            voice.open(live.own.row.last_seq);
-            Ok(())
-        };
-        let both = std::pin::pin!(try_join(saved, asked));
-        match select(both, std::pin::pin!(voice.tell())).await {
-            Either::Left((answered, _)) => answered.map(|((), answer)| answer),
+        live.delta_stream = Some(DeltaStream { publisher: Arc::clone(&publisher), _asked: asked });
+        match select(client.answer(&prompt, &*publisher), std::pin::pin!(publisher.tell())).await {
+            Either::Left((answer, _)) => Ok(answer),
             Either::Right((never, _)) => match never {},
         }
     }

@@ -1,0 +1,251 @@
+//! What a model is shown: each message it ever received stands in the journal while it is asked, and it is asked once for
+//! each answer that is stored.
+
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::{Mutex, PoisonError};
+use std::task::Poll;
+
+use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt as _};
+use holdpoint::engine::{Answer, AnswerBody, NewMessage, NewTask};
+use holdpoint::model::Prompt;
+use holdpoint::store::{Store, TaskFilter};
+use holdpoint::task::change::Journal;
+use holdpoint::task::decision::{Action, Then};
+use holdpoint::task::id::{CallId, TaskId};
+use holdpoint::task::item::{Fact, Item, Part, PartType};
+use holdpoint::task::request::RequestKind;
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::transcript::{Message, conversation};
+use serde_json::json;
+
+use super::pair::Pair;
+use super::replies::{each, respond};
+use super::stage::{Stage, alice, fills, go, turn, whole};
+use super::takeover::{Drop, lived};
+use super::tree::{Shape, one_large, said};
+use crate::store::house::{House, both};
+
+/// Reads the journal whenever a model is asked, and keeps what it does not find there.
+pub struct Witness {
+    store: Store,
+    missing: Mutex<Vec<String>>,
+}
+
+impl Witness {
+    pub fn new(store: Store) -> Self {
+        Self { store, missing: Mutex::default() }
+    }
+
+    /// Compares a prompt with the journals of its tree as they are now.
+    pub async fn reads(&self, prompt: &Prompt) {
+        let journals = self.journals(prompt).await;
+        if !journals.iter().any(|journal| stands_in(&prompt.messages, &journal.items)) {
+            let missing = format!("{:#?}\nis not in {journals:#?}", prompt.messages);
+            self.missing.lock().unwrap_or_else(PoisonError::into_inner).push(missing);
+        }
+    }
+
+    /// The trees of the session that is named like the first message; where there is none, the youngest tree.
+    async fn journals(&self, prompt: &Prompt) -> Vec<Journal> {
+        let session = first_message(prompt);
+        let all = TaskFilter { tenant: "acme".to_owned(), limit: 1, ..TaskFilter::default() };
+        let named = TaskFilter { sessions: vec![session], ..all.clone() };
+        let mut roots = self.store.tasks(&named).await.unwrap();
+        if roots.is_empty() {
+            roots = self.store.tasks(&all).await.unwrap();
+        }
+        let Some(root) = roots.first().map(|row| row.task_id) else { return Vec::new() };
+        let tree = TaskFilter { roots: vec![root], limit: 200, ..all };
+        let mut journals = Vec::new();
+        for row in self.store.tasks(&tree).await.unwrap() {
+            journals.extend(self.store.journal(row.task_id).await.unwrap());
+        }
+        journals
+    }
+
+    /// The prompts that were not in the journal when they were sent.
+    pub fn missing(&self) -> Vec<String> {
+        self.missing.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Whether these messages are the conversation of a journal, or of its beginning.
+fn stands_in(messages: &[Message], items: &[Item]) -> bool {
+    (0..=items.len()).rev().any(|length| conversation(&items[..length]) == messages)
+}
+
+fn first_message(prompt: &Prompt) -> String {
+    let first = prompt.messages.iter().find_map(|message| match message {
+        Message::User { parts, .. } => Some(parts),
+        Message::Assistant { .. } | Message::Result { .. } => None,
+    });
+    first.unwrap().iter().map(|part| part.content.as_str()).collect()
+}
+
+/// How many answers of the model a journal has.
+pub fn answers(items: &[Item]) -> usize {
+    items.iter().filter(|item| matches!(item.fact, Fact::AssistantMessage(_))).count()
+}
+
+/// A task in a session of its own, whose message is the session's name.
+fn named(session: &str) -> NewTask {
+    let items = vec![Part { content_type: PartType::Text, content: session.to_owned() }];
+    NewTask { items, session_id: Some(session.to_owned()), ..go() }
+}
+
+/// A stage whose model asks for guidance when it is told `guide …`, and for a refund that is held otherwise.
+async fn asking(house: House) -> Stage {
+    let mut stage = Stage::set(house, &[]).await;
+    stage.configure(|yaml| yaml.replace("refund, forbidden] }", "refund, forbidden], human: [guidance] }"));
+    stage.script_by_name(|_, prompt| {
+        let guidance = ("request_human_guidance", r#"{"question":"Which shop?"}"#);
+        let refund = ("refund", r#"{"order":1,"amount":120}"#);
+        let asks = [if said(prompt).starts_with("guide") { guidance } else { refund }];
+        Ok(turn(if prompt.turn == 1 { &asks } else { &[] }))
+    });
+    stage
+}
+
+/// The answer of one of many people: no two of them write the same words.
+fn answer(kind: RequestKind, call: CallId, person: usize) -> Answer {
+    match (kind, person % 3) {
+        (RequestKind::Guidance, _) => fills(&json!({"answer": format!("the shop of p{person}")})),
+        (_, 0) => whole(Action::Approve, None),
+        (_, 1) => each([(call, respond(&format!("\"paid by p{person}\"")))]),
+        _ => {
+            let reason = Some(format!("p{person} says no"));
+            let (action, then) = (Action::Reject, Some(Then::Continue));
+            Answer { digest: None, body: AnswerBody::Whole { action, reason, then, response: None, result: None } }
+        }
+    }
+}
+
+/// One question, answered by so many at once on both replicas. Its task.
+async fn answered_at_once(pair: &Pair, round: usize, deciders: usize) -> TaskId {
+    let plan = if round.is_multiple_of(2) { "guide" } else { "pay" };
+    let task = pair.here.create(&alice(), named(&format!("{plan} {round}")), None).await.unwrap().task_id;
+    pair.settled(task).await;
+    let asked = pair.stage.asked(task).await.remove(0);
+    let (request, kind) = (asked.request_id, asked.kind);
+    let call = asked.own_calls().next().unwrap().tool_call_id;
+    let (here, there) = pair.turned(round);
+    let racers = (0..deciders).map(|person| async move {
+        let engine = if person % 2 == 0 { here } else { there };
+        engine.decide(&alice(), request, answer(kind, call, person), None).await
+    });
+    let won = join_all(racers).await.into_iter().flatten().count();
+    assert_eq!(won, 1, "one answer is taken");
+    task
+}
+
+/// So many questions, each answered by so many people at once.
+async fn questions(house: House, questions: usize, deciders: usize) {
+    let mut stage = asking(house).await;
+    let witness = stage.witness();
+    let pair = Pair::of(stage).await;
+    let races = (0..questions).map(|round| answered_at_once(&pair, round, deciders));
+    let tasks: Vec<_> = stream::iter(races).buffer_unordered(2).collect().await;
+    let mut stored = 0;
+    let mut told: BTreeMap<&str, usize> = BTreeMap::new();
+    for task in tasks {
+        let journal = pair.lawful(task).await;
+        stored += answers(&journal.items);
+        for item in &journal.items {
+            if let Fact::ToolResult(result) = &item.fact {
+                *told.entry(result.outcome.as_str()).or_default() += 1;
+            }
+        }
+    }
+    let asked = pair.stage.prompt_count();
+    let missing = witness.missing();
+    let figures = format!("{asked} asks, {stored} answers stored, {} prompts not in the journal", missing.len());
+    assert!(missing.is_empty(), "{figures}, e.g. {}", missing[0]);
+    assert_eq!((asked, stored), (2 * questions, 2 * questions), "{figures}");
+    assert!(told.len() > 1, "several kinds of answers won: {told:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn five_hundred_questions_with_sixty_four_deciders_show_the_model_only_what_is_stored() {
+    questions(House::postgres().await, 500, 64).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_questions_with_sixty_four_deciders_show_the_model_only_what_is_stored_on_sqlite() {
+    questions(House::sqlite().await, 100, 64).await;
+}
+
+/// Polls a driver until it has asked its model.
+async fn thinks(stage: &Stage, driver: &mut (impl Future<Output = ()> + Unpin)) {
+    let before = stage.prompt_count();
+    poll_fn(|context| {
+        assert!(pin!(&mut *driver).poll(context).is_pending(), "it ended without a question to its model");
+        if stage.prompt_count() > before { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+both! {
+    async fn a_driver_dropped_anywhere_has_shown_its_model_only_what_is_stored(house) {
+        let mut stage = Stage::set(house, &[("refund", r#"{"order":1,"amount":120}"#)]).await;
+        let witness = stage.witness();
+        let (mut over, mut polls) = (false, 0);
+        while !over {
+            let before = stage.prompt_count();
+            let task;
+            (task, over) = lived(&stage, Drop::AtOnce, polls).await;
+            polls += 1;
+            let journal = stage.journal(task).await;
+            let (asked, stored) = (stage.prompt_count() - before, answers(&journal.items));
+            // The answer that a dropped driver waited for is thrown away, and no other one.
+            let thrown_away = usize::from(!over);
+            assert!(stored <= asked && asked <= stored + thrown_away, "{polls}: {asked} asks, {stored} answers");
+        }
+        assert!(polls > 10, "only {polls} await points");
+        assert_eq!(witness.missing(), Vec::<String>::new());
+    }
+
+    async fn a_tree_shows_its_models_only_what_is_stored_and_asks_once_for_each_answer(house) {
+        let mut stage = Stage::of_trees(house, Shape { depth: 2, children: 3, wide: 1 }, one_large).await;
+        let witness = stage.witness();
+        let parts = stage.parts(0);
+        let root = stage.grown(&parts).await;
+        stage.finish_tree(&parts, root, super::tree::People::Approve).await;
+        let journals = stage.lawful(root).await;
+        let stored: usize = journals.values().map(|journal| answers(&journal.items)).sum();
+        assert_eq!(witness.missing(), Vec::<String>::new());
+        assert_eq!(stage.prompt_count(), stored, "{}", stage.told(root).await);
+    }
+
+    async fn a_model_that_fails_is_not_asked_again_when_a_relative_commits_first(house) {
+        let shape = Shape::flat(3);
+        let stage = Stage::of_trees(house, shape, one_large).await;
+        stage.script_by_name(move |name, prompt| {
+            let detail = "Model `leaf` is gone.".to_owned();
+            if name == super::tree::LEAF { Err(holdpoint::model::ModelError { detail }) } else { Ok(shape.says(one_large, name, prompt)) }
+        });
+        let root = stage.grown(&stage.parts(0)).await;
+        assert_eq!(stage.lawful(root).await[&root].row.status, TaskStatus::Completed);
+        assert_eq!(stage.prompt_count(), 2 + 3, "two answers of the boss, and one failure of each leaf: {}", stage.told(root).await);
+    }
+
+    async fn a_task_that_was_canceled_and_goes_on_here_is_asked_by_its_new_driver_alone(house) {
+        let stage = Stage::set(house, &[]).await;
+        let (door, engine) = (stage.engine(0), stage.engine(4));
+        let task = door.create(&alice(), go(), None).await.unwrap().task_id;
+        let mut first = engine.claim().await.unwrap().remove(0);
+        thinks(&stage, &mut first).await;
+        door.cancel(&alice(), task, None).await.unwrap();
+        let message = NewMessage { items: go().items, user_context: None, supersede: false };
+        door.message(&alice(), task, message, None).await.unwrap();
+        let mut second = engine.claim().await.unwrap().remove(0);
+        thinks(&stage, &mut second).await;
+        first.await;
+        second.await;
+        let journal = stage.journal(task).await;
+        assert_eq!((journal.row.status, answers(&journal.items)), (TaskStatus::Completed, 1), "{:#?}", journal.items);
+        assert_eq!(stage.prompt_count(), 2, "the answer to what was canceled is thrown away, and no other one");
+    }
+}
