@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
+use super::alone::Turn;
 use super::asking::Asked;
 use super::family::{Family, Touched, written};
 use super::flight::Flight;
@@ -56,6 +57,10 @@ pub(super) struct Live {
     pub lease: Option<Lease>,
     /// The right to run in this process; without one the task is queued at its next effect.
     pub slot: Option<OwnedSemaphorePermit>,
+    /// The turn in which nothing else is driven: it ends with the next new item.
+    pub turn: Option<Turn>,
+    /// A new item was stored since it was taken in hand: it may give way to a task that is driven alone.
+    pub moved: bool,
 }
 
 impl Live {
@@ -77,6 +82,8 @@ impl Live {
             saved_since: Duration::ZERO,
             lease: None,
             slot: None,
+            turn: None,
+            moved: false,
         }
     }
 
@@ -313,6 +320,10 @@ impl Live {
         if self.own.pushed().iter().any(|item| matches!(item.fact, Fact::AssistantMessage(_))) {
             self.asked = None;
             self.saying.take().into_iter().for_each(Saying::stored);
+        }
+        if self.own.unsaved() {
+            self.turn = None;
+            self.moved = true;
         }
         self.own.saved(lease, sums, done.at);
         self.family.forget();
