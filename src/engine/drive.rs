@@ -8,7 +8,8 @@ use std::sync::atomic::Ordering;
 use super::Engine;
 use super::live::Live;
 use crate::agent::Agent;
-use crate::task::change::LeaseChange;
+use crate::store::BESIDE;
+use crate::task::change::{LeaseChange, TaskRow};
 use crate::task::decision::Then;
 use crate::task::failure::{Failure, FailureCode};
 use crate::task::item::{CloseReason, Fact};
@@ -49,7 +50,7 @@ impl Engine {
             Err(failure) => return self.orphaned(live, failure).await,
         };
         let agent = agent.as_ref();
-        if live.own.row.takeovers >= self.settings.takeovers && live.own.progress.status == Some(TaskStatus::Running) {
+        if self.is_in_vain(&live.own.row) && live.own.progress.status == Some(TaskStatus::Running) {
             let detail = "The task was taken over again and again without getting any further.";
             return self.finish(live, Ending::Failed(Failure::new(FailureCode::NoProgress, detail))).await;
         }
@@ -64,7 +65,7 @@ impl Engine {
             }
             Step::Wait(on) => return self.wait(live, agent, &on).await,
             Step::Finish(ending) => return self.finish(live, ending).await,
-            Step::CallModel | Step::Run(_) if live.slot.is_none() || self.stop.is_cancelled() => {
+            Step::CallModel | Step::Run(_) if self.gives_way(live) => {
                 self.save(live, LeaseChange::Queue).await?;
                 return Ok(false);
             }
@@ -85,6 +86,17 @@ impl Engine {
             !self.store.is_sole() && live.now < until
         };
         lasts && live.lease.is_none() && live.own.progress.ending.is_none()
+    }
+
+    /// Whether another process, or this one later, is to carry out its next effect.
+    fn gives_way(&self, live: &Live) -> bool {
+        let to_another = live.moved && live.turn.is_none() && self.alone.is_taken();
+        live.slot.is_none() || self.stop.is_cancelled() || to_another
+    }
+
+    /// Whether as many processes as may be have died of a task, or with it, that they drove alone.
+    pub(super) fn is_in_vain(&self, row: &TaskRow) -> bool {
+        row.fruitless >= BESIDE + self.settings.takeovers
     }
 
     /// Nobody knows its agent as it was: it can only end. What a human has ended ends as he said.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
+use super::alone::Turn;
 use super::delta_stream::DeltaStream;
 use super::family::{Family, Touched, written};
 use super::flight::Flight;
@@ -54,6 +55,10 @@ pub(super) struct Live {
     pub lease: Option<Lease>,
     /// The right to run in this process; without one the task is queued at its next effect.
     pub slot: Option<OwnedSemaphorePermit>,
+    /// The turn in which nothing else is driven: it ends with the next new item.
+    pub turn: Option<Turn>,
+    /// A new item was stored since it was taken in hand: it may give way to a task that is driven alone.
+    pub moved: bool,
 }
 
 impl Live {
@@ -74,6 +79,8 @@ impl Live {
             saved_since: Duration::ZERO,
             lease: None,
             slot: None,
+            turn: None,
+            moved: false,
         }
     }
 
@@ -348,6 +355,10 @@ impl Live {
         }
         if self.own.pushed().iter().any(|item| matches!(item.fact, Fact::AssistantMessage(_))) {
             self.delta_stream.take().into_iter().for_each(DeltaStream::stored);
+        }
+        if self.own.unsaved() {
+            self.turn = None;
+            self.moved = true;
         }
         self.own.saved(lease, sums, done.at);
         self.family.forget();

@@ -1,6 +1,7 @@
 //! Makes tasks move. What the outside asks for (`create`, `message`, `cancel`, `retry`, `decide`) only appends facts;
 //! the loop in `drive.rs` does the rest, and a crash anywhere is continued by asking `next_step` again.
 
+mod alone;
 mod answer;
 mod ask;
 mod asking;
@@ -37,6 +38,7 @@ use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::alone::Alone;
 use self::asking::Asking;
 use self::flight::Flights;
 use self::lease::Leases;
@@ -275,7 +277,7 @@ pub struct Settings {
     pub max_running: usize,
     /// How long a lease lasts.
     pub lease: Duration,
-    /// Takeovers without a new item after which a task fails.
+    /// Leases without a new item that a task may use alone in a process, before it fails.
     pub takeovers: i32,
 }
 
@@ -339,7 +341,9 @@ pub struct Engine {
     /// Something may be waiting in the database for a slot of this process.
     backlog: AtomicBool,
     /// There is room for it now.
-    room: Notify,
+    room: Arc<Notify>,
+    /// Whether one task takes all of it.
+    alone: Arc<Alone>,
     /// The service goes down: no new effect begins.
     stop: CancellationToken,
     /// The time to go down is over.
@@ -357,6 +361,7 @@ impl Engine {
     #[must_use]
     pub fn new(parts: Parts) -> Arc<Self> {
         let replica = parts.ids.fresh().to_string();
+        let room = Arc::new(Notify::new());
         Arc::new(Self {
             store: parts.store,
             agents: parts.agents,
@@ -376,7 +381,8 @@ impl Engine {
             asking: Arc::default(),
             drivers: TaskTracker::new(),
             backlog: AtomicBool::new(false),
-            room: Notify::new(),
+            alone: Arc::new(Alone::new(Arc::clone(&room))),
+            room,
             stop: CancellationToken::new(),
             killed: CancellationToken::new(),
         })
@@ -391,7 +397,7 @@ impl Engine {
         let (door, written) = oneshot::channel();
         live.door = Some(door);
         // Whoever waits in the database comes first, each tenant in its turn.
-        let first = !self.backlog.load(Ordering::Relaxed);
+        let first = !self.backlog.load(Ordering::Relaxed) && !self.alone.is_taken();
         live.slot = first.then(|| Arc::clone(&self.slots).try_acquire_owned().ok()).flatten();
         self.drivers.spawn(Arc::clone(self).drive(live));
         match written.await {

@@ -321,6 +321,7 @@ pub(super) fn unborn(task_id: TaskId, root_task_id: TaskId, new: &crate::task::c
         lease_until: None,
         parked: false,
         takeovers: 0,
+        fruitless: 0,
         next_event: 0,
         created_at: Time::default(),
         updated_at: Time::default(),

@@ -9,11 +9,12 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::alone::Turn;
 use super::expire;
 use super::lease::Lease;
 use super::{Engine, Refusal};
 use crate::failpoint;
-use crate::store::ReadError;
+use crate::store::{Claimed, Drive, ReadError};
 use crate::task::id::TaskId;
 
 /// How often the database is asked for work: a deadline that passes is seen within a second.
@@ -81,7 +82,8 @@ impl Engine {
     }
 
     /// Claims what nobody drives, as much as there is room for. Each future drives one task until it waits, is over or
-    /// is not ours any more; one that is dropped lets go of its task, as a crash would.
+    /// is not ours any more; one that is dropped lets go of its task, as a crash would. The last one may be of a task
+    /// that is driven alone: it waits until all others here have come to an end or given way.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
@@ -94,24 +96,75 @@ impl Engine {
         // Before the question: what is queued meanwhile says so itself.
         self.backlog.store(false, Ordering::Relaxed);
         let until = self.clock.uptime() + self.settings.lease;
-        let claimed = self.store.claim(&self.replica, self.settings.lease, free).await?;
+        let mut turn = self.alone.ask();
+        let claimed = self.store.claim(&self.replica, self.settings.lease, free, turn.is_some()).await?;
         let count = claimed.len();
         if count > 0 {
             failpoint::reach("claim.committed");
         }
         if i64::try_from(count).unwrap_or(i64::MAX) == free {
             self.backlog.store(true, Ordering::Relaxed);
+        } else if turn.is_none() && !self.alone.is_taken() {
+            // Nothing else waits: a task that is to be driven alone may have its turn again.
+            self.room.notify_one();
         }
-        let take_over = |task| {
-            let lease = self.leases.hold(task, until);
+        let (mut drivers, mut last) = (Vec::with_capacity(count), None);
+        for Claimed { task, drive } in claimed {
+            let lease = || self.leases.hold(task, until);
             // Without a slot (a door took it meanwhile) the driver queues the task again at its next effect.
-            let slot = Arc::clone(&self.slots).try_acquire_owned().ok();
-            Arc::clone(self).take_over(task, lease, slot).boxed()
-        };
-        Ok(claimed.into_iter().map(take_over).collect())
+            let slot = || Arc::clone(&self.slots).try_acquire_owned().ok();
+            let engine = Arc::clone(self);
+            match drive {
+                Drive::Later => {
+                    tracing::warn!(%task, "processes died with a task in hand; it will be driven alone");
+                }
+                Drive::Fresh => drivers.push(engine.take_over(task, lease(), slot(), None).boxed()),
+                Drive::Again => drivers.push(engine.take_over_again(task, lease(), slot(), None).boxed()),
+                Drive::Alone => {
+                    last = turn.take().map(|turn| engine.take_over_alone(task, lease(), turn.taken()).boxed());
+                }
+            }
+        }
+        drivers.extend(last);
+        Ok(drivers)
     }
 
-    async fn take_over(self: Arc<Self>, task: TaskId, lease: Lease, slot: Option<OwnedSemaphorePermit>) {
+    /// Drives a task beside which this process drives nothing else.
+    async fn take_over_alone(self: Arc<Self>, task: TaskId, lease: Lease, mut turn: Turn) {
+        let slot = turn.begin(&self.slots, self.settings.max_running).await;
+        self.take_over_again(task, lease, slot, Some(turn)).await;
+    }
+
+    /// Drives a task whose lease was lost before. If this one is lost, too, the store knows that work had begun.
+    async fn take_over_again(
+        self: Arc<Self>,
+        task: TaskId,
+        lease: Lease,
+        slot: Option<OwnedSemaphorePermit>,
+        turn: Option<Turn>,
+    ) {
+        let begun = loop {
+            match self.store.begin(&self.replica, task, true).await {
+                Ok(begun) => break begun,
+                Err(error) => tracing::warn!(%task, %error, "the beginning of work on a task could not be noted"),
+            }
+            if self.pause().await.is_err() {
+                return;
+            }
+        };
+        failpoint::reach("begin.committed");
+        if begun {
+            self.take_over(task, lease, slot, turn).await;
+        }
+    }
+
+    async fn take_over(
+        self: Arc<Self>,
+        task: TaskId,
+        lease: Lease,
+        slot: Option<OwnedSemaphorePermit>,
+        turn: Option<Turn>,
+    ) {
         let read = loop {
             match self.read(task).await {
                 Ok(read) => break read,
@@ -119,6 +172,8 @@ impl Engine {
                 Err(ReadError::Unavailable) if self.pause().await.is_ok() => {}
                 Err(error) => {
                     tracing::warn!(%task, %error, "a task that was taken over could not be read");
+                    // Another version may read it; this process has not died of it.
+                    let _ = self.store.begin(&self.replica, task, false).await;
                     return;
                 }
             }
@@ -128,6 +183,7 @@ impl Engine {
             Some(mut live) if live.own.row.lease_owner.as_ref() == Some(&self.replica) => {
                 live.lease = Some(lease);
                 live.slot = slot;
+                live.turn = turn;
                 self.drive(live).await;
             }
             Some(_) => {}

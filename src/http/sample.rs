@@ -89,6 +89,7 @@ pub fn task() -> TaskRow {
         lease_until: None,
         parked: true,
         takeovers: 0,
+        fruitless: 0,
         next_event: 5,
         created_at: Time(AT),
         updated_at: Time(AT + 250_000),

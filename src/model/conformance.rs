@@ -28,6 +28,7 @@ use crate::task::transcript::Message;
 use crate::world::{Clock, Mistakes};
 
 mod cases;
+mod many;
 mod traffic;
 
 /// A key that an endpoint sends back.

@@ -107,6 +107,14 @@ pub(super) enum Attempt {
     Failed(String),
 }
 
+/// How many calls an answer may hold: one with more is none, and no more of it is read.
+pub(super) const CALLS: usize = 256;
+
+/// What an answer with more calls than [`CALLS`] amounts to, in words.
+pub(super) fn too_many_calls() -> String {
+    format!("it asked for more than {CALLS} calls")
+}
+
 /// Another attempt may go better.
 pub(super) fn again(why: &str) -> Attempt {
     Attempt::Again(why.to_owned(), None)

@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 
 use self::script::{Last, Moment, Rule, Script};
+use super::protocol::{CALLS, too_many_calls};
 use super::{Answer, AnswerCall, ModelClient, ModelError, Prompt, Sink};
 use crate::task::item::{FinishReason, PartType, Usage};
 use crate::task::text::cleaned;
@@ -120,6 +121,10 @@ impl Scripted {
         }
         let (text, calls) =
             rule.map_or_else(|| (Some(NO_RULE.to_owned()), Vec::new()), |rule| self.play(rule, &moment));
+        if calls.len() > CALLS {
+            let detail = format!("Model `{}` gave no usable answer: {}.", self.name, too_many_calls());
+            return Err(ModelError { detail });
+        }
         let text = if calls.is_empty() { Some(text.unwrap_or_default()) } else { text };
         let pieces = pieces::pieces(text.as_deref(), &calls);
         let time = match heard {

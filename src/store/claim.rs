@@ -5,53 +5,107 @@ use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
+use serde_json::json;
 use sqlx::FromRow;
 use uuid::Uuid;
 
 use super::batch::micros;
-use super::db::{Sql, Value};
+use super::db::{Sql, Value, sql};
 use super::{ReadError, Store};
 use crate::task::id::TaskId;
 
-/// Fair by tenant: each tenant's oldest first, then each one's second …, and from one claim to the next it goes on with
-/// the tenant after the last one ($5), so that a tenant with a thousand waiting tasks is one among others.
+/// Leases without a new item that a task may use beside others: from then on it is driven alone. [`CLAIM`] says it, too.
+pub const BESIDE: i32 = 2;
+
+/// Fair by tenant, and in each tenant by user: each tenant's first, then each one's second …; a tenant's first is the
+/// oldest task of one user, its second that of the next user. From one claim to the next it goes on with the tenant
+/// after the last one ($5) and the user after that tenant's last one ($6), so that a user with a thousand waiting tasks
+/// is one among others.
+///
+/// A lease that ran out after work had begun was fruitless. After the second of them the task sleeps for 1, 2, 4 … 60
+/// seconds and is then for a process that drives it alone: one in each claim, before all others, where $7 says that the
+/// process would.
 ///
 /// Differs because `SQLite` has no row locks: its one writer already excludes the others. On Postgres a row that
-/// somebody else is writing to is left alone (it is being driven), so a claim never waits and cannot deadlock.
+/// somebody else is writing to is left alone (it is being driven), so a claim never waits and cannot deadlock. With
+/// thousands of tasks waiting, sorting them by user is most of the cost: Postgres sorts by a hash (users that share one
+/// share a turn), `SQLite` by the number of the row.
 const CLAIM: Sql = Sql {
     postgres: "
 with moment as materialized (
     select (extract(epoch from clock_timestamp()) * 1000000)::bigint + $1::bigint as at
-), ranked as (
-    select t.task_id, t.tenant, row_number() over (partition by t.tenant order by t.task_id) as place
+), served as materialized (
+    select value ->> 0 as tenant, value ->> 1 as user_id from jsonb_array_elements($6::jsonb)
+), due as (
+    select t.task_id, t.tenant collate \"C\" as tenant, t.user_id collate \"C\" as user_id, t.fruitless >= 2 as alone,
+        row_number() over (partition by hashtextextended(t.tenant || chr(1) || t.user_id, (t.fruitless >= 2)::int)
+            order by t.task_id) as nth
       from agent_task t cross join moment m
      where (t.phase <> 'parked' or t.wake_at is not null)
        and (t.phase = 'queued' or (t.phase = 'leased' and t.lease_until <= m.at)
             or (t.phase = 'parked' and t.wake_at <= m.at))
+       and (t.fruitless < 2 or $7)
+), ranked as (
+    select d.task_id, d.tenant, d.alone, row_number() over (
+            partition by d.alone, case when not d.alone then d.tenant end
+            order by d.nth, d.user_id <= coalesce(s.user_id, ''), d.user_id, d.task_id) as place
+      from due d left join served s on s.tenant = d.tenant where d.nth <= $4 * 4
 ), first as materialized (
-    select task_id, tenant, place from ranked order by place, tenant <= $5, tenant limit $4 * 4
+    select task_id, tenant, alone, place from ranked where place = 1 or not alone
+     order by place, alone desc, tenant <= $5, tenant limit $4 * 4
 ), mine as materialized (
-    select t.task_id from first f join agent_task t on t.task_id = f.task_id cross join moment m
+    select t.task_id, case when t.phase = 'leased' then 1 else 0 end as lost,
+        t.fruitless + case when t.phase = 'leased' and t.begun then 1 else 0 end as fruitless,
+        t.phase = 'leased' and t.begun and t.fruitless >= 1 as sleeps
+      from first f join agent_task t on t.task_id = f.task_id cross join moment m
      where (t.phase = 'queued' or (t.phase = 'leased' and t.lease_until <= m.at)
             or (t.phase = 'parked' and t.wake_at <= m.at))
-     order by f.place, f.tenant <= $5, f.tenant limit $4 for update of t skip locked
+       and f.alone = (t.fruitless >= 2)
+     order by f.place, f.alone desc, f.tenant <= $5, f.tenant limit $4 for update of t skip locked
 )
-update agent_task t set version = t.version + 1, takeovers = t.takeovers + case t.phase when 'leased' then 1 else 0 end,
-    phase = 'leased', lease_owner = $2, lease_until = m.at + $3, wake_at = null
-  from mine, moment m where t.task_id = mine.task_id returning t.task_id, t.tenant",
+update agent_task t set version = t.version + 1, takeovers = t.takeovers + mine.lost, fruitless = mine.fruitless,
+    phase = case when mine.sleeps then 'parked' else 'leased' end,
+    lease_owner = case when not mine.sleeps then $2 end,
+    lease_until = case when not mine.sleeps then m.at + $3 end,
+    wake_at = case when mine.sleeps then m.at + 1000000 * least(60, 1 << least(mine.fruitless - 2, 6)::int) end,
+    begun = false
+  from mine, moment m where t.task_id = mine.task_id
+returning t.task_id, t.tenant, t.user_id, t.phase = 'parked' as sleeps, t.takeovers, t.fruitless",
     sqlite: "
-update agent_task set version = version + 1, takeovers = takeovers + case phase when 'leased' then 1 else 0 end,
-    phase = 'leased', lease_owner = $2, lease_until = $1 + $3, wake_at = null
- where task_id in (
-    select task_id from (
-        select task_id, tenant, row_number() over (partition by tenant order by task_id) as place from agent_task
-         where (phase <> 'parked' or wake_at is not null)
-           and (phase = 'queued' or (phase = 'leased' and lease_until <= $1)
-                or (phase = 'parked' and wake_at <= $1))
-    ) order by place, tenant <= $5, tenant limit $4)
-returning task_id, tenant",
+with served as materialized (
+    select value ->> 0 as tenant, value ->> 1 as user_id from json_each($6)
+), due as (
+    select rowid as id, tenant, user_id, fruitless >= 2 as alone,
+        row_number() over (partition by tenant, user_id, fruitless >= 2 order by rowid) as nth
+      from agent_task
+     where (phase <> 'parked' or wake_at is not null)
+       and (phase = 'queued' or (phase = 'leased' and lease_until <= $1) or (phase = 'parked' and wake_at <= $1))
+       and (fruitless < 2 or $7)
+), ranked as (
+    select d.id, d.tenant, d.alone, row_number() over (
+            partition by d.alone, case when not d.alone then d.tenant end
+            order by d.nth, d.user_id <= coalesce(s.user_id, ''), d.user_id, d.id) as place
+      from due d left join served s on s.tenant = d.tenant where d.nth <= $4
+)
+update agent_task set version = version + 1, takeovers = takeovers + (phase = 'leased'),
+    fruitless = fruitless + (phase = 'leased' and begun),
+    phase = case when phase = 'leased' and begun and fruitless >= 1 then 'parked' else 'leased' end,
+    lease_owner = case when phase = 'leased' and begun and fruitless >= 1 then null else $2 end,
+    lease_until = case when phase = 'leased' and begun and fruitless >= 1 then null else $1 + $3 end,
+    wake_at = case when phase = 'leased' and begun and fruitless >= 1
+        then $1 + 1000000 * min(60, 1 << min(fruitless - 1, 6)) end,
+    begun = false
+ where rowid in (
+    select id from ranked where place = 1 or not alone order by place, alone desc, tenant <= $5, tenant limit $4)
+returning task_id, tenant, user_id, phase = 'parked' as sleeps, takeovers, fruitless",
     by_key: false,
 };
+
+/// Whether a lease that runs out counts.
+const BEGIN: Sql = sql!(
+    "update agent_task set begun = $3 where task_id = $1 and phase = 'leased' and lease_owner = $2 returning task_id"
+)
+.by_key();
 
 /// Differs because on Postgres the rows are locked in the order of ids first, as every writer of several rows does.
 const RENEW: Sql = Sql {
@@ -86,51 +140,150 @@ returning task_id",
     by_key: false,
 };
 
-pub(super) const STATEMENTS: &[Sql] = &[CLAIM, RENEW, RELEASE];
+pub(super) const STATEMENTS: &[Sql] = &[CLAIM, BEGIN, RENEW, RELEASE];
 
-/// A task that was written to.
+/// A task whose lease was written to.
 #[derive(FromRow)]
 pub(super) struct Leased {
     task_id: Uuid,
 }
 
-/// A task that was taken over.
+/// A row that a claim has changed.
 #[derive(FromRow)]
-struct Claimed {
+struct Row {
     task_id: Uuid,
     tenant: String,
+    user_id: String,
+    sleeps: bool,
+    takeovers: i64,
+    fruitless: i64,
 }
 
-/// The tenant that came last in a claim that began after `last`: one of those with the most tasks in it.
-fn last_of(claimed: &[Claimed], last: &str) -> Option<String> {
+/// A task that was claimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claimed {
+    /// Which.
+    pub task: TaskId,
+    /// How it is to be driven.
+    pub drive: Drive,
+}
+
+/// How a task is to be driven.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drive {
+    /// Beside others.
+    Fresh,
+    /// Beside others; an earlier lease was lost, so the store is told when work begins.
+    Again,
+    /// By a process that drives nothing else meanwhile, and the store is told when work begins.
+    Alone,
+    /// Not yet: it sleeps.
+    Later,
+}
+
+impl Row {
+    fn claimed(&self) -> Claimed {
+        let drive = match (self.sleeps, self.takeovers, self.fruitless) {
+            (true, ..) => Drive::Later,
+            (false, _, fruitless) if fruitless >= i64::from(BESIDE) => Drive::Alone,
+            (false, 1.., _) => Drive::Again,
+            (false, ..) => Drive::Fresh,
+        };
+        Claimed { task: TaskId(self.task_id), drive }
+    }
+}
+
+/// Whose turn it was last.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    tenant: String,
+    /// Of each tenant the last user.
+    users: BTreeMap<String, String>,
+}
+
+/// Of so many tenants the last user is remembered; then every other one is forgotten, and begins with its first again.
+const REMEMBERED: usize = 1000;
+
+impl Turns {
+    /// The last user of each tenant, as [`CLAIM`] reads it.
+    fn users(&self) -> String {
+        json!(self.users.iter().collect::<Vec<_>>()).to_string()
+    }
+
+    fn took(&mut self, claimed: &[Row]) {
+        let mut tenants: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for row in claimed {
+            tenants.entry(&row.tenant).or_default().push(&row.user_id);
+        }
+        for (tenant, users) in tenants {
+            let before = self.users.get(tenant).map_or("", String::as_str);
+            if let Some(last) = last_of(users, before) {
+                self.users.insert(tenant.to_owned(), last);
+            }
+        }
+        if let Some(tenant) = last_of(claimed.iter().map(|row| row.tenant.as_str()), &self.tenant) {
+            self.tenant = tenant;
+        }
+        if self.users.len() > REMEMBERED {
+            let mut keeps = false;
+            self.users.retain(|_, _| {
+                keeps = !keeps;
+                keeps
+            });
+        }
+    }
+}
+
+/// The name that came last in a claim that began after `last`: one of those that are most often in it.
+fn last_of<'a>(names: impl IntoIterator<Item = &'a str>, last: &str) -> Option<String> {
     let mut counts: BTreeMap<(bool, &str), usize> = BTreeMap::new();
-    for task in claimed {
-        *counts.entry((task.tenant.as_str() <= last, &task.tenant)).or_default() += 1;
+    for name in names {
+        *counts.entry((name <= last, name)).or_default() += 1;
     }
     let most = counts.values().max().copied()?;
-    counts.iter().rev().find(|(_, count)| **count == most).map(|((_, tenant), _)| (*tenant).to_owned())
+    counts.iter().rev().find(|(_, count)| **count == most).map(|((_, name), _)| (*name).to_owned())
 }
 
 impl Store {
-    /// Takes over up to `limit` tasks that nobody drives: queued ones, those whose lease ran out, and parked ones whose
-    /// time has come. Bumps each one's version (the old driver's fence) and, where a lease ran out, its `takeovers`.
+    /// Takes up to `limit` tasks that no process drives: queued ones, those whose lease ran out, and parked ones whose
+    /// time has come; with `alone` at most one that is to be driven alone. Bumps the version of each (the fence of its
+    /// old driver) and, where a lease ran out, its `takeovers`, and its `fruitless` where work had begun.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
-    pub async fn claim(&self, owner: &str, lease: Duration, limit: i64) -> Result<Vec<TaskId>, ReadError> {
-        let last = self.last_tenant().clone();
+    pub async fn claim(
+        &self,
+        owner: &str,
+        lease: Duration,
+        limit: i64,
+        alone: bool,
+    ) -> Result<Vec<Claimed>, ReadError> {
+        let (tenant, users) = {
+            let turns = self.turns();
+            (turns.tenant.clone(), turns.users())
+        };
         let values = vec![
             Value::Now,
             Value::Text(owner.to_owned()),
             Value::Int(micros(lease)),
             Value::Int(limit.max(0)),
-            Value::Text(last.clone()),
+            Value::Text(tenant),
+            Value::Text(users),
+            Value::Bool(alone),
         ];
-        let claimed: Vec<Claimed> = self.db().write(CLAIM, values).await?;
-        if let Some(tenant) = last_of(&claimed, &last) {
-            *self.last_tenant() = tenant;
-        }
-        Ok(claimed.into_iter().map(|task| TaskId(task.task_id)).collect())
+        let claimed: Vec<Row> = self.db().write(CLAIM, values).await?;
+        self.turns().took(&claimed);
+        Ok(claimed.iter().map(Row::claimed).collect())
+    }
+
+    /// Notes whether work on a claimed task has `begun`: then a lease that runs out was fruitless. `false` when the lease
+    /// is not this process's any more.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
+    pub async fn begin(&self, owner: &str, task: TaskId, begun: bool) -> Result<bool, ReadError> {
+        let values = vec![Value::Id(task.0), Value::Text(owner.to_owned()), Value::Bool(begun)];
+        Ok(!self.leased(BEGIN, values).await?.is_empty())
     }
 
     /// Renews the leases this process holds. Returns the tasks whose lease is still its own.
@@ -158,7 +311,7 @@ impl Store {
         Ok(rows.into_iter().map(|row| TaskId(row.task_id)).collect())
     }
 
-    fn last_tenant(&self) -> MutexGuard<'_, String> {
-        self.inner.last_tenant.lock().unwrap_or_else(PoisonError::into_inner)
+    fn turns(&self) -> MutexGuard<'_, Turns> {
+        self.inner.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -57,13 +57,13 @@ with changes as materialized (
     insert into agent_task (task_id, root_task_id, parent_task_id, parent_call_id, tenant, user_id, session_id, agent,
         agent_version, agent_path, metadata, status, status_seq, version, last_seq, next_event, busy, open_requests,
         prompt_tokens, completion_tokens, total_tokens, model_calls, phase, lease_owner, lease_until, wake_at,
-        takeovers, created_at, updated_at)
+        takeovers, begun, created_at, updated_at)
     select f.task_id, k.root, f.parent_task_id, f.parent_call_id, f.tenant, f.user_id, f.session_id, f.agent,
         f.agent_version, f.agent_path, f.metadata, n.status, n.status_seq, 1, n.last_seq + n.facts, n.events, n.busy,
         n.open_requests, n.prompt, n.completion, n.total, n.calls,
         case n.lease when 1 then 'leased' when 3 then 'parked' else 'queued' end,
         case n.lease when 1 then n.owner end, case n.lease when 1 then m.at + n.lasts end,
-        case n.lease when 3 then m.at + n.lasts end, 0, m.at, m.at
+        case n.lease when 3 then m.at + n.lasts end, 0, n.lease = 1, m.at, m.at
       from fixed f join named n on n.task_id = f.task_id join taken k on k.change = n.change cross join moment m
 ), updated_tasks as (
     update agent_task t set
@@ -84,6 +84,8 @@ with changes as materialized (
         lease_until = case n.lease when 0 then t.lease_until when 1 then m.at + n.lasts end,
         wake_at = case n.lease when 0 then t.wake_at when 3 then m.at + n.lasts end,
         takeovers = case when n.facts > 0 then 0 else t.takeovers end,
+        fruitless = case when n.facts > 0 then 0 else t.fruitless end,
+        begun = case n.lease when 0 then t.begun when 1 then true else false end,
         updated_at = case when n.facts > 0 then m.at else t.updated_at end
       from named n join taken k on k.change = n.change cross join moment m
      where n.guard <> 0 and t.task_id = n.task_id

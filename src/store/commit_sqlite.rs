@@ -20,13 +20,13 @@ pub(super) const INSERT_TASKS: &str = "
 insert into agent_task (task_id, root_task_id, parent_task_id, parent_call_id, tenant, user_id, session_id, agent,
     agent_version, agent_path, metadata, status, status_seq, version, last_seq, next_event, busy, open_requests,
     prompt_tokens, completion_tokens, total_tokens, model_calls, phase, lease_owner, lease_until, wake_at, takeovers,
-    created_at, updated_at)
+    begun, created_at, updated_at)
 select unhex(value ->> 0), unhex(value ->> 1), unhex(value ->> 2), unhex(value ->> 3), value ->> 4, value ->> 5,
     value ->> 6, value ->> 7, value ->> 8, value ->> 9, value ->> 10, value ->> 11, value ->> 12, 1, value ->> 13,
     value ->> 14, value ->> 15, value ->> 16, value ->> 17, value ->> 18, value ->> 19, value ->> 20,
     case value ->> 21 when 1 then 'leased' when 3 then 'parked' else 'queued' end,
     case value ->> 21 when 1 then value ->> 22 end, case value ->> 21 when 1 then $2 + (value ->> 23) end,
-    case value ->> 21 when 3 then $2 + (value ->> 23) end, 0, $2, $2
+    case value ->> 21 when 3 then $2 + (value ->> 23) end, 0, value ->> 21 = 1, $2, $2
   from json_each($1)";
 
 pub(super) const UPDATE_TASKS: &str = "
@@ -48,6 +48,8 @@ update agent_task as t set
     lease_until = case n.value ->> 12 when 0 then t.lease_until when 1 then $2 + (n.value ->> 14) end,
     wake_at = case n.value ->> 12 when 0 then t.wake_at when 3 then $2 + (n.value ->> 14) end,
     takeovers = case when n.value ->> 2 > 0 then 0 else t.takeovers end,
+    fruitless = case when n.value ->> 2 > 0 then 0 else t.fruitless end,
+    begun = case n.value ->> 12 when 0 then t.begun when 1 then true else false end,
     updated_at = case when n.value ->> 2 > 0 then $2 else t.updated_at end
   from json_each($1) as n where t.task_id = unhex(n.value ->> 0)";
 

@@ -33,6 +33,7 @@ use std::time::Duration;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
+pub use self::claim::{BESIDE, Claimed, Drive};
 pub use self::db::Sql;
 pub use self::settings::{OpenError, Settings};
 
@@ -183,8 +184,8 @@ struct Inner {
     stop: CancellationToken,
     /// Whether this replica hears nothing of others, nor they of it.
     muted: Arc<AtomicBool>,
-    /// The tenant that the last claim ended with.
-    last_tenant: Mutex<String>,
+    /// The tenant and the users that the last claims ended with.
+    turns: Mutex<claim::Turns>,
     /// Tasks that somebody could not read.
     unreadable: Mutex<BTreeSet<TaskId>>,
     /// With the last handle the writers end, too.
@@ -268,7 +269,7 @@ impl Store {
                 writers: tasks,
                 stop,
                 muted,
-                last_tenant: Mutex::default(),
+                turns: Mutex::default(),
                 unreadable: Mutex::default(),
                 _last: last,
             }),

@@ -285,8 +285,6 @@ fn refused(error: &sqlx::Error) -> OpenError {
     OpenError::Unavailable
 }
 
-/// After a start the leases of the former process are over: one process at a time has the file.
-pub(super) const LEASES_OVER: Sql = sql!(
-    "update agent_task set phase = 'queued', lease_owner = null, lease_until = null, takeovers = takeovers + 1
-      where phase = 'leased' returning task_id"
-);
+/// After a start the leases of the former process are over: one process at a time has the file. The next claim counts them.
+pub(super) const LEASES_OVER: Sql =
+    sql!("update agent_task set lease_until = 0 where phase = 'leased' returning task_id");

@@ -200,6 +200,8 @@ pub struct TaskRow {
     pub parked: bool,
     /// Takeovers since its last item.
     pub takeovers: i32,
+    /// Those of them after which work had begun and nothing came of it.
+    pub fruitless: i32,
     /// The number of the last event of its tree; on the root's row only, 0 on the others.
     pub next_event: i64,
     /// When its first item was committed.

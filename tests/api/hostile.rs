@@ -116,4 +116,26 @@ on_both! {
         }
         app.stop().await;
     }
+
+    async fn answer_of_more_than_256_calls_is_no_answer_and_leaves_nothing(on: On) {
+        let app = TestApp::start(on).await;
+        let lookups = |count: usize| calls(&vec![("lookup", r#"{"order": 1}"#); count]);
+        for streaming in [true, false] {
+            app.model.streaming(streaming);
+            let asked = app.model.sent().len();
+            app.model.then(lookups(257));
+            let failed = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+            assert_eq!(failed.str("/error/code"), "model_failed", "{}", failed.text);
+            assert!(failed.str("/error/detail").contains("more than 256 calls"), "{}", failed.text);
+            assert_eq!(app.model.sent().len(), asked + 1, "it is not asked again");
+            let items = app.owner().get(&format!("/v1/tasks/{}/items", failed.str("/task_id"))).await;
+            let types: Vec<_> = items.body["items"].as_array().unwrap().iter().map(|item| item["type"].clone()).collect();
+            assert_eq!(types, ["task_status", "user_message", "task_status"], "{}", items.text);
+
+            app.model.then(lookups(256)).then(says("done"));
+            let done = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+            assert_eq!(done.str("/status"), "Completed", "{}", done.text);
+        }
+        app.stop().await;
+    }
 }

@@ -66,16 +66,25 @@ async fn taken_over_in_vain(house: House) -> (Stage, TaskId) {
         assert!(driver.await.unwrap_err().is_cancelled());
     }
     stage.tool.open();
-    for takeover in 1..=5 {
+    // The first two beside others, five alone.
+    for fruitless in 1..=7 {
         stage.later();
-        let engine = stage.engine(1);
-        let drivers = engine.claim().await.unwrap();
+        let mut engine = stage.engine(1);
+        let mut drivers = engine.claim().await.unwrap();
+        if drivers.is_empty() {
+            // It sleeps first.
+            stage.later();
+            engine = stage.engine(1);
+            drivers = engine.claim().await.unwrap();
+        }
         assert_eq!(drivers.len(), 1);
-        let journal = stage.journal(task).await;
-        assert_eq!((journal.row.takeovers, journal.row.status), (takeover, TaskStatus::Running));
+        let row = stage.journal(task).await.row;
+        assert_eq!((row.fruitless, row.status), (fruitless, TaskStatus::Running));
         for driver in drivers {
-            if takeover == 5 {
+            if fruitless == 7 {
                 driver.await;
+            } else {
+                assert!(stage.house.store.begin(row.lease_owner.as_ref().unwrap(), task, true).await.unwrap());
             }
         }
     }

@@ -4,6 +4,7 @@ mod attacks;
 mod attacks2;
 mod attacks3;
 mod attacks4;
+mod bystanders;
 mod cancels;
 mod cost;
 mod credentials;

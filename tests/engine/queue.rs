@@ -7,7 +7,7 @@ use holdpoint::people::Caller;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::status::TaskStatus;
 
-use super::stage::{Stage, alice, go};
+use super::stage::{Stage, alice, go, person};
 use crate::store::house::both;
 
 /// Claims what fits and drives it to its end; the tasks that ended thereby, in their order.
@@ -59,5 +59,27 @@ both! {
         while stage.status(next).await == TaskStatus::Running {
             tokio::task::yield_now().await;
         }
+    }
+
+    async fn tasks_of_one_user_wait_their_turn_among_the_users_of_the_tenant(house) {
+        let stage = Stage::set(house, &[]).await;
+        let door = stage.engine(0);
+        let create = async |tenant: &str, user: &str| {
+            let caller = Caller { tenant: tenant.to_owned(), ..person(user) };
+            door.create(&caller, go(), None).await.unwrap().task_id
+        };
+        let alice = [create("acme", "alice").await, create("acme", "alice").await, create("acme", "alice").await];
+        let bob = [create("acme", "bob").await, create("acme", "bob").await];
+        let carol = [create("acme", "carol").await];
+        let other = [create("other", "mallory").await, create("other", "mallory").await, create("other", "mallory").await];
+        let all = [&alice[..], &bob, &carol, &other].concat();
+        let engine = stage.engine(1);
+        let mut order = Vec::new();
+        for _ in &all {
+            order.extend(round(&stage, &engine, &all).await);
+        }
+        // Each tenant in its turn, and in each tenant each user.
+        let expected = [alice[0], other[0], bob[0], other[1], carol[0], other[2], alice[1], bob[1], alice[2]];
+        assert_eq!(order, expected);
     }
 }

@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use holdpoint::store::{CommitError, Store};
+use holdpoint::store::{Claimed, CommitError, Drive, Store};
 use holdpoint::task::change::LeaseChange;
 use holdpoint::task::id::TaskId;
+use holdpoint::task::time::Time;
 
-use super::house::{House, both, said};
-
-const LEASE: Duration = Duration::from_secs(30);
+use super::house::{House, LEASE, both, claim, fresh, new_task, said};
 
 async fn lease(house: &House, id: TaskId, lease: LeaseChange) {
     let mut change = house.next(id).await;
@@ -21,37 +20,112 @@ both! {
         let id = house.task().await;
         let mut old = house.next(id).await;
         old.facts = vec![said("from the old driver")];
-        assert_eq!(house.store.claim("me", LEASE, 10).await.unwrap(), [id]);
+        assert_eq!(claim(&house.store, "me", 10).await, [id]);
         let row = house.store.task(id).await.unwrap().unwrap();
         assert_eq!((row.lease_owner.as_deref(), row.takeovers, row.version), (Some("me"), 0, 2));
         assert!(row.lease_until.unwrap() > house.store.now().await.unwrap());
         assert_eq!(house.write(old).await, Err(CommitError::Stale));
-        assert!(house.store.claim("other", LEASE, 10).await.unwrap().is_empty());
+        assert!(claim(&house.store, "other", 10).await.is_empty());
     }
 
-    async fn a_lease_that_ran_out_is_taken_over_and_counted_until_there_is_an_item(house) {
+    async fn lease_that_runs_out_before_work_begins_is_taken_over_and_held_against_no_task(house) {
         let id = house.task().await;
-        for takeovers in 0..3 {
-            assert_eq!(house.store.claim("me", LEASE, 1).await.unwrap(), [id]);
-            assert_eq!(house.store.task(id).await.unwrap().unwrap().takeovers, takeovers);
+        for takeovers in 0..20 {
+            assert_eq!(claim(&house.store, "me", 1).await, [id]);
+            let row = house.store.task(id).await.unwrap().unwrap();
+            assert_eq!((row.takeovers, row.fruitless), (takeovers, 0));
+            house.forward(LEASE);
+        }
+    }
+
+    async fn second_lease_that_runs_out_after_work_began_puts_the_task_to_sleep_until_it_is_driven_alone(house) {
+        let id = house.task().await;
+        let one = |drive| vec![Claimed { task: id, drive }];
+        let claims = async |alone| house.store.claim("me", LEASE, 9, alone).await.unwrap();
+        let fruitless = async || house.store.task(id).await.unwrap().unwrap().fruitless;
+        assert_eq!(claims(true).await, one(Drive::Fresh));
+        for known in [0, 1] {
+            assert!(house.store.begin("me", id, true).await.unwrap());
+            assert_eq!(fruitless().await, known);
+            house.forward(LEASE);
+            if known == 0 {
+                assert_eq!(claims(true).await, one(Drive::Again));
+            }
+        }
+        for (count, seconds) in (2..).zip([1, 2, 4, 8, 16, 32, 60, 60]) {
+            let before = house.store.now().await.unwrap();
+            assert_eq!(claims(true).await, one(Drive::Later));
+            assert_eq!(fruitless().await, count);
+            let slept = Duration::from_secs(seconds);
+            let wakes = Time(house.number("select wake_at from agent_task").await);
+            assert!(before + slept <= wakes && wakes <= house.store.now().await.unwrap() + slept, "{seconds} s");
+            house.forward(slept);
+            assert!(claims(false).await.is_empty(), "no process has room for it alone");
+            assert_eq!(claims(true).await, one(Drive::Alone));
+            assert!(house.store.begin("me", id, true).await.unwrap());
             house.forward(LEASE);
         }
         let mut next = house.next(id).await;
         next.facts = vec![said("progress")];
+        next.lease = LeaseChange::Queue;
         house.write(next).await.unwrap();
-        assert_eq!(house.store.task(id).await.unwrap().unwrap().takeovers, 0);
+        assert_eq!(fruitless().await, 0);
+        assert_eq!(claims(false).await, one(Drive::Fresh));
+    }
+
+    async fn lease_of_a_commit_counts_as_begun_and_that_of_a_claim_only_for_its_owner(house) {
+        let id = house.task().await;
+        lease(&house, id, LeaseChange::Take { owner: "door".to_owned(), time: LEASE }).await;
+        house.forward(LEASE);
+        assert_eq!(claim(&house.store, "me", 1).await, [id]);
+        assert_eq!(house.store.task(id).await.unwrap().unwrap().fruitless, 1);
+        assert!(!house.store.begin("door", id, true).await.unwrap());
+        house.forward(LEASE);
+        assert_eq!(claim(&house.store, "me", 1).await, [id]);
+        assert_eq!(house.store.task(id).await.unwrap().unwrap().fruitless, 1, "no work had begun");
+        let born = TaskId(fresh());
+        let mut new = new_task(born, "acme", "alice");
+        new.lease = LeaseChange::Take { owner: "door".to_owned(), time: LEASE };
+        house.write(new).await.unwrap();
+        house.forward(LEASE);
+        claim(&house.store, "me", 2).await;
+        assert_eq!(house.store.task(born).await.unwrap().unwrap().fruitless, 1);
+    }
+
+    async fn claim_takes_one_task_that_is_to_be_driven_alone_and_takes_it_first(house) {
+        let ordinary = [house.task_of("acme", "alice").await, house.task_of("beta", "bob").await];
+        let mut alone = Vec::new();
+        for (tenant, user) in [("acme", "alice"), ("acme", "carol"), ("beta", "bob")] {
+            alone.push(house.task_of(tenant, user).await);
+        }
+        for id in &alone {
+            let id = if house.is_postgres() { format!("'{id}'") } else { format!("x'{}'", id.0.simple()) };
+            house.numbers(&format!("update agent_task set fruitless = 2 where task_id = {id} returning fruitless")).await.unwrap();
+        }
+        let mut taken = Vec::new();
+        for _ in 0..3 {
+            let claimed = house.store.claim("me", LEASE, 1, true).await.unwrap();
+            let [Claimed { task, drive: Drive::Alone }] = claimed[..] else { panic!("{claimed:?}") };
+            taken.push(task);
+        }
+        taken.sort();
+        assert_eq!(taken, alone);
+        let rest = house.store.claim("me", LEASE, 9, true).await.unwrap();
+        let rest: Vec<_> = rest.into_iter().map(|claimed| (claimed.task, claimed.drive)).collect();
+        assert_eq!(rest.len(), 2);
+        assert!(ordinary.iter().all(|id| rest.contains(&(*id, Drive::Fresh))));
     }
 
     async fn a_lease_is_renewed_only_by_its_owner(house) {
         let id = house.task().await;
-        house.store.claim("me", LEASE, 1).await.unwrap();
+        claim(&house.store, "me", 1).await;
         house.forward(LEASE / 2);
         assert!(house.store.renew("other", LEASE, &[id]).await.unwrap().is_empty());
         assert_eq!(house.store.renew("me", LEASE, &[id]).await.unwrap(), [id]);
         house.forward(LEASE * 3 / 4);
-        assert!(house.store.claim("other", LEASE, 1).await.unwrap().is_empty(), "it was renewed");
+        assert!(claim(&house.store, "other", 1).await.is_empty(), "it was renewed");
         house.forward(LEASE);
-        assert_eq!(house.store.claim("other", LEASE, 1).await.unwrap(), [id]);
+        assert_eq!(claim(&house.store, "other", 1).await, [id]);
         assert!(house.store.renew("me", LEASE, &[id]).await.unwrap().is_empty(), "it is somebody else's");
     }
 
@@ -59,14 +133,14 @@ both! {
         let id = house.task().await;
         lease(&house, id, LeaseChange::Park { wake_in: None }).await;
         house.forward(Duration::from_hours(1000));
-        assert!(house.store.claim("me", LEASE, 1).await.unwrap().is_empty());
+        assert!(claim(&house.store, "me", 1).await.is_empty());
         lease(&house, id, LeaseChange::Park { wake_in: Some(Duration::from_mins(5)) }).await;
-        assert!(house.store.claim("me", LEASE, 1).await.unwrap().is_empty());
+        assert!(claim(&house.store, "me", 1).await.is_empty());
         house.forward(Duration::from_mins(5));
-        assert_eq!(house.store.claim("me", LEASE, 1).await.unwrap(), [id]);
+        assert_eq!(claim(&house.store, "me", 1).await, [id]);
         lease(&house, id, LeaseChange::Park { wake_in: None }).await;
         lease(&house, id, LeaseChange::Queue).await;
-        assert_eq!(house.store.claim("me", LEASE, 1).await.unwrap(), [id]);
+        assert_eq!(claim(&house.store, "me", 1).await, [id]);
     }
 
     async fn a_commit_can_take_the_lease(house) {
@@ -74,7 +148,7 @@ both! {
         lease(&house, id, LeaseChange::Take { owner: "me".to_owned(), time: LEASE }).await;
         let row = house.store.task(id).await.unwrap().unwrap();
         assert_eq!(row.lease_owner.as_deref(), Some("me"));
-        assert!(house.store.claim("other", LEASE, 1).await.unwrap().is_empty());
+        assert!(claim(&house.store, "other", 1).await.is_empty());
         lease(&house, id, LeaseChange::Keep).await;
         assert_eq!(house.store.task(id).await.unwrap().unwrap().lease_owner.as_deref(), Some("me"));
     }
@@ -84,7 +158,15 @@ both! {
             house.task_of("loud", "alice").await;
         }
         let quiet = house.task_of("quiet", "bob").await;
-        assert!(house.store.claim("me", LEASE, 2).await.unwrap().contains(&quiet));
+        assert!(claim(&house.store, "me", 2).await.contains(&quiet));
+    }
+
+    async fn claims_are_fair_by_user_inside_a_tenant(house) {
+        for _ in 0..6 {
+            house.task_of("acme", "alice").await;
+        }
+        let quiet = house.task_of("acme", "bob").await;
+        assert!(claim(&house.store, "me", 2).await.contains(&quiet));
     }
 
     async fn simultaneous_claimers_share_the_tasks_and_none_is_taken_twice(house) {
@@ -97,7 +179,7 @@ both! {
             claimers.spawn(async move {
                 let mut mine = Vec::new();
                 for _ in 0..24 {
-                    mine.extend(store.claim(&format!("claimer{number}"), LEASE, 2).await.unwrap());
+                    mine.extend(claim(&store, &format!("claimer{number}"), 2).await);
                 }
                 mine
             });
@@ -111,12 +193,18 @@ both! {
 }
 
 #[tokio::test]
-async fn on_sqlite_the_leases_of_the_former_process_are_over_at_once_and_counted() {
+async fn on_sqlite_the_leases_of_the_former_process_are_over_at_once_and_counted_where_work_had_begun() {
     let house = House::sqlite().await;
-    let id = house.task().await;
-    house.store.claim("former", LEASE, 1).await.unwrap();
+    let ids = [house.task().await, house.task().await];
+    claim(&house.store, "former", 2).await;
+    assert!(house.store.begin("former", ids[1], true).await.unwrap());
     house.store.close().await;
     let store = Store::open(&house.settings, house.clock.clone()).await.unwrap();
-    assert_eq!(store.claim("me", LEASE, 1).await.unwrap(), [id]);
-    assert_eq!(store.task(id).await.unwrap().unwrap().takeovers, 1);
+    let mut again = claim(&store, "me", 9).await;
+    again.sort();
+    assert_eq!(again, ids);
+    for (id, fruitless) in ids.into_iter().zip([0, 1]) {
+        let row = store.task(id).await.unwrap().unwrap();
+        assert_eq!((row.takeovers, row.fruitless), (1, fruitless));
+    }
 }

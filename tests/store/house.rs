@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use holdpoint::store::{CommitError, Settings, Store};
+use holdpoint::store::{CommitError, Drive, Settings, Store};
 use holdpoint::task::change::{Change, Committed, Counters, Guard, LeaseChange, NewTask, TaskChange};
 use holdpoint::task::decision::{Action, CallAnswer, Decision};
 use holdpoint::task::id::{CallId, ChangeId, RequestId, TaskId};
@@ -178,6 +178,15 @@ impl House {
         change.counters = Counters { busy: 1, open_requests: -1, ..Counters::default() };
         change
     }
+}
+
+/// How long the leases of these claims last.
+pub const LEASE: Duration = Duration::from_secs(30);
+
+/// Claims as a process does that would drive a task alone; the tasks that it may drive now.
+pub async fn claim(store: &Store, owner: &str, limit: i64) -> Vec<TaskId> {
+    let claimed = store.claim(owner, LEASE, limit, true).await.unwrap();
+    claimed.into_iter().filter(|claimed| claimed.drive != Drive::Later).map(|claimed| claimed.task).collect()
 }
 
 #[expect(clippy::disallowed_methods, reason = "tests may be surprised")]

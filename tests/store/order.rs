@@ -15,10 +15,8 @@ use holdpoint::task::verdict::Terms;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 use uuid::Uuid;
 
-use super::house::{House, ManualClock, asked, change, child_task, finance, fresh, status};
+use super::house::{House, LEASE, ManualClock, asked, change, child_task, claim, finance, fresh, status};
 use super::tree::counted;
-
-const LEASE: Duration = Duration::from_secs(30);
 
 /// A table's rows, by their key.
 type Rows = (&'static str, &'static str);
@@ -118,7 +116,7 @@ async fn leases_are_renewed_and_let_go_of_in_the_order_of_their_ids() {
     for _ in 0..9 {
         house.task().await;
     }
-    let mut tasks = house.store.claim("me", LEASE, 9).await.unwrap();
+    let mut tasks = claim(&house.store, "me", 9).await;
     tasks.sort_unstable();
     tasks.reverse();
     let ids: Vec<_> = tasks.iter().map(|task| task.0).collect();
@@ -166,16 +164,16 @@ async fn a_replica_whose_clock_is_ahead_ends_no_lease_no_deadline_and_no_key() {
     let clock = Arc::new(ManualClock::at(1_700_000_000_000_000 + ahead));
     let replica = Store::open(&house.settings, clock).await.unwrap();
     let leased = house.task().await;
-    assert_eq!(house.store.claim("me", LEASE, 1).await.unwrap(), [leased]);
+    assert_eq!(claim(&house.store, "me", 1).await, [leased]);
     let (_, asked) = house.paused(finance(1)).await;
-    assert!(replica.claim("other", LEASE, 9).await.unwrap().is_empty());
+    assert!(claim(&replica, "other", 9).await.is_empty());
     assert_eq!(replica.renew("me", LEASE, &[leased]).await.unwrap(), [leased]);
     assert!(replica.overdue(9).await.unwrap().is_empty());
     assert!(!replica.request(asked.request_id).await.unwrap().unwrap().expired);
     assert!(!replica.remove_spent_keys().await.unwrap());
     // What it renewed lasts no longer than it says.
     house.forward(LEASE + Duration::from_secs(1));
-    assert_eq!(house.store.claim("other", LEASE, 9).await.unwrap(), [leased]);
+    assert_eq!(claim(&house.store, "other", 9).await, [leased]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -183,7 +181,7 @@ async fn a_claim_waits_for_no_row_that_somebody_else_writes_to() {
     let house = House::postgres().await;
     let (held, free) = (house.task().await, house.task().await);
     let mut other = holding(&house, TASKS, held.0).await;
-    assert_eq!(house.store.claim("me", LEASE, 9).await.unwrap(), [free], "the other one is being driven");
+    assert_eq!(claim(&house.store, "me", 9).await, [free], "the other one is being driven");
     other.execute("rollback").await.unwrap();
-    assert_eq!(house.store.claim("me", LEASE, 9).await.unwrap(), [held]);
+    assert_eq!(claim(&house.store, "me", 9).await, [held]);
 }

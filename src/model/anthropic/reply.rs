@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::turn::{is, is_thought};
 use crate::model::clean::{Cleaner, Mend, mended};
 use crate::model::problem::{is_said, reports};
-use crate::model::protocol::{Attempt, again};
+use crate::model::protocol::{Attempt, CALLS, again, too_many_calls};
 use crate::model::{Answer, AnswerCall};
 use crate::task::item::{FinishReason, Usage};
 
@@ -109,6 +109,9 @@ impl Said {
     /// What the message amounts to.
     pub(super) fn answer(self, cleaner: &Cleaner) -> Attempt {
         let Some(stop_reason) = &self.stop_reason else { return again("its answer ended without a stop_reason") };
+        if self.blocks.iter().filter(|block| block.arguments.is_some()).count() > CALLS {
+            return Attempt::Failed(too_many_calls());
+        }
         let text = self.refusal().map_or_else(|| self.text(), str::to_owned);
         let text = Some(cleaner.text(&text)).filter(|text| !text.is_empty());
         let calls = self.blocks.iter().filter_map(|block| {

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::reply::{Said, Spoken, reported};
 use super::turn::is;
 use crate::model::clean::{Cleaner, Mend, Passing, mended};
-use crate::model::protocol::{Attempt, Progress, Reading, Telling, again};
+use crate::model::protocol::{Attempt, CALLS, Progress, Reading, Telling, again, too_many_calls};
 use crate::model::sse::Event;
 
 /// A message that is coming.
@@ -106,6 +106,9 @@ impl Stream {
         let Value::Object(mut members) = block else { return Err(again(UNREADABLE)) };
         if self.open.insert(place, self.blocks.len()).is_some() {
             return Err(again(UNREADABLE));
+        }
+        if is_call && self.calls == CALLS {
+            return Err(Attempt::Failed(too_many_calls()));
         }
         let call = is_call.then(|| {
             members.remove("input");

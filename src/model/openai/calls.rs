@@ -93,6 +93,10 @@ impl Calls {
         self.all.is_empty()
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
     /// How many bytes are held, about.
     pub(super) fn held(&self) -> usize {
         self.held

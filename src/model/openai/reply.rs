@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::model::clean::{Cleaner, Mend, mended};
 use crate::model::problem::{is_said, reported};
-use crate::model::protocol::{Attempt, again};
+use crate::model::protocol::{Attempt, CALLS, again, too_many_calls};
 use crate::model::{Answer, AnswerCall};
 use crate::task::item::{FinishReason, Usage};
 
@@ -35,6 +35,9 @@ pub(super) fn read(body: &str, cleaner: &Cleaner) -> Attempt {
     let Some(Value::Object(message)) = choice.remove("message") else {
         return again("its answer holds no message");
     };
+    if message.get("tool_calls").and_then(Value::as_array).is_some_and(|calls| calls.len() > CALLS) {
+        return Attempt::Failed(too_many_calls());
+    }
     let Some(calls) = calls(&message, Some(&body), cleaner) else { return unreadable() };
     let finish = finish.and_then(|finish| finish.as_str().map(str::to_owned));
     answer(Said { message, calls, finish, usage: reply.remove("usage") }, cleaner)

@@ -9,7 +9,7 @@ use super::reply::{self, Said, unreadable};
 use crate::model::AnswerCall;
 use crate::model::clean::{Cleaner, Mend, Passing, mended};
 use crate::model::problem::{broken_off, is_said};
-use crate::model::protocol::{Attempt, Progress, Reading, Telling, again};
+use crate::model::protocol::{Attempt, CALLS, Progress, Reading, Telling, again, too_many_calls};
 use crate::model::sse::Event;
 
 /// What a stream ends with.
@@ -107,6 +107,9 @@ impl Streamed {
         for (at, fragment) in sent.into_iter().enumerate() {
             let exact = exact.as_ref().and_then(|exact| exact.get(at).copied());
             anew |= self.calls.take(fragment, exact, telling).ok_or_else(unreadable)?;
+            if self.calls.len() > CALLS {
+                return Err(Attempt::Failed(too_many_calls()));
+            }
         }
         if anew {
             self.tell_anew(telling);

@@ -293,3 +293,14 @@ async fn the_demonstration_asks_for_what_it_was_not_told() {
         assert!(last.contains(said), "{text}: {last}");
     }
 }
+
+#[tokio::test]
+async fn rule_with_257_calls_gives_no_answer_and_tells_nothing() {
+    let rules = |calls: usize| format!("- calls: [{}]", vec!["{ name: pay }"; calls].join(", "));
+    let heard = crate::model::heard::Heard::default();
+    let asked = prompt(vec![user("go")], 1);
+    let error = read(&rules(257)).unwrap().answer(&asked, &heard).await.unwrap_err();
+    assert_eq!(error.detail, "Model `demo` gave no usable answer: it asked for more than 256 calls.");
+    assert_eq!(heard.told().pieces, 0);
+    assert_eq!(read(&rules(256)).unwrap().answer(&asked, &heard).await.unwrap().calls.len(), 256);
+}

@@ -1,0 +1,118 @@
+//! Answers with very many calls.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::{KEY, Provider};
+use crate::model::anthropic::Messages;
+use crate::model::clean::Cleaner;
+use crate::model::heard::Heard;
+use crate::model::openai::ChatCompletions;
+use crate::model::protocol::{Attempt, Progress, Protocol, Reading as _, Telling};
+use crate::model::sse::Event;
+use crate::secret::{Redactor, Secret};
+
+const TOO_MANY: &str = "it asked for more than 256 calls";
+
+fn cleaner() -> Cleaner {
+    Cleaner(Arc::new(Redactor::new([("KEY", &Secret::new(KEY.to_owned()))])))
+}
+
+/// The events with which a call begins and is whole, and those with which an answer ends.
+fn events(provider: Provider, call: usize) -> Vec<Value> {
+    match provider {
+        Provider::OpenAi => vec![json!({"choices": [{"index": 0, "delta": {"tool_calls": [
+            {"index": call, "id": format!("c{call}"), "function": {"name": "pay", "arguments": "{}"}}]}}]})],
+        Provider::Anthropic => vec![
+            json!({"type": "content_block_start", "index": call,
+                "content_block": {"type": "tool_use", "id": format!("c{call}"), "name": "pay", "input": {}}}),
+            json!({"type": "content_block_stop", "index": call}),
+        ],
+    }
+}
+
+fn end(provider: Provider) -> Vec<String> {
+    match provider {
+        Provider::OpenAi => vec![
+            json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}).to_string(),
+            "[DONE]".to_owned(),
+        ],
+        Provider::Anthropic => vec![
+            json!({"type": "message_delta", "delta": {"stop_reason": "tool_use"}}).to_string(),
+            json!({"type": "message_stop"}).to_string(),
+        ],
+    }
+}
+
+fn whole(provider: Provider, calls: usize) -> String {
+    let calls = (0..calls).map(|call| match provider {
+        Provider::OpenAi => json!({"id": format!("c{call}"), "function": {"name": "pay", "arguments": "{}"}}),
+        Provider::Anthropic => json!({"type": "tool_use", "id": format!("c{call}"), "name": "pay", "input": {}}),
+    });
+    let calls: Vec<_> = calls.collect();
+    let body = match provider {
+        Provider::OpenAi => {
+            json!({"choices": [{"index": 0, "message": {"tool_calls": calls}, "finish_reason": "tool_calls"}]})
+        }
+        Provider::Anthropic => json!({"content": calls, "stop_reason": "tool_use"}),
+    };
+    body.to_string()
+}
+
+/// How many calls an attempt has; an error, where it failed and is not to be repeated.
+fn counted(attempt: Attempt) -> Result<usize, String> {
+    match attempt {
+        Attempt::Answered(answer) => Ok(answer.calls.len()),
+        Attempt::Failed(why) => Err(why),
+        Attempt::Again(why, _) | Attempt::Plainer(why) => panic!("it would be asked again: {why}"),
+    }
+}
+
+/// Reads a stream of so many calls; the number of calls of which an event was read, and what became of it.
+fn streamed<P: Protocol>(provider: Provider, calls: usize) -> (usize, Result<usize, String>) {
+    let (heard, mut reading) = (Heard::default(), P::reading(&cleaner()));
+    let mut telling = Telling::new(&heard);
+    let mut take =
+        |data: String, telling: &mut Telling<'_>| reading.event(&Event { name: String::new(), data }, telling);
+    for call in 0..calls {
+        for event in events(provider, call) {
+            match take(event.to_string(), &mut telling) {
+                Ok(progress) => assert_eq!(progress, Progress::GoesOn),
+                Err(attempt) => return (call + 1, counted(attempt)),
+            }
+        }
+    }
+    for event in end(provider) {
+        let _ = take(event, &mut telling).unwrap();
+    }
+    (calls, counted(reading.finish(&mut telling)))
+}
+
+fn is_bounded<P: Protocol>(provider: Provider) {
+    assert_eq!(streamed::<P>(provider, 256), (256, Ok(256)));
+    assert_eq!(streamed::<P>(provider, 60_000), (257, Err(TOO_MANY.to_owned())), "the rest is not read");
+    assert_eq!(counted(P::whole(&whole(provider, 256), &cleaner())), Ok(256));
+    assert_eq!(counted(P::whole(&whole(provider, 257), &cleaner())), Err(TOO_MANY.to_owned()));
+}
+
+#[test]
+fn answer_over_chat_completions_with_call_257_is_none_and_is_read_no_further() {
+    is_bounded::<ChatCompletions>(Provider::OpenAi);
+}
+
+#[test]
+fn answer_over_messages_with_call_257_is_none_and_is_read_no_further() {
+    is_bounded::<Messages>(Provider::Anthropic);
+}
+
+#[test]
+fn one_chunk_with_60000_calls_is_read_up_to_call_257() {
+    let calls: Vec<_> = (0..60_000).map(|call| json!({"index": call, "function": {"name": "pay"}})).collect();
+    let chunk = json!({"choices": [{"index": 0, "delta": {"tool_calls": calls}}]});
+    let (heard, mut reading) = (Heard::default(), ChatCompletions::reading(&cleaner()));
+    let event = Event { name: String::new(), data: chunk.to_string() };
+    let ended = reading.event(&event, &mut Telling::new(&heard)).unwrap_err();
+    assert_eq!(counted(ended), Err(TOO_MANY.to_owned()));
+    assert_eq!(heard.told().calls.len(), 257);
+}

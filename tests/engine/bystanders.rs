@@ -1,0 +1,242 @@
+//! A task that ends its process takes no other task with it, and a process that dies for another reason ends no task.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+use holdpoint::engine::{Engine, NewTask};
+use holdpoint::model::{Answer, ModelClient, ModelError, Prompt, Sink};
+use holdpoint::task::failure::FailureCode;
+use holdpoint::task::id::TaskId;
+use holdpoint::task::item::{Part, PartType};
+use holdpoint::task::status::TaskStatus;
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+
+use super::stage::{Stage, alice, go, turn};
+use crate::store::house::both;
+
+/// Longer than a lease, so that each is over.
+const LEASE: Duration = Duration::from_secs(31);
+/// The message of a task that ends its process.
+const POISON: &str = "poison";
+
+/// The message of a task that calls a tool.
+const LOOK: &str = "look";
+
+fn message(text: &str) -> NewTask {
+    NewTask { items: vec![Part { content_type: PartType::Text, content: text.to_owned() }], ..go() }
+}
+
+fn says(prompt: &Prompt, text: &str) -> bool {
+    format!("{:?}", prompt.messages).contains(text)
+}
+
+/// A model that does not answer a poisonous task before the test lets it, and remembers how often it was asked.
+struct Gated {
+    asked: Semaphore,
+    gate: Semaphore,
+    shown: AtomicUsize,
+}
+
+impl Gated {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { asked: Semaphore::new(0), gate: Semaphore::new(0), shown: AtomicUsize::new(0) })
+    }
+
+    /// A process that asks this model.
+    fn engine(self: &Arc<Self>, stage: &Stage, max_running: usize) -> Arc<Engine> {
+        let mut parts = stage.parts(max_running);
+        parts.models.values_mut().for_each(|model| *model = Arc::<Self>::clone(self));
+        Engine::new(parts)
+    }
+
+    /// Returns once it is asked about a poisonous task.
+    async fn is_asked(&self) {
+        self.asked.acquire().await.unwrap().forget();
+    }
+}
+
+#[async_trait]
+impl ModelClient for Gated {
+    async fn answer(&self, prompt: &Prompt, _: &dyn Sink) -> Result<Answer, ModelError> {
+        self.shown.fetch_add(1, Ordering::SeqCst);
+        if says(prompt, POISON) {
+            self.asked.add_permits(1);
+            self.gate.acquire().await.unwrap().forget();
+        }
+        let looks = says(prompt, LOOK) && prompt.turn == 1;
+        Ok(turn(if looks { &[("lookup", r#"{"order":1}"#)] } else { &[] }))
+    }
+}
+
+/// Lets a process drive what it can claim, all at once. It is killed where its model is asked about a poisonous task:
+/// then every driver of it is gone.
+async fn is_killed(engine: &Arc<Engine>, model: &Gated) -> bool {
+    loop {
+        let drivers = engine.claim().await.unwrap();
+        if drivers.is_empty() {
+            return false;
+        }
+        tokio::select! {
+            biased;
+            () = model.is_asked() => return true,
+            _ = join_all(drivers) => {}
+        }
+    }
+}
+
+async fn running(stage: &Stage) -> i64 {
+    stage.house.number("select count(*) from agent_task where status = 'Running'").await
+}
+
+/// Starts a process after each one that is killed, until every task has ended. How many were killed.
+async fn outlived(stage: &Stage, model: &Arc<Gated>) -> usize {
+    let (mut engine, mut killed) = (model.engine(stage, 64), 0);
+    for _ in 0..1000 {
+        if running(stage).await == 0 {
+            return killed;
+        }
+        if is_killed(&engine, model).await {
+            engine = model.engine(stage, 64);
+            killed += 1;
+        }
+        stage.house.forward(LEASE);
+    }
+    panic!("{} tasks do not end", running(stage).await);
+}
+
+async fn queued(stage: &Stage, text: &str) -> TaskId {
+    stage.engine(0).create(&alice(), message(text), None).await.unwrap().task_id
+}
+
+#[expect(clippy::disallowed_methods, reason = "a driver of a process that ends with the test")]
+fn spawn(driver: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+    tokio::spawn(driver)
+}
+
+/// Lets these processes drive side by side until every task has ended. How many have completed.
+async fn completed_by(stage: &Stage, engines: &[Arc<Engine>]) -> i64 {
+    for _ in 0..100 {
+        if running(stage).await == 0 {
+            break;
+        }
+        let mut drivers = Vec::new();
+        for engine in engines {
+            drivers.extend(engine.claim().await.unwrap());
+        }
+        join_all(drivers).await;
+    }
+    stage.house.number("select count(*) from agent_task where status = 'Completed'").await
+}
+
+both! {
+    async fn task_that_kills_its_process_fails_alone_among_500_others(house) {
+        let stage = Stage::set(house, &[]).await;
+        let (model, door) = (Gated::new(), stage.engine(0));
+        for _ in 0..10 {
+            door.create(&alice(), go(), None).await.unwrap();
+        }
+        let poison = queued(&stage, POISON).await;
+        for _ in 10..500 {
+            door.create(&alice(), go(), None).await.unwrap();
+        }
+        let killed = outlived(&stage, &model).await;
+        let completed = stage.house.number("select count(*) from agent_task where status = 'Completed'").await;
+        assert_eq!(completed, 500, "each bystander completes");
+        let row = stage.journal(poison).await.row;
+        assert_eq!((row.status, row.error.map(|error| error.code)), (TaskStatus::Failed, Some(FailureCode::NoProgress)));
+        // The first drive is not known to have begun; two drives beside others follow, and five alone.
+        assert_eq!(killed, 1 + 2 + 5);
+    }
+
+    async fn replicas_that_die_right_after_twenty_claims_fail_no_task(house) {
+        let stage = Stage::set(house, &[]).await;
+        let mut tasks = Vec::new();
+        for _ in 0..20 {
+            tasks.push(queued(&stage, LOOK).await);
+        }
+        for _ in 0..20 {
+            let drivers = stage.engine(64).claim().await.unwrap();
+            assert_eq!(drivers.len(), tasks.len());
+            drop(drivers);
+            stage.house.forward(LEASE);
+        }
+        assert_eq!(outlived(&stage, &Gated::new()).await, 0);
+        for task in tasks {
+            assert_eq!((stage.status(task).await, stage.executions(task, "/lookup")), (TaskStatus::Completed, 1));
+        }
+    }
+
+    async fn task_driven_alone_has_its_process_to_itself_until_it_gets_further(house) {
+        let stage = Stage::set(house, &[]).await;
+        let model = Gated::new();
+        let poison = queued(&stage, POISON).await;
+        for _ in 0..3 {
+            let dies = model.engine(&stage, 4);
+            tokio::select! {
+                () = model.is_asked() => {}
+                _ = join_all(dies.claim().await.unwrap()) => panic!("it waits for its model"),
+            }
+            stage.house.forward(LEASE);
+        }
+        let here = model.engine(&stage, 4);
+        assert!(here.claim().await.unwrap().is_empty(), "it sleeps");
+        assert_eq!(stage.journal(poison).await.row.fruitless, 2);
+        stage.house.forward(Duration::from_secs(1));
+        let others = [queued(&stage, LOOK).await, queued(&stage, LOOK).await];
+        stage.tool.close();
+        let mut drivers: Vec<_> = here.claim().await.unwrap().into_iter().map(spawn).collect();
+        assert_eq!(drivers.len(), 3);
+        stage.tool.reached(2).await;
+        assert_eq!(model.asked.available_permits(), 0, "calls of others are out");
+        let late = here.create(&alice(), go(), None).await.unwrap().task_id;
+        stage.tool.open();
+        model.is_asked().await;
+        let alone = drivers.pop().unwrap();
+        for driver in drivers {
+            driver.await.unwrap();
+        }
+        let shown = model.shown.load(Ordering::SeqCst);
+        assert!(here.claim().await.unwrap().is_empty());
+        for task in [others[0], others[1], late] {
+            let row = stage.journal(task).await.row;
+            assert_eq!((row.status, row.lease_owner), (TaskStatus::Running, None), "it waits in the database");
+        }
+        assert_eq!(model.shown.load(Ordering::SeqCst), shown, "no other task is driven");
+        model.gate.add_permits(1);
+        alone.await.unwrap();
+        assert_eq!(completed_by(&stage, &[here]).await, 4);
+    }
+
+    async fn tasks_driven_alone_take_turns_with_the_others_on_every_replica(house) {
+        let stage = Stage::set(house, &[("lookup", r#"{"order":1}"#)]).await;
+        let mut tasks = Vec::new();
+        for _ in 0..6 {
+            tasks.push(queued(&stage, "go").await);
+        }
+        let suspects = "update agent_task set fruitless = 2 where task_id in
+            (select task_id from agent_task order by task_id limit 3) returning fruitless";
+        assert_eq!(stage.house.numbers(suspects).await.unwrap(), [2, 2, 2]);
+        let engine = stage.engine(1);
+        for place in 0..6 {
+            let drivers = engine.claim().await.unwrap();
+            let mut leased = Vec::new();
+            for (number, task) in tasks.iter().enumerate() {
+                leased.extend(stage.journal(*task).await.row.lease_owner.map(|_| number));
+            }
+            assert_eq!((drivers.len(), leased.len()), (1, 1));
+            assert_eq!(leased[0] < 3, place % 2 == 0, "they take turns");
+            join_all(drivers).await;
+        }
+        for _ in 0..6 {
+            queued(&stage, "go").await;
+        }
+        let suspects = "update agent_task set fruitless = 2 where status = 'Running' and task_id in
+            (select task_id from agent_task where status = 'Running' order by task_id limit 3) returning fruitless";
+        assert_eq!(stage.house.numbers(suspects).await.unwrap(), [2, 2, 2]);
+        assert_eq!(completed_by(&stage, &[stage.engine(2), stage.engine(2)]).await, 12);
+    }
+}
