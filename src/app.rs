@@ -1,5 +1,7 @@
 //! The composition root: the only file that names concrete implementations.
 
+mod serving;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -7,8 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use axum::serve::ListenerExt as _;
-use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -18,9 +18,12 @@ use crate::config::Config;
 use crate::engine::{self, Engine, Parts};
 use crate::failpoint;
 use crate::http::agents::list::{AgentCard, ToolCard};
+use crate::http::body::Parsing;
+use crate::http::connections::Connections;
+use crate::http::descriptors;
 use crate::http::events::seats::Seats;
 use crate::http::origin::Origins;
-use crate::http::patience::Patient;
+use crate::http::serve::Server;
 use crate::http::{self, Http};
 use crate::model::ModelClient;
 use crate::model::anthropic::Anthropic;
@@ -31,6 +34,7 @@ use crate::people::may::Roster;
 use crate::policy::Policy;
 use crate::store::{self, CommitError, OpenError, Store};
 pub use crate::telemetry::LogFormat;
+use crate::telemetry::gauges::Gauges;
 use crate::telemetry::{self, Census, Metrics};
 use crate::tool::catalog::Catalog;
 use crate::world::{Clock, Ids, Mistakes, RandomIds, SystemClock};
@@ -59,6 +63,8 @@ const PATIENCE: Duration = Duration::from_mins(1);
 const DRAIN: Duration = Duration::from_secs(25);
 /// How long the rest may take then: answers that are on their way, commits, connections.
 const REST: Duration = Duration::from_secs(2);
+/// Connections to the metrics' own listener.
+const SCRAPERS: usize = 16;
 
 /// What the rooms find wrong with their parts of the configuration.
 pub fn check(config: &Config, mistakes: &mut Mistakes) {
@@ -93,7 +99,8 @@ fn policy(config: &Config, catalog: &Catalog, mistakes: &mut Mistakes) -> Policy
 pub async fn serve(config: Config, options: ServeOptions) -> anyhow::Result<()> {
     let metrics = telemetry::init(options.log_format, config.log.as_deref())?;
     crate::tool::shell::make_undumpable().context("this process could not be made undumpable")?;
-    let demo = config.demo;
+    descriptors::raise();
+    let (demo, open) = (config.demo, config.auth.is_none());
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     let world: (Arc<dyn Clock>, Arc<dyn Ids>) = (Arc::new(SystemClock), Arc::new(RandomIds));
     let replica = tokio::select! {
@@ -102,6 +109,15 @@ pub async fn serve(config: Config, options: ServeOptions) -> anyhow::Result<()> 
         _ = tokio::signal::ctrl_c() => return Ok(()),
     };
     tracing::info!(address = %replica.address, "listening");
+    if let Some(address) = replica.metrics_address {
+        tracing::info!(%address, "metrics have an address of their own");
+    }
+    if open {
+        tracing::warn!(
+            "there are no accounts: everybody on this machine is `local` and may approve; a reverse proxy would make \
+             everybody who reaches it `local`, so requests that came through one are refused"
+        );
+    }
     if demo {
         demonstrate(replica.address);
     }
@@ -122,6 +138,8 @@ pub async fn serve(config: Config, options: ServeOptions) -> anyhow::Result<()> 
 pub struct Replica {
     /// Where it listens.
     pub address: SocketAddr,
+    /// Where its metrics are, if they are apart.
+    pub metrics_address: Option<SocketAddr>,
     /// What makes its tasks move.
     pub engine: Arc<Engine>,
     /// Every byte it keeps.
@@ -154,10 +172,13 @@ impl Replica {
         let store = open(&config, &clock, database).await?;
         store.set_clock_forward(failpoint::clock().unwrap_or_default());
         store.observe_batches(|size| tracing::info!(target: telemetry::TARGET, metric = "commit_batch", size));
-        let listener = TcpListener::bind(&config.server.listen)
-            .await
-            .with_context(|| format!("cannot listen on {}", config.server.listen))?;
-        let address = listener.local_addr()?;
+        let share = serving::share(&config)?;
+        let (listener, address) = serving::bind(&config.server.listen).await?;
+        let apart = match &config.server.metrics_listen {
+            Some(address) => Some(serving::bind(address).await?),
+            None => None,
+        };
+        let metrics_address = apart.as_ref().map(|(_, address)| *address);
         let rooms = Rooms::furnish(&config, &clock)?;
         keep(&store, &rooms.agents, &clock).await?;
         let roster = Roster::new(config.directory());
@@ -179,8 +200,13 @@ impl Replica {
             None => Metrics::new()?,
         };
         let measured = store.clone();
+        let count = Arc::new(move || -> std::pin::Pin<Box<dyn Future<Output = Census> + Send>> {
+            let store = measured.clone();
+            Box::pin(async move { census(&store).await })
+        });
+        let gauges = Gauges::new(count, Arc::clone(&clock), handlers.clone());
         let public_url = config.server.public_url.clone().unwrap_or_else(|| format!("http://{address}"));
-        let service = http::router(Http {
+        let (service, scraped) = http::routers(Http {
             engine: Arc::clone(&engine),
             store: store.clone(),
             agents: cards(&rooms.agents, &rooms.catalog),
@@ -193,24 +219,29 @@ impl Replica {
                 request_url: config.server.request_url.clone(),
                 cors_origins: config.server.cors_origins.clone(),
                 wait: config.server.wait,
-                max_streams: config.server.max_streams,
+                max_streams: share.streams(config.server.max_streams),
                 max_streams_per_caller: config.server.max_streams_per_caller,
                 stream_life: config.server.stream_life,
                 open: config.auth.is_none(),
+                metrics_apart: apart.is_some(),
                 roster,
                 sealer: config.sealer(),
             },
             shutdown: stop.clone(),
             tracker: handlers.clone(),
             seats: Seats::default(),
+            parsing: Parsing::default(),
             metrics: Arc::new(move || {
-                let (metrics, store) = (metrics.clone(), measured.clone());
-                Box::pin(async move { metrics.render(&census(&store).await) })
+                let (metrics, gauges) = (metrics.clone(), Arc::clone(&gauges));
+                Box::pin(async move { metrics.render(&gauges.census().await) })
             }),
         });
         let closed = CancellationToken::new();
-        let (server, worker) = (serving(listener, service, clock, closed.clone()), working(Arc::clone(&engine)));
-        Ok(Self { address, engine, store, stop, closed, handlers, server, worker })
+        let server = |router, most| Server { router, connections: Connections::new(most), clock: Arc::clone(&clock) };
+        let mut servers = vec![(listener, server(service, share.connections as usize))];
+        servers.extend(apart.map(|(listener, _)| (listener, server(scraped, SCRAPERS))));
+        let (server, worker) = (serving::serving(servers, closed.clone()), working(Arc::clone(&engine)));
+        Ok(Self { address, metrics_address, engine, store, stop, closed, handlers, server, worker })
     }
 
     /// Goes down as on SIGTERM: not ready, no new work, those who wait are answered, running calls may end. Until they
@@ -230,36 +261,6 @@ impl Replica {
             tracing::warn!("not everything came to an end in the time to go down");
         }
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "the root of the process's own tasks; `Replica::stop` waits for it")]
-fn serving(
-    listener: TcpListener,
-    router: axum::Router,
-    clock: Arc<dyn Clock>,
-    closed: CancellationToken,
-) -> JoinHandle<()> {
-    let listener = listener.tap_io(|stream| {
-        let _ = stream.set_nodelay(true);
-    });
-    let listener = Patient::new(listener, clock);
-    tokio::spawn(async move {
-        let down = closed.clone().cancelled_owned();
-        let served = axum::serve(listener, router).with_graceful_shutdown(down);
-        // A client that does not read its answer does not keep the process.
-        let ended = async {
-            closed.cancelled().await;
-            SystemClock.sleep(REST / 2).await;
-        };
-        tokio::select! {
-            result = served => {
-                if let Err(error) = result {
-                    tracing::error!(%error, "the listener ended");
-                }
-            }
-            () = ended => {}
-        }
-    })
 }
 
 #[expect(clippy::disallowed_methods, reason = "the root of the process's own tasks; `Replica::stop` waits for it")]
@@ -399,6 +400,7 @@ fn demonstrate(address: SocketAddr) {
     let text = format!(
         "\
 Holdpoint runs its built-in demonstration at http://{address} (no accounts, SQLite in ./holdpoint.db).
+Everybody on this machine is `local` and may approve; behind a reverse proxy everybody would be, so it answers through none.
 Its model is scripted: it plays a small refund conversation from a file, it is no language model.
 
 1. Post a task. The refund is over 20, so it is held; the answer shows `pending`.

@@ -18,6 +18,8 @@
 //! What must stay true: labels are names from the configuration and words of the contract; no tenant, user, id or text of a
 //! caller is ever one.
 
+pub mod gauges;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -91,7 +93,7 @@ impl fmt::Debug for Metrics {
     }
 }
 
-/// How many tasks stand in each status and how many requests of each kind are open: read right before it is shown.
+/// How many tasks stand in each status and how many requests of each kind are open: see [`gauges`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Census {
     /// Status and number.

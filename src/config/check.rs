@@ -14,6 +14,8 @@ use crate::world::Mistakes;
 /// Looks at everything, and fills in what follows from the rest (`public_url`, the default agent).
 pub fn all(config: &mut Config, root: &Node, mistakes: &mut Mistakes) {
     server(config, mistakes);
+    metrics(config, mistakes);
+    connections(&config.server, mistakes);
     database(config, mistakes);
     secrets(config, mistakes);
     credentials(config, mistakes);
@@ -29,10 +31,39 @@ impl ServerSettings {
     /// The address to listen on; `None` when it is not written as one.
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
-        if let Some(port) = self.listen.strip_prefix("localhost:") {
-            return port.parse().ok().map(|port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
+        address(&self.listen)
+    }
+}
+
+fn address(text: &str) -> Option<SocketAddr> {
+    if let Some(port) = text.strip_prefix("localhost:") {
+        return port.parse().ok().map(|port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
+    }
+    text.parse().ok()
+}
+
+/// Where `/metrics` is, if it is apart.
+fn metrics(config: &Config, mistakes: &mut Mistakes) {
+    let Some(text) = &config.server.metrics_listen else { return };
+    let place = ["server", "metrics_listen"];
+    match address(text) {
+        None => mistakes.add(&place, "expected an address and a port such as `127.0.0.1:9090`"),
+        Some(address) if address.port() != 0 && config.server.address() == Some(address) => {
+            mistakes.add(&place, "this is `server.listen`: give the metrics an address of their own");
         }
-        self.listen.parse().ok()
+        Some(address) if config.auth.is_none() && !address.ip().is_loopback() => {
+            mistakes.add(&place, "without `auth` the service listens on loopback only, for its metrics too");
+        }
+        Some(_) => {}
+    }
+}
+
+/// Connections: whether there can be any, and whether streams leave some for everything else.
+fn connections(server: &ServerSettings, mistakes: &mut Mistakes) {
+    at_least_one(&["server", "max_connections"], server.max_connections, mistakes);
+    if (1..=server.max_streams).contains(&server.max_connections) {
+        let detail = "there will be fewer event streams than `server.max_streams`: some connections are for the rest";
+        mistakes.warn(&["server", "max_connections"], detail);
     }
 }
 

@@ -31,6 +31,10 @@ pub struct ServerSettings {
     pub wait: Duration,
     /// Tasks that run at once in this process.
     pub max_running: u32,
+    /// Connections at once; always fewer than the process may have descriptors, less what the database and tools need.
+    pub max_connections: u32,
+    /// Address and port of `/metrics`, which is then there only.
+    pub metrics_listen: Option<String>,
     /// Event streams at once in this process.
     pub max_streams: u32,
     /// Event streams of one caller.
@@ -50,6 +54,8 @@ impl Default for ServerSettings {
             cors_origins: Vec::new(),
             wait: Duration::from_secs(10),
             max_running: 64,
+            max_connections: 1024,
+            metrics_listen: None,
             max_streams: 1000,
             max_streams_per_caller: 20,
             stream_life: Duration::from_hours(1),

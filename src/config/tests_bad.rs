@@ -83,6 +83,21 @@ const BAD: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "server: { metrics_listen: nowhere, max_connections: 0 }\n",
+        &[
+            "3:11: server.metrics_listen: expected an address and a port such as `127.0.0.1:9090`",
+            "3:36: server.max_connections: expected 1 or more",
+        ],
+    ),
+    (
+        "server: { metrics_listen: '0.0.0.0:9090' }\n",
+        &["3:11: server.metrics_listen: without `auth` the service listens on loopback only, for its metrics too"],
+    ),
+    (
+        "server: { listen: '127.0.0.1:9090', metrics_listen: 'localhost:9090' }\n",
+        &["3:37: server.metrics_listen: this is `server.listen`: give the metrics an address of their own"],
+    ),
+    (
         "server: { max_running: 0, max_streams: -1 }\n",
         &[
             "3:11: server.max_running: expected 1 or more",

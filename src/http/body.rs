@@ -1,5 +1,5 @@
 //! The body of a POST: read once, whole, within its operation's limit; its type; its JSON. A replayed key comes before
-//! all that, so reading and understanding are two steps.
+//! all that, so reading and understanding are two steps. A large body is understood off the runtime's threads.
 
 use axum::body::Body;
 use axum::extract::{FromRequest, Request};
@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::caller::Who;
@@ -27,6 +28,39 @@ use crate::secret::seal::Body as Kept;
 const PATIENCE: Duration = Duration::from_mins(1);
 /// What a page's form is sent as.
 const FORM: &str = "application/x-www-form-urlencoded";
+/// A larger body is understood off the runtime's threads.
+const SHORT: usize = 64 * 1024;
+/// So many of these at once: each may take as much memory as 100,000 values do.
+const AT_ONCE: usize = 2;
+
+/// Where large bodies are understood. All others go on meanwhile.
+#[derive(Clone, Debug)]
+pub struct Parsing(Arc<Semaphore>);
+
+impl Default for Parsing {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(AT_ONCE)))
+    }
+}
+
+impl Parsing {
+    /// Does `work` for a body of so many bytes.
+    async fn run<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
+    ) -> Result<T, Problem> {
+        if bytes <= SHORT {
+            return work();
+        }
+        let turn = Arc::clone(&self.0).acquire_owned().await.map_err(|_| Problem::internal())?;
+        let done = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            work()
+        });
+        done.await.map_err(|_| Problem::internal())?
+    }
+}
 
 /// A POST whose body has arrived.
 #[derive(Debug)]
@@ -116,19 +150,35 @@ impl Posted {
         self.key.clone().map_err(Problem::bad_request)
     }
 
-    /// Its JSON.
+    /// What `read` makes of its JSON; the second argument is the text it was written as. An empty body is an empty object.
     ///
     /// # Errors
-    /// Another type, no JSON, or a U+0000 somewhere.
-    pub fn json(&self) -> Result<Value, Problem> {
+    /// Another type, no JSON, too many values, a U+0000 somewhere, or those of `read`.
+    pub async fn json<T: Send + 'static>(
+        &self,
+        parsing: &Parsing,
+        read: impl FnOnce(Value, &[u8]) -> Result<T, Problem> + Send + 'static,
+    ) -> Result<T, Problem> {
         if self.bytes.is_empty() {
-            return Ok(Value::Object(Map::new()));
+            return read(Value::Object(Map::new()), b"{}");
         }
         if !self.is_type("application/json") {
             return Err(Problem::new(Code::UnsupportedMediaType, "A body needs Content-Type: application/json."));
         }
-        let value = json::parse(&self.bytes).map_err(|detail| Problem::new(Code::BadJson, detail))?;
-        clean(value)
+        self.understand(parsing, move |bytes| read(clean(json::parse(bytes)?)?, bytes)).await
+    }
+
+    /// What `read` makes of its bytes; for a large body not on the runtime's threads.
+    ///
+    /// # Errors
+    /// Those of `read`.
+    pub async fn understand<T: Send + 'static>(
+        &self,
+        parsing: &Parsing,
+        read: impl FnOnce(&[u8]) -> Result<T, Problem> + Send + 'static,
+    ) -> Result<T, Problem> {
+        let bytes = self.bytes.clone();
+        parsing.run(bytes.len(), move || read(&bytes)).await
     }
 
     /// The fields of a page's form, line ends as LF.
@@ -137,12 +187,6 @@ impl Posted {
     /// A field sent twice, or a U+0000 somewhere.
     pub fn fields(&self) -> Result<BTreeMap<String, String>, Problem> {
         form_fields(&self.bytes)
-    }
-
-    /// The text of its JSON; an empty body is an empty object.
-    #[must_use]
-    pub fn text(&self) -> &[u8] {
-        if self.bytes.is_empty() { b"{}" } else { &self.bytes }
     }
 
     /// Whether a page's form sent it.
@@ -171,7 +215,10 @@ pub async fn form(request: Request) -> Result<(HeaderMap, BTreeMap<String, Strin
 }
 
 /// A form's fields, line ends as LF.
-fn form_fields(bytes: &[u8]) -> Result<BTreeMap<String, String>, Problem> {
+///
+/// # Errors
+/// A field sent twice, or a U+0000 somewhere.
+pub fn form_fields(bytes: &[u8]) -> Result<BTreeMap<String, String>, Problem> {
     let mut fields = BTreeMap::new();
     for (name, value) in url::form_urlencoded::parse(bytes) {
         if name.contains('\0') || value.contains('\0') {
@@ -211,23 +258,64 @@ mod tests {
         Posted { caller, headers, bytes: Bytes::copy_from_slice(body.as_bytes()), key: Ok(None) }
     }
 
-    #[test]
-    fn a_body_needs_its_type_and_an_empty_one_needs_none() {
-        assert_eq!(posted("", "").json().unwrap(), json!({}));
-        assert_eq!(posted("text/plain", "").json().unwrap(), json!({}));
-        assert!(posted("application/json; charset=utf-8", "{}").json().is_ok());
+    async fn read(posted: &Posted) -> Result<Value, Problem> {
+        posted.json(&Parsing::default(), |value, _| Ok(value)).await
+    }
+
+    #[tokio::test]
+    async fn a_body_needs_its_type_and_an_empty_one_needs_none() {
+        assert_eq!(read(&posted("", "")).await.unwrap(), json!({}));
+        assert_eq!(read(&posted("text/plain", "")).await.unwrap(), json!({}));
+        assert!(read(&posted("application/json; charset=utf-8", "{}")).await.is_ok());
         for content_type in
             ["", "text/plain", "application/x-www-form-urlencoded", "application/jsonp", "multipart/form-data"]
         {
-            assert_eq!(
-                posted(content_type, "{}").json().unwrap_err().code,
-                Code::UnsupportedMediaType,
-                "{content_type}"
-            );
+            let refused = read(&posted(content_type, "{}")).await.unwrap_err();
+            assert_eq!(refused.code, Code::UnsupportedMediaType, "{content_type}");
         }
-        assert_eq!(posted("application/json", "{").json().unwrap_err().code, Code::BadJson);
-        assert_eq!(posted("application/json", " ").json().unwrap_err().code, Code::BadJson);
-        assert_eq!(posted("application/json", r#"{"a":"\u0000"}"#).json().unwrap_err().code, Code::Invalid);
+        for (body, code) in [("{", Code::BadJson), (" ", Code::BadJson), (r#"{"a":"\u0000"}"#, Code::Invalid)] {
+            assert_eq!(read(&posted("application/json", body)).await.unwrap_err().code, code, "{body}");
+        }
+        let many = format!("[{}0]", "0,".repeat(json::VALUES - 1));
+        let refused = read(&posted("application/json", &many)).await.unwrap_err();
+        let errors = json!([{"pointer": "", "detail": "at most 100000 JSON values"}]);
+        assert_eq!((refused.code, &refused.members["errors"]), (Code::Invalid, &errors));
+    }
+
+    /// A test has one thread for its runtime: what runs on another one does not block it.
+    #[tokio::test]
+    async fn a_large_body_is_understood_off_the_runtime_and_two_at_once() {
+        let parsing = Parsing::default();
+        let thread = || Ok::<_, Problem>(std::thread::current().id());
+        let here = std::thread::current().id();
+        assert_eq!(parsing.run(SHORT, thread).await.unwrap(), here);
+        assert_ne!(parsing.run(SHORT + 1, thread).await.unwrap(), here);
+
+        let (leave, wait) = std::sync::mpsc::channel::<()>();
+        let wait = Arc::new(std::sync::Mutex::new(wait));
+        let (begun, mut begins) = tokio::sync::mpsc::unbounded_channel();
+        let mut running = tokio::task::JoinSet::new();
+        for number in 0..5 {
+            let (parsing, begun, wait) = (parsing.clone(), begun.clone(), Arc::clone(&wait));
+            running.spawn(async move {
+                let work = move || {
+                    begun.send(number).unwrap();
+                    wait.lock().unwrap().recv().unwrap();
+                    Ok(())
+                };
+                parsing.run(SHORT + 1, work).await.unwrap();
+            });
+        }
+        begins.recv().await.unwrap();
+        begins.recv().await.unwrap();
+        // The runtime goes on, and short bodies wait for nobody.
+        assert_eq!(parsing.run(SHORT, thread).await.unwrap(), here);
+        assert!(begins.is_empty() && parsing.0.available_permits() == 0, "only two of five have begun");
+        for _ in 0..5 {
+            leave.send(()).unwrap();
+        }
+        while running.join_next().await.is_some() {}
+        assert_eq!(begins.len(), 3);
     }
 
     #[test]

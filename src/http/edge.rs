@@ -58,7 +58,11 @@ impl Asked {
             preflight: *request.method() == Method::OPTIONS
                 && headers.contains_key(header::ORIGIN)
                 && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD),
-            refused_host: if http.settings.open { not_from_here(headers, request.uri()) } else { None },
+            refused_host: if http.settings.open {
+                not_from_here(headers, request.uri(), request.version())
+            } else {
+                None
+            },
             private: under("/v1") || under("/resume") || under("/sign-in") || under("/sign-out"),
             page: (under("/resume") || under("/sign-in") || under("/sign-out")) && wants_html(headers),
             language: Language::of(headers),

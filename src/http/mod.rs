@@ -8,6 +8,8 @@ pub mod accept;
 pub mod agents;
 pub mod body;
 pub mod caller;
+pub mod connections;
+pub mod descriptors;
 pub mod docs;
 pub mod edge;
 pub mod events;
@@ -35,6 +37,7 @@ pub mod requests;
 pub mod rest;
 pub mod resume;
 pub mod sample;
+pub mod serve;
 pub mod settings;
 pub mod sign_in;
 pub mod sse;
@@ -59,6 +62,7 @@ use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
 
 use self::agents::list::AgentCard;
+use self::body::Parsing;
 use self::events::seats::Seats;
 use self::operation::{Op, guard};
 use self::origin::Origins;
@@ -96,6 +100,8 @@ pub struct Http {
     pub tracker: TaskTracker,
     /// Who watches.
     pub seats: Seats,
+    /// Where large bodies are read.
+    pub parsing: Parsing,
     /// The metrics.
     pub metrics: Metrics,
 }
@@ -106,24 +112,34 @@ impl fmt::Debug for Http {
     }
 }
 
-/// The service.
-pub fn router(mut http: Http) -> Router {
+/// The service; and `/metrics` by itself, for a listener of its own.
+pub fn routers(mut http: Http) -> (Router, Router) {
     http.settings = http.settings.trimmed();
     http.origins = Origins::new(&http.settings.public_url, &http.settings.cors_origins);
     let http = Arc::new(http);
-    let guarded = |op: &'static Op, methods: MethodRouter<Arc<Http>>| {
-        methods.route_layer(from_fn_with_state((http.clone(), op), guard))
-    };
+    let (metrics, rest): (Vec<_>, Vec<_>) = operations().into_iter().partition(|(op, _)| op.id == health::METRICS.id);
+    let main = if http.settings.metrics_apart { rest } else { operations() };
+    (service(&http, main), wrapped(routes(&http, metrics), http))
+}
+
+fn guarded(http: &Arc<Http>, op: &'static Op, methods: MethodRouter<Arc<Http>>) -> MethodRouter<Arc<Http>> {
+    methods.route_layer(from_fn_with_state((http.clone(), op), guard))
+}
+
+fn routes(http: &Arc<Http>, operations: Vec<Operation>) -> Router<Arc<Http>> {
     let mut described = OpenApiRouter::new();
-    for (op, (schemas, paths, methods)) in operations() {
-        described = described.routes((schemas, paths, guarded(op, methods)));
+    for (op, (schemas, paths, methods)) in operations {
+        described = described.routes((schemas, paths, guarded(http, op, methods)));
     }
-    let (plain, _) = described.split_for_parts();
-    let router = plain
-        .route("/follow.js", guarded(&follow::OP, get(follow::get_follow_script)))
-        .route("/docs/", guarded(&docs::ASSETS, get(docs::get_docs_folder)))
-        .route("/docs/{*name}", guarded(&docs::ASSETS, get(docs::get_docs_asset)));
-    wrapped(router, http)
+    described.split_for_parts().0
+}
+
+fn service(http: &Arc<Http>, operations: Vec<Operation>) -> Router {
+    let router = routes(http, operations)
+        .route("/follow.js", guarded(http, &follow::OP, get(follow::get_follow_script)))
+        .route("/docs/", guarded(http, &docs::ASSETS, get(docs::get_docs_folder)))
+        .route("/docs/{*name}", guarded(http, &docs::ASSETS, get(docs::get_docs_asset)));
+    wrapped(router, http.clone())
 }
 
 /// What is true of every answer: no panic gets out, and the edge has the last word. The edge stands around the whole
@@ -141,8 +157,11 @@ fn panicked(_: Box<dyn Any + Send + 'static>) -> Response {
     Problem::internal().into_response()
 }
 
+/// An operation and its route.
+type Operation = (&'static Op, UtoipaMethodRouter<Arc<Http>>);
+
 /// Every operation of the document.
-pub(crate) fn operations() -> Vec<(&'static Op, UtoipaMethodRouter<Arc<Http>>)> {
+pub(crate) fn operations() -> Vec<Operation> {
     vec![
         (&tasks::create::OP, routes!(tasks::create::create_task)),
         (&tasks::list::OP, routes!(tasks::list::list_tasks)),

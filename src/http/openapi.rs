@@ -65,7 +65,8 @@ pub(crate) fn document() -> Value {
     put(&mut document, &["components", "securitySchemes", "bearer"], bearer);
     let cookie = json!({
         "type": "apiKey", "in": "cookie", "name": cookie::NAME,
-        "description": "A browser's session, which `POST /sign-in` begins. `Authorization` beats it."
+        "description": "A browser's session, which `POST /sign-in` begins. `Authorization` beats it. Over https the name begins \
+                        with `__Host-`, or with `__Secure-` where `public_url` has a path."
     });
     put(&mut document, &["components", "securitySchemes", "cookie"], cookie);
     event_schema::describe(&mut document);

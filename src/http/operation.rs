@@ -67,7 +67,8 @@ pub async fn guard(
         seen.operation(op.id);
     }
     let asked_here = http.settings.open && op.door != Door::Health;
-    if let Some(why) = asked_here.then(|| not_from_here(request.headers(), request.uri())).flatten() {
+    if let Some(why) = asked_here.then(|| not_from_here(request.headers(), request.uri(), request.version())).flatten()
+    {
         return Err(Problem::forbidden(why));
     }
     if !http.origins.may_change(request.method(), request.headers(), request.uri()) {
@@ -109,7 +110,7 @@ pub async fn who(http: &Http, headers: &HeaderMap) -> Result<Option<Caller>, Pro
 /// Who shows the cookie may leave, alive or not: that the session was over already is no reason to keep him.
 fn may_leave(http: &Http, headers: &HeaderMap) -> Result<(), Problem> {
     match http.authenticator.authenticate(headers) {
-        Err(AuthError::Missing) if cookie::came(headers) => Ok(speaks_for_nobody(headers)?),
+        Err(AuthError::Missing) if cookie::came(headers, &http.settings.public_url) => Ok(speaks_for_nobody(headers)?),
         found => Ok(found.map(|_| ())?),
     }
 }

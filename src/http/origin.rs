@@ -3,7 +3,7 @@
 //! accounts only a browser that really talks to this machine by a loopback name is answered at all.
 
 use http::header::{HOST, HeaderName, ORIGIN};
-use http::{HeaderMap, Method, Uri};
+use http::{HeaderMap, Method, Uri, Version};
 use url::Url;
 
 /// One origin: scheme, host, port.
@@ -108,15 +108,26 @@ fn authority<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a str> {
     }
 }
 
-/// Without accounts: why a request is refused, if it is. The `Host` must be a loopback name (else a page whose name was
-/// rebound to this machine would be let in), and nobody may have passed it on.
+/// Headers that a proxy adds; `X-Forwarded-…` are more.
+const OF_PROXIES: [&str; 6] =
+    ["forwarded", "via", "x-real-ip", "cf-connecting-ip", "true-client-ip", "x-original-forwarded-for"];
+
+/// Without accounts: why a request is refused, if it is. A proxy in front would make everybody `local`, so what looks as if
+/// one had passed it on is refused; proxies also ask in HTTP/1.0, as nginx does by default. The `Host` must be a loopback
+/// name, else a page whose name was rebound to this machine would be let in.
 #[must_use]
-pub fn not_from_here(headers: &HeaderMap, uri: &Uri) -> Option<&'static str> {
-    let passed_on = |name: &HeaderName| name.as_str() == "forwarded" || name.as_str().starts_with("x-forwarded-");
-    if headers.keys().any(passed_on) {
+pub fn not_from_here(headers: &HeaderMap, uri: &Uri, version: Version) -> Option<&'static str> {
+    let added = |name: &HeaderName| OF_PROXIES.contains(&name.as_str()) || name.as_str().starts_with("x-forwarded-");
+    if headers.keys().any(added) {
         return Some(
-            "Without accounts the service answers nobody through a proxy: the request has a Forwarded or X-Forwarded-* \
-             header. Configure auth.api_keys.",
+            "Without accounts the service answers nobody through a proxy: the request has a header that proxies add. \
+             Configure auth.api_keys.",
+        );
+    }
+    if version != Version::HTTP_11 {
+        return Some(
+            "Without accounts the service answers nobody through a proxy: the request is not HTTP/1.1. Configure \
+             auth.api_keys.",
         );
     }
     if authority(headers, uri).is_some_and(is_local) {
@@ -202,11 +213,15 @@ mod tests {
         assert!(!origins.may_change(&Method::POST, &two, &uri));
     }
 
+    fn refused(pairs: &[(&str, &str)], uri: &Uri) -> Option<&'static str> {
+        not_from_here(&headers(pairs), uri, Version::HTTP_11)
+    }
+
     #[test]
     fn without_accounts_only_loopback_names_are_answered() {
         let uri = Uri::from_static("/v1/tasks");
         for host in ["localhost", "LOCALHOST:8080", "127.0.0.1", "127.0.0.1:1", "[::1]", "[::1]:8080"] {
-            assert_eq!(not_from_here(&headers(&[("host", host)]), &uri), None, "{host}");
+            assert_eq!(refused(&[("host", host)], &uri), None, "{host}");
         }
         for host in [
             "evil.com",
@@ -224,13 +239,34 @@ mod tests {
             "localhost@evil",
             "127.0.0.1:99999",
         ] {
-            assert!(not_from_here(&headers(&[("host", host)]), &uri).is_some(), "{host}");
+            assert!(refused(&[("host", host)], &uri).is_some(), "{host}");
         }
-        assert!(not_from_here(&HeaderMap::new(), &uri).is_some());
-        for name in ["forwarded", "x-forwarded-for", "X-Forwarded-Host", "x-forwarded-anything"] {
-            assert!(not_from_here(&headers(&[("host", "localhost"), (name, "1.2.3.4")]), &uri).is_some(), "{name}");
-        }
+        assert!(refused(&[], &uri).is_some());
         let absolute = "http://evil.com/v1/tasks".parse().unwrap();
-        assert!(not_from_here(&headers(&[("host", "localhost")]), &absolute).is_some());
+        assert!(refused(&[("host", "localhost")], &absolute).is_some());
+    }
+
+    #[test]
+    fn without_accounts_nobody_is_answered_through_a_proxy() {
+        let uri = Uri::from_static("/v1/tasks");
+        for name in [
+            "Forwarded",
+            "X-Forwarded-For",
+            "X-Forwarded-Host",
+            "X-Forwarded-Anything",
+            "Via",
+            "X-Real-IP",
+            "CF-Connecting-IP",
+            "True-Client-IP",
+            "X-Original-Forwarded-For",
+        ] {
+            let why = refused(&[("host", "localhost"), (name, "")], &uri).unwrap_or_default();
+            assert!(why.contains("through a proxy"), "{name}: {why}");
+        }
+        assert_eq!(refused(&[("host", "localhost"), ("x-request-id", "a"), ("x-real-ipx", "1.2.3.4")], &uri), None);
+        let local = headers(&[("host", "localhost")]);
+        for version in [Version::HTTP_09, Version::HTTP_10, Version::HTTP_2, Version::HTTP_3] {
+            assert!(not_from_here(&local, &uri, version).is_some_and(|why| why.contains("HTTP/1.1")), "{version:?}");
+        }
     }
 }

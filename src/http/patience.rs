@@ -1,5 +1,5 @@
-//! Connections that end when their client does not read. What is written to one that takes nothing would stay in memory,
-//! with whatever writes it, for as long as the client likes.
+//! A connection that ends when its client does not read: bytes that nobody takes would stay in memory, with whatever writes
+//! them, for as long as the client likes. It also tells its place what moves.
 
 use std::fmt;
 use std::future::Future;
@@ -9,48 +9,19 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::serve::Listener;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::connections::Place;
 use crate::world::Clock;
 
-/// How long a client may take nothing of what is written to him.
+/// How long a client may take nothing of an answer.
 pub const PATIENCE: Duration = Duration::from_secs(30);
-
-/// A listener whose connections have that much patience.
-pub struct Patient<L> {
-    listener: L,
-    clock: Arc<dyn Clock>,
-}
-
-impl<L> Patient<L> {
-    /// The connections of `listener`, by this clock.
-    pub fn new(listener: L, clock: Arc<dyn Clock>) -> Self {
-        Self { listener, clock }
-    }
-}
-
-impl<L: Listener> Listener for Patient<L>
-where
-    L::Io: Unpin,
-{
-    type Io = Line<L::Io>;
-    type Addr = L::Addr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        let (io, address) = self.listener.accept().await;
-        (Line { io, clock: Arc::clone(&self.clock), stuck: None, over: false }, address)
-    }
-
-    fn local_addr(&self) -> io::Result<Self::Addr> {
-        self.listener.local_addr()
-    }
-}
 
 /// A connection: a write that makes no progress for too long is an error, and the server lets go of the connection.
 pub struct Line<I> {
     io: I,
     clock: Arc<dyn Clock>,
+    place: Arc<Place>,
     /// Since a write is waiting: the end of patience.
     stuck: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     /// There is none left.
@@ -64,8 +35,14 @@ impl<I: fmt::Debug> fmt::Debug for Line<I> {
 }
 
 impl<I> Line<I> {
+    /// The connection of this place, by this clock.
+    pub fn new(io: I, clock: Arc<dyn Clock>, place: Arc<Place>) -> Self {
+        Self { io, clock, place, stuck: None, over: false }
+    }
+
     /// A write that went so far.
     fn went<T>(&mut self, write: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+        self.place.unwritten(write.is_pending());
         if write.is_ready() && !self.over {
             self.stuck = None;
             return write;
@@ -86,7 +63,12 @@ impl<I> Line<I> {
 
 impl<I: AsyncRead + Unpin> AsyncRead for Line<I> {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(context, into)
+        let before = into.filled().len();
+        let read = Pin::new(&mut self.io).poll_read(context, into);
+        if into.filled().len() > before {
+            self.place.heard();
+        }
+        read
     }
 }
 

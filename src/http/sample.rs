@@ -57,6 +57,7 @@ pub fn settings() -> Settings {
         max_streams_per_caller: 20,
         stream_life: Duration::from_hours(1),
         open: false,
+        metrics_apart: false,
         roster: Roster::default(),
         sealer: None,
     }

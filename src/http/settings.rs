@@ -29,6 +29,8 @@ pub struct Settings {
     pub stream_life: Duration,
     /// Whether there are no accounts.
     pub open: bool,
+    /// Whether `/metrics` has a listener of its own.
+    pub metrics_apart: bool,
     /// Who is known: what of a request somebody is offered depends on it.
     pub roster: Roster,
     /// What hashes bodies, which may hold credentials.

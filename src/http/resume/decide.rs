@@ -9,8 +9,8 @@ use http::StatusCode;
 use http::header::LOCATION;
 
 use super::{again, answer, form};
-use crate::engine::Accepted;
-use crate::http::body::Posted;
+use crate::engine::{Accepted, Answer};
+use crate::http::body::{Posted, form_fields};
 use crate::http::events::opening;
 use crate::http::events::seats::Seat;
 use crate::http::moved::{self, Done, insert, perform};
@@ -20,6 +20,7 @@ use crate::http::problem::{Code, Problem, prefix};
 use crate::http::wire::{body::DecisionBody, task::AgentTask};
 use crate::http::{Http, json, read};
 use crate::people::may::may_decide;
+use crate::store::RequestRow;
 use crate::task::decision::Action;
 use crate::task::id::RequestId;
 
@@ -101,14 +102,18 @@ async fn stored(
     }
     let key = posted.key()?;
     let answer = if posted.is_form() {
-        let text = form::to_json(&row, &posted.fields()?).map_err(|errors| Problem::invalid(&errors))?;
-        let body = json::parse(text.as_bytes()).map_err(|detail| Problem::new(Code::BadJson, detail))?;
-        answer::read(body, text.as_bytes(), in_path)?
+        let row = row.clone();
+        posted.understand(&http.parsing, move |bytes| of_form(&row, bytes, in_path)).await?
     } else {
-        answer::read(posted.json()?, posted.text(), in_path)?
+        posted.json(&http.parsing, move |body, text| answer::read(body, text, in_path)).await?
     };
     let (engine, by) = (http.engine.clone(), caller.clone());
     perform(http, caller, async move { Box::pin(engine.decide_read(&by, row, answer, key)).await }).await
+}
+
+fn of_form(row: &RequestRow, bytes: &[u8], in_path: Option<Action>) -> Result<Answer, Problem> {
+    let text = form::to_json(row, &form_fields(bytes)?).map_err(|errors| Problem::invalid(&errors))?;
+    answer::read(json::parse(text.as_bytes())?, text.as_bytes(), in_path)
 }
 
 async fn respond(

@@ -11,7 +11,7 @@ use super::schema;
 use super::words::Words;
 use crate::engine::FieldError;
 use crate::http::fields::{Errors, pointer};
-use crate::http::json;
+use crate::http::json::{self, Unread};
 use crate::http::language::Language;
 use crate::http::page::visible;
 use crate::store::RequestRow;
@@ -113,11 +113,13 @@ impl Form {
     /// JSON that was typed, verbatim. It has to stay readable inside of a body.
     fn json(&mut self, typed: &str, at: &str) -> Option<String> {
         let typed = typed.trim_matches([' ', '\t', '\n', '\r']);
-        if json::parse(format!("[[[[{typed}]]]]").as_bytes()).is_ok() && json::parse(typed.as_bytes()).is_ok() {
-            return Some(typed.to_owned());
+        let inside = format!("[[[[{typed}]]]]");
+        let bad = |text: &str| matches!(json::parse(text.as_bytes()), Err(Unread::Bad(_)));
+        if bad(&inside) || bad(typed) {
+            self.errors.add(at, words().not_json);
+            return None;
         }
-        self.errors.add(at, words().not_json);
-        None
+        Some(typed.to_owned())
     }
 
     /// One answer for the request; without an action where the path names it.

@@ -86,7 +86,7 @@ pub(crate) async fn sign_in(State(http): State<Arc<Http>>, request: Request) -> 
         return Ok(response);
     };
     http.store.begin_session(&token.digest(), &binding, LIFE).await?;
-    if let Some(old) = cookie::token(&headers) {
+    if let Some(old) = cookie::token(&headers, &http.settings.public_url) {
         // Its browser forgets it now.
         http.store.end_session(&old.digest()).await?;
     }

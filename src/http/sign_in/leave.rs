@@ -27,7 +27,7 @@ pub const OP: Op = Op { id: "sign_out", door: Door::Out, body: SMALL, problems: 
 )]
 pub(crate) async fn sign_out(State(http): State<Arc<Http>>, headers: HeaderMap) -> Result<Response, Problem> {
     // Looked up first: whoever makes tokens up makes the database read, not write.
-    if let Some(token) = cookie::token(&headers)
+    if let Some(token) = cookie::token(&headers, &http.settings.public_url)
         && http.store.session(&token.digest()).await?.is_some()
     {
         http.store.end_session(&token.digest()).await?;

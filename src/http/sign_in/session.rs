@@ -16,7 +16,7 @@ use crate::people::authenticator::AuthError;
 /// # Errors
 /// `forbidden` when it wants to speak for somebody else, and the database's.
 pub async fn caller(http: &Http, headers: &HeaderMap) -> Result<Option<Caller>, Problem> {
-    let Some(token) = cookie::token(headers) else { return Ok(None) };
+    let Some(token) = cookie::token(headers, &http.settings.public_url) else { return Ok(None) };
     let Some(binding) = http.store.session(&token.digest()).await? else { return Ok(None) };
     match http.authenticator.by_session(headers, &token, &binding) {
         Ok(caller) => Ok(Some(caller)),

@@ -58,7 +58,7 @@ pub(crate) async fn cancel_task(
             return Err(Problem::forbidden("Only the task's owner and an admin cancel it."));
         }
         let key = posted.key()?;
-        nothing(posted.json()?)?;
+        posted.json(&http.parsing, |body, _| nothing(body)).await?;
         let (engine, caller) = (http.engine.clone(), caller.clone());
         perform(&http, &posted.caller, async move { engine.cancel(&caller, id, key).await }).await?
     };

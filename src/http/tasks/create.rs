@@ -59,7 +59,7 @@ pub(crate) async fn create_task(State(http): State<Arc<Http>>, posted: Posted) -
     } else {
         must_create(caller)?;
         let key = posted.key()?;
-        let task = read(posted.json()?, &posted.bytes)?;
+        let task = posted.json(&http.parsing, read).await?;
         let (engine, caller) = (http.engine.clone(), caller.clone());
         perform(&http, &posted.caller, async move { engine.create(&caller, task, key).await }).await?
     };

@@ -70,7 +70,7 @@ pub(crate) async fn send_message(
             return Err(Problem::forbidden("Only the task's owner sends it messages."));
         }
         let key = posted.key()?;
-        let message = parse(posted.json()?)?;
+        let message = posted.json(&http.parsing, |body, _| parse(body)).await?;
         let (engine, caller) = (http.engine.clone(), caller.clone());
         perform(&http, &posted.caller, async move { engine.message(&caller, id, message, key).await }).await?
     };

@@ -66,7 +66,7 @@ pub(crate) async fn retry_task(
             return Err(Problem::forbidden("Only the task's owner and an admin retry it."));
         }
         let key = posted.key()?;
-        nothing(posted.json()?)?;
+        posted.json(&http.parsing, |body, _| nothing(body)).await?;
         let (engine, caller) = (http.engine.clone(), caller.clone());
         perform(&http, &posted.caller, async move { engine.retry(&caller, id, key).await }).await?
     };

@@ -183,7 +183,7 @@ fn arguments(text: &str) -> Option<Value> {
     if text.trim_matches([' ', '\t', '\n', '\r']).is_empty() {
         return Some(Value::Object(Map::new()));
     }
-    json::parse(text.as_bytes()).ok()
+    json::build(text.as_bytes()).ok()
 }
 
 /// Where a request stands: from its deadline on it is expired, swept or not.

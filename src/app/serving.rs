@@ -1,0 +1,60 @@
+//! What listens, with how many connections, and until when.
+
+use std::net::SocketAddr;
+
+use anyhow::Context as _;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::REST;
+use crate::config::Config;
+use crate::http::descriptors::{self, Share};
+use crate::http::serve::Server;
+use crate::world::{Clock as _, SystemClock};
+
+/// Listens on an address; the second one is what it turned out to be.
+///
+/// # Errors
+/// Why it cannot.
+pub(super) async fn bind(address: &str) -> anyhow::Result<(TcpListener, SocketAddr)> {
+    let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
+    let address = listener.local_addr()?;
+    Ok((listener, address))
+}
+
+/// How the process's descriptors are shared out, and says so.
+///
+/// # Errors
+/// They are too few.
+pub(super) fn share(config: &Config) -> anyhow::Result<Share> {
+    let (server, database) = (&config.server, config.database.max_connections);
+    let share = Share::of(descriptors::limit(), server.max_connections, database, server.max_running)?;
+    let Share { limit, reserve, connections } = share;
+    tracing::info!(descriptors = limit, reserve, connections, "descriptors are shared out");
+    if connections < server.max_connections {
+        tracing::warn!(
+            connections,
+            wanted = server.max_connections,
+            "the limit of descriptors allows fewer connections"
+        );
+    }
+    Ok(share)
+}
+
+/// Serves until `closed`.
+#[expect(clippy::disallowed_methods, reason = "the root of the process's own tasks; `Replica::stop` waits for it")]
+pub(super) fn serving(servers: Vec<(TcpListener, Server)>, closed: CancellationToken) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        let served = servers.into_iter().map(|(listener, server)| server.serve(listener, closed.clone()));
+        // A client that does not read its answer does not keep the process.
+        let ended = async {
+            closed.cancelled().await;
+            SystemClock.sleep(REST / 2).await;
+        };
+        tokio::select! {
+            _ = futures_util::future::join_all(served) => {}
+            () = ended => {}
+        }
+    })
+}

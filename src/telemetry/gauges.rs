@@ -1,0 +1,186 @@
+//! What has to be counted in the database, counted at most once in [`EVERY`] for all who ask, and once at a time: a count
+//! reads the whole task table, and `/metrics` needs no key.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio_util::task::TaskTracker;
+
+use super::Census;
+use crate::world::Clock;
+
+/// Numbers so old are shown.
+pub const EVERY: Duration = Duration::from_secs(15);
+
+/// Counts.
+pub type Count = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Census> + Send>> + Send + Sync>;
+
+/// The numbers that were counted last.
+pub struct Gauges {
+    count: Count,
+    clock: Arc<dyn Clock>,
+    tracker: TaskTracker,
+    last: Mutex<Last>,
+}
+
+#[derive(Default)]
+struct Last {
+    /// When the last count began.
+    begun: Option<Duration>,
+    counting: bool,
+    census: Census,
+}
+
+impl fmt::Debug for Gauges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Gauges")
+    }
+}
+
+impl Gauges {
+    /// Counts when it is asked, as a task of `tracker`.
+    #[must_use]
+    pub fn new(count: Count, clock: Arc<dyn Clock>, tracker: TaskTracker) -> Arc<Self> {
+        Arc::new(Self { count, clock, tracker, last: Mutex::default() })
+    }
+
+    /// The numbers. Whoever comes when they are too old waits for the next count; whoever comes meanwhile gets the last
+    /// ones at once, so that a slow count holds one connection and not all of them.
+    pub async fn census(self: &Arc<Self>) -> Census {
+        if self.begin() {
+            let this = Arc::clone(self);
+            // A scrape that is given up does not stop it: the next one would begin anew.
+            let counted = self.tracker.spawn(async move {
+                let _ends = Ends(&this);
+                let census = (this.count)().await;
+                this.lock().census = census;
+            });
+            let _ = counted.await;
+        }
+        self.lock().census.clone()
+    }
+
+    /// Whether the asker has to count.
+    fn begin(&self) -> bool {
+        let now = self.clock.uptime();
+        let mut last = self.lock();
+        if last.counting || last.begun.is_some_and(|begun| now.saturating_sub(begun) < EVERY) {
+            return false;
+        }
+        last.begun = Some(now);
+        last.counting = true;
+        true
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Last> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The end of a count, also of one that panics.
+struct Ends<'a>(&'a Gauges);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.lock().counting = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use async_trait::async_trait;
+    use tokio::sync::Semaphore;
+
+    use super::*;
+    use crate::task::time::Time;
+
+    #[derive(Default)]
+    struct Hand(Mutex<Duration>);
+
+    #[async_trait]
+    impl Clock for Hand {
+        fn now(&self) -> Time {
+            Time(0)
+        }
+
+        fn uptime(&self) -> Duration {
+            *self.0.lock().unwrap()
+        }
+
+        async fn sleep(&self, _: Duration) {}
+    }
+
+    struct World {
+        clock: Arc<Hand>,
+        counts: Arc<AtomicI64>,
+        leave: Arc<Semaphore>,
+        gauges: Arc<Gauges>,
+    }
+
+    fn world() -> World {
+        let (counts, leave) = (Arc::new(AtomicI64::new(0)), Arc::new(Semaphore::new(0)));
+        let clock = Arc::new(Hand::default());
+        let (counting, waiting) = (Arc::clone(&counts), Arc::clone(&leave));
+        let count: Count = Arc::new(move || {
+            let (counting, waiting) = (Arc::clone(&counting), Arc::clone(&waiting));
+            Box::pin(async move {
+                let number = counting.fetch_add(1, Ordering::SeqCst) + 1;
+                waiting.acquire().await.unwrap().forget();
+                Census { tasks: vec![("Paused".into(), number)], requests: Vec::new() }
+            })
+        });
+        let gauges = Gauges::new(count, Arc::<Hand>::clone(&clock), TaskTracker::new());
+        World { clock, counts, leave, gauges }
+    }
+
+    fn counted(number: i64) -> Census {
+        Census { tasks: vec![("Paused".into(), number)], requests: Vec::new() }
+    }
+
+    #[tokio::test]
+    async fn numbers_are_counted_once_in_15_seconds_whoever_asks() {
+        let World { clock, counts, leave, gauges } = world();
+        leave.add_permits(100);
+        for _ in 0..50 {
+            assert_eq!(gauges.census().await, counted(1));
+        }
+        *clock.0.lock().unwrap() = Duration::from_millis(14_999);
+        assert_eq!(gauges.census().await, counted(1));
+        *clock.0.lock().unwrap() = Duration::from_secs(15);
+        assert_eq!(gauges.census().await, counted(2));
+        assert_eq!(gauges.census().await, counted(2));
+        assert_eq!(counts.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test]
+    async fn a_slow_count_runs_once_and_only_its_first_asker_waits() {
+        let World { clock, counts, leave, gauges } = world();
+        let first = tokio::task::spawn({
+            let gauges = Arc::clone(&gauges);
+            async move { gauges.census().await }
+        });
+        while counts.load(Ordering::SeqCst) == 0 {
+            tokio::task::yield_now().await;
+        }
+        // However long it takes, nobody else counts or waits.
+        *clock.0.lock().unwrap() = Duration::from_mins(10);
+        for _ in 0..50 {
+            assert_eq!(gauges.census().await, Census::default());
+        }
+        first.abort();
+        assert!(first.await.unwrap_err().is_cancelled());
+        assert_eq!(gauges.census().await, Census::default(), "the count goes on without its asker");
+        leave.add_permits(1);
+        while Arc::strong_count(&gauges) > 1 {
+            tokio::task::yield_now().await;
+        }
+        leave.add_permits(1);
+        assert_eq!(gauges.census().await, counted(2), "it was begun ten minutes ago");
+        assert_eq!(counts.load(Ordering::SeqCst), 2);
+    }
+}
