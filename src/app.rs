@@ -21,6 +21,7 @@ use crate::http::agents::list::{AgentCard, ToolCard};
 use crate::http::events::seats::Seats;
 use crate::http::origin::Origins;
 use crate::http::patience::Patient;
+use crate::http::wrong_keys::{Peer, WrongKeys};
 use crate::http::{self, Http};
 use crate::model::ModelClient;
 use crate::model::anthropic::Anthropic;
@@ -203,6 +204,7 @@ impl Replica {
             shutdown: stop.clone(),
             tracker: handlers.clone(),
             seats: Seats::default(),
+            wrong_keys: WrongKeys::default(),
             metrics: Arc::new(move || {
                 let (metrics, store) = (metrics.clone(), measured.clone());
                 Box::pin(async move { metrics.render(&census(&store).await) })
@@ -245,7 +247,8 @@ fn serving(
     let listener = Patient::new(listener, clock);
     tokio::spawn(async move {
         let down = closed.clone().cancelled_owned();
-        let served = axum::serve(listener, router).with_graceful_shutdown(down);
+        let service = router.into_make_service_with_connect_info::<Peer>();
+        let served = axum::serve(listener, service).with_graceful_shutdown(down);
         // A client that does not read its answer does not keep the process.
         let ended = async {
             closed.cancelled().await;

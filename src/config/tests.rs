@@ -385,8 +385,8 @@ fn an_agents_version_is_that_of_its_own_definition() {
     let config = read(WHOLE).unwrap();
     let agents = config.agents();
     assert_eq!(agents.default_name(), "billing");
-    assert!(agents.find(None, "acme", "alice", &[]).is_none());
-    let found = agents.find(None, "acme", "alice", &["support".to_owned()]).unwrap();
+    assert!(agents.find(None, "acme", &"alice".into(), &[]).is_none());
+    let found = agents.find(None, "acme", &"alice".into(), &["support".to_owned()]).unwrap();
     assert!(found.version.starts_with("sha256:"));
     let other = read(&WHOLE.replace("You handle refunds.", "You handle returns.")).unwrap().agents();
     assert_ne!(other.get("billing").unwrap().version, found.version);

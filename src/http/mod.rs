@@ -41,6 +41,7 @@ pub mod sse;
 pub mod tasks;
 pub mod wait;
 pub mod wire;
+pub mod wrong_keys;
 
 use std::any::Any;
 use std::fmt;
@@ -64,6 +65,7 @@ use self::operation::{Op, guard};
 use self::origin::Origins;
 use self::problem::Problem;
 pub use self::settings::Settings;
+use self::wrong_keys::WrongKeys;
 use crate::engine::Engine;
 use crate::people::authenticator::Authenticator;
 use crate::store::Store;
@@ -96,6 +98,8 @@ pub struct Http {
     pub tracker: TaskTracker,
     /// Who watches.
     pub seats: Seats,
+    /// The wrong keys of late.
+    pub wrong_keys: WrongKeys,
     /// The metrics.
     pub metrics: Metrics,
 }
