@@ -23,7 +23,8 @@ database:
   max_connections: 32                    # and acquire_timeout: 5s, statement_timeout: 10s
   migrate: true
 auth:                                    # without it: loopback only, everybody is `local` (section 4)
-  api_keys:                              # Authorization: Bearer <key>; at least 16 characters, each once; the same user twice has the same groups
+  user_ids: folded                       # folded: ids equal in NFC and folded case are one person | exact
+  api_keys:                              # Authorization: Bearer <key>; at least 16 characters, 8 of them different, each once; the same user twice has the same groups
     - { user: alice, tenant: acme, groups: [support], key: "${ALICE_KEY}" }        # or key_sha256: "<hex>"; tenant: default
     - { user: bob,   tenant: acme, groups: [finance], key: "${BOB_KEY}" }
     - { user: web,   tenant: acme, key: "${WEB_KEY}", act_as: true }               # a backend or an SSO proxy that speaks for people

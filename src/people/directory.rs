@@ -41,9 +41,10 @@ impl fmt::Debug for Account {
 /// All accounts.
 #[derive(Clone, Debug, Default)]
 pub struct Directory {
-    accounts: Vec<Account>,
+    /// Each with what of its user's id is compared.
+    accounts: Vec<(UserKey, Account)>,
     /// Users that the file names elsewhere, whatever their tenant.
-    named: Vec<String>,
+    named: Vec<(UserKey, String)>,
     ids: UserIds,
 }
 
@@ -51,18 +52,26 @@ impl Directory {
     /// One of these accounts.
     #[must_use]
     pub fn new(accounts: Vec<Account>) -> Self {
-        Self { accounts, named: Vec::new(), ids: UserIds::default() }
+        Self::default().with(accounts)
     }
 
     /// The same, comparing users' ids so.
     #[must_use]
     pub fn comparing(self, ids: UserIds) -> Self {
-        Self { ids, ..self }
+        let named = self.named.into_iter().map(|(_, user)| user).collect();
+        let accounts = self.accounts.into_iter().map(|(_, account)| account).collect();
+        Self { ids, ..Self::default() }.with(accounts).naming(named)
+    }
+
+    fn with(self, accounts: Vec<Account>) -> Self {
+        let accounts = accounts.into_iter().map(|account| (self.ids.key(&account.user), account)).collect();
+        Self { accounts, ..self }
     }
 
     /// The same, with users whom the file names elsewhere.
     #[must_use]
     pub fn naming(self, named: Vec<String>) -> Self {
+        let named = named.into_iter().map(|user| (self.ids.key(&user), user)).collect();
         Self { named, ..self }
     }
 
@@ -75,9 +84,11 @@ impl Directory {
     /// Somebody's id in the spelling of the file, else in the one that came.
     #[must_use]
     pub fn user(&self, tenant: &str, came: &str) -> UserId {
-        let own = self.accounts.iter().filter(|account| account.tenant == tenant).map(|account| &account.user);
-        let known = own.chain(&self.named).find(|user| self.ids.same(user, came));
-        self.ids.id(known.map_or(came, String::as_str))
+        let key = self.ids.key(came);
+        let own = self.accounts.iter().filter(|(_, account)| account.tenant == tenant);
+        let own = own.map(|(key, account)| (key, &account.user));
+        let known = own.chain(self.named.iter().map(|(key, user)| (key, user))).find(|(known, _)| **known == key);
+        self.ids.id(known.map_or(came, |(_, user)| user.as_str()))
     }
 
     /// Whose key this is. Looks at every account, however soon one fits.
@@ -85,7 +96,7 @@ impl Directory {
     pub fn by_key(&self, key: &str) -> Option<&Account> {
         let presented = hash(key);
         let mut found = None;
-        for account in &self.accounts {
+        for (_, account) in &self.accounts {
             let same: Choice = account.key_sha256.ct_eq(&presented);
             if bool::from(same) {
                 found = Some(account);
@@ -98,7 +109,7 @@ impl Directory {
     #[must_use]
     pub fn by_binding(&self, token: &Token, binding: &str) -> Option<&Account> {
         let mut found = None;
-        for account in &self.accounts {
+        for (_, account) in &self.accounts {
             let same: Choice = token.binding(&account.key_sha256).as_bytes().ct_eq(binding.as_bytes());
             if bool::from(same) {
                 found = Some(account);
@@ -108,22 +119,22 @@ impl Directory {
     }
 
     /// The accounts of a tenant that may decide.
-    fn deciders<'d, 't>(&'d self, tenant: &'t str) -> impl Iterator<Item = &'d Account> + use<'d, 't> {
-        self.accounts.iter().filter(move |account| account.tenant == tenant && account.may.decide)
+    fn deciders<'d, 't>(&'d self, tenant: &'t str) -> impl Iterator<Item = &'d (UserKey, Account)> + use<'d, 't> {
+        self.accounts.iter().filter(move |(_, account)| account.tenant == tenant && account.may.decide)
     }
 
     /// The groups today of a user who may decide; `None` when no such key is his any more.
     #[must_use]
     pub fn groups(&self, tenant: &str, user: &str) -> Option<&[String]> {
-        self.deciders(tenant)
-            .find(|account| self.ids.same(&account.user, user))
-            .map(|account| account.groups.as_slice())
+        let user = self.ids.key(user);
+        self.deciders(tenant).find(|(key, _)| *key == user).map(|(_, account)| account.groups.as_slice())
     }
 
     /// Whether a key of that user may speak for people who decide today: the one that vouched for somebody.
     #[must_use]
     pub fn vouches(&self, tenant: &str, user: &str) -> bool {
-        self.deciders(tenant).any(|account| account.act_as && self.ids.same(&account.user, user))
+        let user = self.ids.key(user);
+        self.deciders(tenant).any(|(key, account)| account.act_as && *key == user)
     }
 
     /// How many different people of a tenant could approve under these approvers, `except` not counted. Where a key
@@ -137,16 +148,15 @@ impl Directory {
         owner: Option<&str>,
         except: Option<&str>,
     ) -> usize {
-        let anybody = self.deciders(tenant).any(|account| account.act_as);
+        let anybody = self.deciders(tenant).any(|(_, account)| account.act_as);
         if anybody && !approvers.groups.is_empty() {
             return usize::MAX;
         }
-        let member = |account: &&Account| account.groups.iter().any(|group| approvers.groups.contains(group));
+        let member = |account: &Account| account.groups.iter().any(|group| approvers.groups.contains(group));
         let key = |user: &str| self.ids.key(user);
-        let deciders: BTreeSet<UserKey> = self.deciders(tenant).map(|account| key(&account.user)).collect();
-        let known = |user: &UserKey| anybody || deciders.contains(user);
-        let mut people: BTreeSet<UserKey> =
-            self.deciders(tenant).filter(member).map(|account| key(&account.user)).collect();
+        let known = |user: &UserKey| anybody || self.deciders(tenant).any(|(key, _)| key == user);
+        let members = self.deciders(tenant).filter(|(_, account)| member(account));
+        let mut people: BTreeSet<UserKey> = members.map(|(key, _)| key.clone()).collect();
         people.extend(approvers.users.iter().map(|user| key(user)).filter(known));
         if let Some(owner) = owner.map(key) {
             people.remove(&owner);

@@ -6,9 +6,10 @@
 
 use std::collections::BTreeSet;
 
+use serde_json::json;
 use sqlx::FromRow;
 
-use super::db::{Sql, Value, sql};
+use super::db::{Sql, Value, list, sql};
 use super::{ReadError, Store};
 use crate::task::user::{UserId, UserIds};
 
@@ -20,13 +21,23 @@ const SPELLINGS: Sql = sql!(
 )
 .by_key();
 
-const UNFOLDED: Sql = sql!("select tenant, spelling from user_spelling where folded is null limit $1");
+const UNFOLDED: Sql =
+    sql!("select tenant, spelling from user_spelling where folded is null order by spelling limit $1").by_key();
 
-const FOLD: Sql =
-    sql!("update user_spelling set folded = $3 where tenant = $1 and spelling = $2 returning spelling").by_key();
+/// Differs because each engine has its own way to read a list of lists.
+const FOLD: Sql = Sql {
+    postgres: "
+update user_spelling u set folded = v.value ->> 2
+  from jsonb_array_elements($1::text::jsonb) as v (value)
+ where u.tenant = v.value ->> 0 and u.spelling = v.value ->> 1 returning u.spelling",
+    sqlite: "
+update user_spelling as u set folded = v.value ->> 2 from json_each($1) as v
+ where u.tenant = v.value ->> 0 and u.spelling = v.value ->> 1 returning spelling",
+    by_key: true,
+};
 
 /// How many get their key at once.
-const BATCH: i64 = 100;
+const BATCH: i64 = 1000;
 
 pub(super) const STATEMENTS: &[Sql] = &[SPELLINGS, UNFOLDED, FOLD];
 
@@ -67,10 +78,10 @@ impl Store {
     pub async fn fold_spellings(&self) -> Result<bool, ReadError> {
         let new: Vec<Unfolded> = self.db().all(UNFOLDED, vec![Value::Int(BATCH)]).await?;
         let more = new.len() >= usize::try_from(BATCH).unwrap_or(usize::MAX);
-        for Unfolded { tenant, spelling } in new {
-            let key = UserIds::Folded.key(&spelling).as_str().to_owned();
-            let values = [tenant, spelling, key].into_iter().map(Value::Text).collect();
-            self.db().write::<Spelling>(FOLD, values).await?;
+        if !new.is_empty() {
+            let key = |spelling: &str| UserIds::Folded.key(spelling).as_str().to_owned();
+            let lines = new.iter().map(|new| json!([new.tenant, new.spelling, key(&new.spelling)]));
+            self.db().write::<Spelling>(FOLD, vec![Value::Text(list(lines))]).await?;
         }
         Ok(more)
     }

@@ -144,14 +144,15 @@ pub fn of_one_call(row: &RequestRow, call: CallId) -> Option<Decision> {
 
 /// The approvals of one call so far, where several are required.
 #[must_use]
-pub fn approvals(row: &RequestRow, call: CallId) -> Vec<Approval> {
+pub fn approvals(row: &RequestRow, call: CallId, ids: UserIds) -> Vec<Approval> {
     if row.asked.required() < 2 {
         return Vec::new();
     }
     let approved = |answer: &decision::Decision| {
         answer.decisions.get(&call).is_some_and(|said| matches!(said.action, Action::Approve | Action::Retry))
     };
-    let given = row.answers.iter().filter(|(_, answer)| approved(answer));
+    let mut people = BTreeSet::new();
+    let given = row.answers.iter().filter(|(_, answer)| approved(answer) && people.insert(ids.key(&answer.by)));
     given.map(|(at, answer)| Approval { by: answer.by.clone(), at: at.to_string() }).collect()
 }
 
@@ -244,7 +245,7 @@ mod tests {
                 "reason": null, "arguments": null, "result": null}}})
         );
         assert_eq!(of_one_call(&row, call), merged(&row));
-        assert!(approvals(&row, call).is_empty());
+        assert!(approvals(&row, call, UserIds::Folded).is_empty());
     }
 
     #[test]
@@ -285,7 +286,11 @@ mod tests {
         let call = row.asked.pending_tool_calls[0].tool_call_id;
         row.answers = vec![(Time(0), answer("bob", &[(call, Action::Approve)]))];
         assert_eq!(of_one_call(&row, call), None);
-        assert_eq!(approvals(&row, call).len(), 1);
+        assert_eq!(approvals(&row, call, UserIds::Folded).len(), 1);
+        row.answers.push((Time(1), answer("BOB", &[(call, Action::Approve)])));
+        assert_eq!(of_one_call(&row, call), None, "one person, spelt in two ways before ids were folded");
+        assert_eq!([UserIds::Folded, UserIds::Exact].map(|ids| approvals(&row, call, ids).len()), [1, 2]);
+        row.answers.pop();
         assert!(!open_for(&row, &"bob".into()) && open_for(&row, &"eve".into()));
         assert_eq!(first(&row, &"eve".into(), None).unwrap().by, "bob");
         row.answers.push((Time(1), answer("eve", &[(call, Action::Approve)])));
