@@ -24,6 +24,7 @@ use crate::http::descriptors;
 use crate::http::events::seats::Seats;
 use crate::http::origin::Origins;
 use crate::http::serve::Server;
+use crate::http::wrong_keys::WrongKeys;
 use crate::http::{self, Http};
 use crate::model::ModelClient;
 use crate::model::anthropic::Anthropic;
@@ -231,6 +232,7 @@ impl Replica {
             tracker: handlers.clone(),
             seats: Seats::default(),
             parsing: Parsing::default(),
+            wrong_keys: WrongKeys::default(),
             metrics: Arc::new(move || {
                 let (metrics, gauges) = (metrics.clone(), Arc::clone(&gauges));
                 Box::pin(async move { metrics.render(&gauges.census().await) })

@@ -192,8 +192,7 @@ fn sections(root: &mut Node, mistakes: &mut Mistakes) -> Config {
         database: section(root, "database", mistakes),
         auth: root.get("auth").is_some().then(|| {
             let api_keys = list(root, &["auth", "api_keys"], mistakes);
-            let _: AuthSettings = section(root, "auth", mistakes);
-            AuthSettings { api_keys }
+            AuthSettings { api_keys, ..section(root, "auth", mistakes) }
         }),
         secrets: {
             let keys = list(root, &["secrets", "keys"], mistakes);

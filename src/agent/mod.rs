@@ -11,6 +11,7 @@ use serde_json::Value;
 use self::version::{Fill, Unreadable};
 use crate::task::limits::Limits;
 use crate::task::request::RequestKind;
+use crate::task::user::UserId;
 
 /// One agent.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -111,6 +112,16 @@ pub struct OpenTo {
     pub groups: Vec<String>,
 }
 
+impl OpenTo {
+    /// Whether that person is in one of the lists.
+    #[must_use]
+    pub fn admits(&self, tenant: &str, user: &UserId, groups: &[String]) -> bool {
+        self.tenants.iter().any(|name| name == tenant)
+            || self.users.iter().any(|name| user.is(name))
+            || groups.iter().any(|group| self.groups.contains(group))
+    }
+}
+
 impl Agent {
     /// The tool of that name, byte by byte, if the agent is offered it.
     #[must_use]
@@ -132,11 +143,8 @@ impl Agent {
 
     /// Whether that person may use it.
     #[must_use]
-    pub fn is_open_to(&self, tenant: &str, user: &str, groups: &[String]) -> bool {
-        let Some(to) = &self.open_to else { return true };
-        to.tenants.iter().any(|name| name == tenant)
-            || to.users.iter().any(|name| name == user)
-            || groups.iter().any(|group| to.groups.contains(group))
+    pub fn is_open_to(&self, tenant: &str, user: &UserId, groups: &[String]) -> bool {
+        self.open_to.as_ref().is_none_or(|to| to.admits(tenant, user, groups))
     }
 }
 
@@ -186,18 +194,8 @@ impl Agents {
 
     /// The agent that a task of that person names, or the default one. For others it is unknown.
     #[must_use]
-    pub fn find(&self, name: Option<&str>, tenant: &str, user: &str, groups: &[String]) -> Option<&Arc<Agent>> {
+    pub fn find(&self, name: Option<&str>, tenant: &str, user: &UserId, groups: &[String]) -> Option<&Arc<Agent>> {
         self.get(name.unwrap_or(&self.default)).filter(|agent| agent.is_open_to(tenant, user, groups))
-    }
-
-    /// The agents that person may use, by name.
-    pub fn open_for<'a>(
-        &'a self,
-        tenant: &'a str,
-        user: &'a str,
-        groups: &'a [String],
-    ) -> impl Iterator<Item = &'a Arc<Agent>> {
-        self.by_name.values().filter(move |agent| agent.is_open_to(tenant, user, groups))
     }
 
     /// All of them, by name.
@@ -219,14 +217,16 @@ mod tests {
         let agents = Agents::new(vec![open, closed, nobody], "open", Fill::default());
         let support = ["support".to_owned()];
         let names = |tenant, user, groups| {
-            agents.open_for(tenant, user, groups).map(|agent| agent.name.clone()).collect::<Vec<_>>()
+            let open = agents.all().filter(|agent| agent.is_open_to(tenant, &UserId::from(user), groups));
+            open.map(|agent| agent.name.clone()).collect::<Vec<_>>()
         };
         assert_eq!(names("other", "bob", &[]), ["open"]);
         assert_eq!(names("other", "eve", &[]), ["closed", "open"]);
+        assert_eq!(names("other", "EVE", &[]), ["closed", "open"]);
         assert_eq!(names("acme", "bob", &[]), ["closed", "open"]);
         assert_eq!(names("other", "bob", &support), ["closed", "open"]);
-        assert_eq!(agents.find(None, "x", "y", &[]).unwrap().name, "open");
-        assert!(agents.find(Some("closed"), "x", "y", &[]).is_none());
-        assert!(agents.find(Some("gone"), "x", "y", &[]).is_none());
+        assert_eq!(agents.find(None, "x", &"y".into(), &[]).unwrap().name, "open");
+        assert!(agents.find(Some("closed"), "x", &"y".into(), &[]).is_none());
+        assert!(agents.find(Some("gone"), "x", &"y".into(), &[]).is_none());
     }
 }

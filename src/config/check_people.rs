@@ -9,6 +9,7 @@ use super::rules::Decide;
 use super::settings::ApiKey;
 use super::tree::Node;
 use crate::people::directory::is_user;
+use crate::task::user::UserKey;
 use crate::world::Mistakes;
 
 /// Looks at the accounts and at the approvers of every rule.
@@ -21,7 +22,7 @@ pub fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
             .add(&["auth"], "`api_keys` names nobody, so nobody could come in; without accounts there is no `auth`");
     }
     let mut seen: BTreeSet<[u8; 32]> = BTreeSet::new();
-    let mut groups: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
+    let mut groups: BTreeMap<(&str, UserKey), BTreeSet<&str>> = BTreeMap::new();
     for (index, key) in auth.api_keys.iter().enumerate() {
         let at = index.to_string();
         let place = ["auth", "api_keys", &at];
@@ -35,7 +36,7 @@ pub fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
             continue;
         }
         let own: BTreeSet<&str> = key.groups.iter().map(String::as_str).collect();
-        let first = groups.entry((&key.tenant, &key.user)).or_insert_with(|| own.clone());
+        let first = groups.entry((&key.tenant, auth.user_ids.key(&key.user))).or_insert_with(|| own.clone());
         if *first != own {
             let detail =
                 format!("the user `{}` is here with other groups; the same user has the same groups", key.user);
@@ -76,6 +77,8 @@ fn secret(key: &ApiKey, node: &Node, place: &[&str], mistakes: &mut Mistakes) ->
             let place = [place, &["key"]].concat();
             if text.chars().count() < 16 {
                 mistakes.add(&place, "a key has at least 16 characters");
+            } else if text.chars().collect::<BTreeSet<_>>().len() < 8 {
+                mistakes.add(&place, "a key has at least 8 different characters");
             } else if !text.chars().all(|c| c.is_ascii_graphic()) {
                 mistakes.add(&place, "a key has visible ASCII characters only: it is sent in a header");
             } else {

@@ -27,7 +27,10 @@ impl Config {
     #[must_use]
     pub fn directory(&self) -> Option<Directory> {
         let auth = self.auth.as_ref()?;
-        Some(Directory::new(auth.api_keys.iter().filter_map(account).collect()))
+        let approvers = self.policy.iter().flat_map(|rule| &rule.approvers.users);
+        let users = self.agents.values().filter_map(|agent| agent.open_to.as_ref()).flat_map(|to| &to.users);
+        let accounts = Directory::new(auth.api_keys.iter().filter_map(account).collect());
+        Some(accounts.comparing(auth.user_ids).naming(approvers.chain(users).cloned().collect()))
     }
 
     /// What seals credentials, with the keys that can be read; `None` without any.

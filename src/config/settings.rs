@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 
 use super::units::duration_text;
 use crate::secret::Secret;
+use crate::task::user::UserIds;
 
 /// Where and how the service listens.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
@@ -102,6 +103,8 @@ impl Default for DatabaseSettings {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AuthSettings {
+    /// When two user ids are one person's: `folded` (equal in NFC and folded case), or `exact`.
+    pub user_ids: UserIds,
     /// The keys.
     pub api_keys: Vec<ApiKey>,
 }
@@ -117,7 +120,7 @@ pub struct ApiKey {
     pub tenant: String,
     /// The user's groups; the same user twice has the same ones.
     pub groups: Vec<String>,
-    /// The key, at least 16 characters.
+    /// The key, at least 16 characters, 8 of them different.
     pub key: Option<Secret<String>>,
     /// Instead of `key`: its SHA-256, in hex.
     pub key_sha256: Option<Secret<String>>,

@@ -23,7 +23,8 @@ database:
   max_connections: 32                    # and acquire_timeout: 5s, statement_timeout: 10s
   migrate: true
 auth:                                    # without it: loopback only, everybody is `local` (section 4)
-  api_keys:                              # Authorization: Bearer <key>; at least 16 characters, each once; the same user twice has the same groups
+  user_ids: folded                       # folded: ids equal in NFC and folded case are one person | exact
+  api_keys:                              # Authorization: Bearer <key>; at least 16 characters, 8 of them different, each once; the same user twice has the same groups
     - { user: alice, tenant: acme, groups: [support], key: "${ALICE_KEY}" }        # or key_sha256: "<hex>"; tenant: default
     - { user: bob,   tenant: acme, groups: [finance], key: "${BOB_KEY}" }
     - { user: web,   tenant: acme, key: "${WEB_KEY}", act_as: true }               # a backend or an SSO proxy that speaks for people
@@ -385,8 +386,8 @@ fn an_agents_version_is_that_of_its_own_definition() {
     let config = read(WHOLE).unwrap();
     let agents = config.agents();
     assert_eq!(agents.default_name(), "billing");
-    assert!(agents.find(None, "acme", "alice", &[]).is_none());
-    let found = agents.find(None, "acme", "alice", &["support".to_owned()]).unwrap();
+    assert!(agents.find(None, "acme", &"alice".into(), &[]).is_none());
+    let found = agents.find(None, "acme", &"alice".into(), &["support".to_owned()]).unwrap();
     assert!(found.version.starts_with("sha256:"));
     let other = read(&WHOLE.replace("You handle refunds.", "You handle returns.")).unwrap().agents();
     assert_ne!(other.get("billing").unwrap().version, found.version);

@@ -114,11 +114,19 @@ const BAD: &[(&str, &[&str])] = &[
         &["3:1: auth: `api_keys` names nobody, so nobody could come in; without accounts there is no `auth`"],
     ),
     (
-        "auth: { api_keys: [ { user: bob, key: short-key }, { user: eve }, { key: '0123456789abcdef' } ] }\n",
+        "auth: { api_keys: [ { user: bob, key: short-key }, { user: eve }, { key: '0123456789abcdef' }, { user: max, key: 'aabbccddeeffggab' } ] }\n",
         &[
             "3:34: auth.api_keys[0].key: a key has at least 16 characters",
             "3:52: auth.api_keys[1]: `key` or `key_sha256` is missing",
             "3:67: auth.api_keys[2]: `user` is missing",
+            "3:109: auth.api_keys[3].key: a key has at least 8 different characters",
+        ],
+    ),
+    (
+        "auth: { user_ids: fold, api_keys: [ { user: bob, key: '0123456789abcdef' }, { user: BOB, groups: [g], key: '0123456789abcdeF' } ] }\n",
+        &[
+            "3:9: auth.user_ids: expected one of `folded`, `exact`",
+            "3:90: auth.api_keys[1].groups: the user `BOB` is here with other groups; the same user has the same groups",
         ],
     ),
     (
@@ -385,6 +393,7 @@ fn every_mistake_in_models_tools_and_agents_is_found_at_its_place() {
 fn a_rule_that_nobody_could_satisfy_is_refused() {
     let web = AUTH.replace("eve,", "web, act_as: true,");
     let reader = AUTH.replace("bob, groups: [g],", "bob, groups: [g], may: [read],");
+    let exact = AUTH.replace("auth: {", "auth: { user_ids: exact,");
     let two_tenants = AUTH.replace("eve,", "eve, tenant: other, groups: [g],");
     for (auth, approvers, required, satisfied) in [
         (AUTH, "", 1, true),
@@ -394,12 +403,17 @@ fn a_rule_that_nobody_could_satisfy_is_refused() {
         (AUTH, "users: [bob], owner: true", 2, true),
         (AUTH, "users: [bob, eve], groups: [g]", 2, true),
         (AUTH, "users: [bob, eve], groups: [g]", 3, false),
+        (AUTH, "users: [bob, BOB, Eve], groups: [g]", 3, false),
+        (AUTH, "users: [Bob, EVE]", 2, true),
+        (&exact, "users: [Bob, eve]", 2, false),
+        (&exact, "users: [bob, eve]", 2, true),
         (AUTH, "users: [zoe]", 1, false),
         (AUTH, "groups: [none]", 1, false),
         (AUTH, "groups: [g], owner: false", 1, true),
         (AUTH, "owner: false", 1, false),
         (&web, "users: [zoe]", 1, true),
         (&web, "users: [zoe]", 2, false),
+        (&web, "users: [zoe, ZOE]", 2, false),
         (&web, "groups: [none]", 9, true),
         (&web, "", 2, false),
         (&reader, "users: [bob]", 1, false),

@@ -256,7 +256,7 @@ impl Given {
             let reply = self.reply(call);
             let judged = edits.get(&call);
             let leave = match reply.action {
-                Action::Approve | Action::Retry => open.approved(call).saturating_add(1) >= required,
+                Action::Approve | Action::Retry => open.approved_with(call, &caller.user_id) >= required,
                 Action::Edit => judged.is_some_and(|judged| judged.leave),
                 Action::Reject | Action::Respond | Action::Mixed => false,
             };
@@ -267,7 +267,7 @@ impl Given {
         let (then, closes) = self.then(open, &decisions);
         Decision {
             action: self.action,
-            by: caller.user_id.clone(),
+            by: caller.user_id.to_string(),
             via: caller.via.clone(),
             groups: caller.via.as_ref().map(|_| caller.groups.clone()).unwrap_or_default(),
             reason: self.reason.clone(),

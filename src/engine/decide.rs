@@ -189,7 +189,7 @@ impl Engine {
             let detail = "`approve` or `reject`: this call has been sent, and is known by its key with these arguments";
             return Err(invalid(&format!("/decisions/{call}/action"), detail.to_owned()));
         }
-        let edited = Some(Edited { arguments_text: text.to_owned(), by: caller.user_id.clone() });
+        let edited = Some(Edited { arguments_text: text.to_owned(), by: caller.user_id.to_string() });
         let standing = Standing { edited, ..known };
         let now = self.verdict(live, agent, &standing).await;
         let refused = |detail: String| Err(invalid(&format!("/decisions/{call}/arguments"), detail));

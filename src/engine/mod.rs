@@ -450,7 +450,8 @@ impl Key {
     fn row(&self, caller: &Caller, live: &Live, request_id: Option<RequestId>) -> IdempotencyRow {
         IdempotencyRow {
             tenant: caller.tenant.clone(),
-            user_id: caller.user_id.clone(),
+            user_id: caller.user_id.to_string(),
+            person: caller.user_id.folded(),
             path: self.path.clone(),
             key: self.key.clone(),
             body_digest: self.body.kept().to_owned(),

@@ -6,9 +6,9 @@ use super::children::ended;
 use super::live::Live;
 use super::{Accepted, ConflictCode, Engine, FieldError, Key, NewMessage, NewTask, Refusal, Written};
 use crate::people::Caller;
-use crate::people::may::{may_decide, may_message, may_steer};
-use crate::task::change::{Guard, Journal, LeaseChange, TaskRow};
-use crate::task::id::{RequestId, TaskId};
+use crate::people::may::{Move, may_decide, may_move};
+use crate::task::change::{Guard, IdempotencyRow, Journal, LeaseChange, TaskRow};
+use crate::task::id::TaskId;
 use crate::task::item::{CloseReason, Fact, Outcome, Usage};
 use crate::task::standing::{Standing, WITHDRAWN};
 use crate::task::status::TaskStatus;
@@ -35,7 +35,7 @@ impl Engine {
         let task_id = TaskId(self.ids.fresh());
         let new = crate::task::change::NewTask {
             tenant: caller.tenant.clone(),
-            user_id: caller.user_id.clone(),
+            user_id: caller.user_id.to_string(),
             session_id: task.session_id.unwrap_or_else(|| self.ids.fresh().to_string()),
             agent: agent.name.clone(),
             agent_version: agent.version.clone(),
@@ -50,7 +50,7 @@ impl Engine {
         live.push(Fact::UserMessage {
             items: task.items,
             user_context: task.user_context,
-            by: caller.user_id.clone(),
+            by: caller.user_id.to_string(),
             groups: caller.groups.clone(),
         });
         live.idempotency = key.as_ref().map(|key| key.row(caller, &live, None));
@@ -109,7 +109,7 @@ impl Engine {
             live.push(Fact::UserMessage {
                 items: message.items.clone(),
                 user_context: message.user_context.clone(),
-                by: caller.user_id.clone(),
+                by: caller.user_id.to_string(),
                 groups: caller.groups.clone(),
             });
             let below = live.family.below(task);
@@ -208,7 +208,7 @@ impl Engine {
             return Err(Refusal::KeyReused);
         }
         let task = self.store.task(row.task_id).await?.ok_or(Refusal::NotFound)?;
-        if !self.still_may(caller, &task, row.request_id).await? {
+        if !self.still_may(caller, &task, &row).await? {
             return Err(Refusal::Forbidden("You may not do this any more.".to_owned()));
         }
         if task.status == TaskStatus::Canceled
@@ -223,8 +223,16 @@ impl Engine {
         Ok(Some(Accepted { written, ..Accepted::standing(task_id, root, true) }))
     }
 
-    async fn still_may(&self, caller: &Caller, task: &TaskRow, request: Option<RequestId>) -> Result<bool, Refusal> {
-        let Some(request) = request else { return Ok(may_steer(caller, &task.tenant, &task.user_id)) };
+    async fn still_may(&self, caller: &Caller, task: &TaskRow, key: &IdempotencyRow) -> Result<bool, Refusal> {
+        let Some(request) = key.request_id else {
+            let how = match key.path.rsplit('/').next() {
+                Some("cancel") => Move::Cancel,
+                Some("retry") => Move::Retry,
+                // A new task is its first message.
+                Some(_) | None => Move::Message,
+            };
+            return Ok(self.may_move(caller, how, task).is_ok());
+        };
         let Some(row) = self.store.request(request).await? else { return Ok(false) };
         Ok(may_decide(caller, &row.tenant, &row.owner, &row.asked.terms.approvers))
     }
@@ -252,6 +260,17 @@ impl Engine {
         }
     }
 
+    /// Whether `caller` moves a task so. Whom its agent is open to is asked of today's configuration; an agent that is not
+    /// there any more is open to no caller.
+    ///
+    /// # Errors
+    /// Why not, in words for the caller.
+    pub fn may_move(&self, caller: &Caller, how: Move, task: &TaskRow) -> Result<(), &'static str> {
+        let root = task.agent_path.first().and_then(|agent| self.agents.get(agent));
+        let open = root.is_some_and(|agent| agent.is_open_to(&caller.tenant, &caller.user_id, &caller.groups));
+        may_move(caller, how, &task.tenant, &task.user_id, open)
+    }
+
     /// The task, if this caller may move it so.
     async fn moved(&self, caller: &Caller, task: TaskId, how: Move) -> Result<Live, Refusal> {
         let live = self.read(task).await?.ok_or(Refusal::NotFound)?;
@@ -259,13 +278,7 @@ impl Engine {
         if row.tenant != caller.tenant {
             return Err(Refusal::NotFound);
         }
-        let may = match how {
-            Move::Message => may_message(caller, &row.tenant, &row.user_id),
-            Move::Cancel | Move::Retry => may_steer(caller, &row.tenant, &row.user_id),
-        };
-        if !may {
-            return Err(Refusal::Forbidden("Only the task's owner may do this.".to_owned()));
-        }
+        self.may_move(caller, how, row).map_err(|why| Refusal::Forbidden(why.to_owned()))?;
         if row.parent.is_some() && how != Move::Cancel {
             return Err(Refusal::NotARoot { root: row.root_task_id, status: row.status });
         }
@@ -285,14 +298,6 @@ impl Engine {
         }
         self.replay_of(caller, key).await
     }
-}
-
-/// What is asked of a task.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Move {
-    Message,
-    Cancel,
-    Retry,
 }
 
 /// The row of a task that is not stored yet.

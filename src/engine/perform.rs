@@ -247,12 +247,13 @@ impl Engine {
         let (row, groups) = (live.own.row.clone(), live.own.progress.groups.clone());
         let (policy, spec) = (Arc::clone(&self.policy), entry.spec.clone());
         let heavy = policy.is_heavy(standing.arguments_text().len());
+        let user = self.roster.ids().id(row.user_id.as_str());
         let judge = move || {
             policy.judge(&Case {
                 tool: &spec,
                 args: &args,
                 agent_path: &row.agent_path,
-                user_id: &row.user_id,
+                user: &user,
                 tenant: &row.tenant,
                 groups: &groups,
                 task_id: &row.root_task_id.to_string(),
@@ -392,7 +393,8 @@ impl Engine {
         });
         let same = digest.as_deref() == Some(approval.digest.as_str());
         let (tenant, owner) = (&live.own.row.tenant, &live.own.row.user_id);
-        let suffice = |approvers| self.roster.suffice(tenant, owner, approvers, &approval.by);
+        let editor = standing.edited.as_ref().map(|edited| edited.by.as_str());
+        let suffice = |approvers| self.roster.suffice(tenant, owner, approvers, &approval.by, editor);
         let stands = suffice(&approval.terms.approvers);
         let suffices = now.terms.as_ref().is_none_or(|terms| suffice(&terms.approvers));
         if same && stands && suffices {

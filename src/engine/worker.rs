@@ -40,7 +40,8 @@ impl Engine {
                 // One batch a round: whoever waits for the worker does not wait for the broom.
                 let more = self.store.remove_spent_keys().await.is_ok_and(|more| more)
                     | self.store.remove_spent_sessions().await.is_ok_and(|more| more)
-                    | self.store.remove_expired_credentials().await.is_ok_and(|more| more);
+                    | self.store.remove_expired_credentials().await.is_ok_and(|more| more)
+                    | self.store.fold_spellings().await.is_ok_and(|more| more);
                 clean_at = self.clock.uptime() + if more { Duration::ZERO } else { CLEAN };
             }
             tokio::select! {

@@ -27,7 +27,7 @@ pub(crate) async fn get_me(State(_http): State<Arc<Http>>, Who(caller): Who) -> 
         [(caller.may.create, Right::Create), (caller.may.read, Right::Read), (caller.may.decide, Right::Decide)];
     Ok(Json(Me {
         may: rights.into_iter().filter(|(has, _)| *has).map(|(_, right)| right).collect(),
-        user_id: caller.user_id,
+        user_id: caller.user_id.to_string(),
         tenant: caller.tenant,
         groups: caller.groups,
         via: caller.via,

@@ -44,6 +44,7 @@ pub mod sse;
 pub mod tasks;
 pub mod wait;
 pub mod wire;
+pub mod wrong_keys;
 
 use std::any::Any;
 use std::fmt;
@@ -68,6 +69,7 @@ use self::operation::{Op, guard};
 use self::origin::Origins;
 use self::problem::Problem;
 pub use self::settings::Settings;
+use self::wrong_keys::WrongKeys;
 use crate::engine::Engine;
 use crate::people::authenticator::Authenticator;
 use crate::store::Store;
@@ -102,6 +104,8 @@ pub struct Http {
     pub seats: Seats,
     /// Where large bodies are read.
     pub parsing: Parsing,
+    /// The wrong keys of late.
+    pub wrong_keys: WrongKeys,
     /// The metrics.
     pub metrics: Metrics,
 }

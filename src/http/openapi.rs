@@ -156,9 +156,10 @@ fn optional_body(operation: &mut Map<String, Value>) {
 fn common(door: Door) -> &'static [Code] {
     match door {
         Door::Key | Door::Out => {
-            &[Code::BadRequest, Code::Unauthorized, Code::Forbidden, Code::Internal, Code::Unavailable]
+            use Code::{BadRequest, Forbidden, Internal, TooMany, Unauthorized, Unavailable};
+            &[BadRequest, Unauthorized, Forbidden, TooMany, Internal, Unavailable]
         }
-        Door::Open => &[Code::Forbidden, Code::Internal],
+        Door::Open => &[Code::BadRequest, Code::Forbidden, Code::Internal],
         Door::Health => &[Code::Internal],
     }
 }

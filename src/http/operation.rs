@@ -20,8 +20,9 @@ use super::origin::not_from_here;
 use super::problem::{Code, Problem};
 use super::sign_in::cookie;
 use super::sign_in::session::{self, asks_for_a_page, way_in};
+use super::wrong_keys::Source;
 use crate::people::Caller;
-use crate::people::authenticator::{AuthError, speaks_for_nobody};
+use crate::people::authenticator::{AuthError, only_ours, speaks_for_nobody};
 
 /// The body of most operations.
 pub const SMALL: usize = 1024 * 1024;
@@ -79,17 +80,23 @@ pub async fn guard(
         return Err(too_large(op.body));
     }
     match op.door {
-        Door::Key => match who(&http, request.headers()).await? {
-            Some(caller) => {
-                request.extensions_mut().insert(Who(caller));
+        Door::Key => {
+            let found = authenticated(&http, &request)?;
+            match or_session(&http, request.headers(), found).await? {
+                Some(caller) => {
+                    request.extensions_mut().insert(Who(caller));
+                }
+                None if asks_for_a_page(request.method(), request.headers()) => {
+                    return Ok(way_in(request.uri(), &http.settings.public_url));
+                }
+                None => return Err(AuthError::Missing.into()),
             }
-            None if asks_for_a_page(request.method(), request.headers()) => {
-                return Ok(way_in(request.uri(), &http.settings.public_url));
-            }
-            None => return Err(AuthError::Missing.into()),
-        },
-        Door::Out => may_leave(&http, request.headers())?,
-        Door::Open | Door::Health => {}
+        }
+        Door::Out => {
+            may_leave(&http, request.headers(), authenticated(&http, &request)?)?;
+        }
+        Door::Open => only_ours(request.headers())?,
+        Door::Health => {}
     }
     request.extensions_mut().insert(op);
     Ok(next.run(request).await)
@@ -101,15 +108,35 @@ pub async fn guard(
 /// # Errors
 /// `unauthorized`, `forbidden`, or the database's.
 pub async fn who(http: &Http, headers: &HeaderMap) -> Result<Option<Caller>, Problem> {
-    match http.authenticator.authenticate(headers) {
+    or_session(http, headers, http.authenticator.authenticate(headers)).await
+}
+
+async fn or_session(
+    http: &Http,
+    headers: &HeaderMap,
+    found: Result<Caller, AuthError>,
+) -> Result<Option<Caller>, Problem> {
+    match found {
         Err(AuthError::Missing) => session::caller(http, headers).await,
         found => Ok(Some(found?)),
     }
 }
 
+/// What the request's key says. A wrong one is counted.
+///
+/// # Errors
+/// `too_many`, when too many wrong ones came from there. A right key is never refused for it.
+fn authenticated(http: &Http, request: &Request) -> Result<Result<Caller, AuthError>, Problem> {
+    let found = http.authenticator.authenticate(request.headers());
+    if found == Err(AuthError::Wrong) {
+        http.wrong_keys.note(Source::of(request.extensions()), http.clock.uptime())?;
+    }
+    Ok(found)
+}
+
 /// Who shows the cookie may leave, alive or not: that the session was over already is no reason to keep him.
-fn may_leave(http: &Http, headers: &HeaderMap) -> Result<(), Problem> {
-    match http.authenticator.authenticate(headers) {
+fn may_leave(http: &Http, headers: &HeaderMap, found: Result<Caller, AuthError>) -> Result<(), Problem> {
+    match found {
         Err(AuthError::Missing) if cookie::came(headers, &http.settings.public_url) => Ok(speaks_for_nobody(headers)?),
         found => Ok(found.map(|_| ())?),
     }

@@ -56,7 +56,7 @@ async fn sees(http: &Http, caller: &Caller, tenant: &str, owner: &str, root: Tas
     if may_read(caller, tenant, owner, false) {
         return Ok(true);
     }
-    Ok(may_read(caller, tenant, owner, true) && http.store.involved(root, &person(caller)).await?)
+    Ok(may_read(caller, tenant, owner, true) && http.store.involved(tenant, root, &person(caller)).await?)
 }
 
 /// A request of the caller's tenant.

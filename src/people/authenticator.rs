@@ -9,6 +9,7 @@ use http::header::AUTHORIZATION;
 use super::directory::{Account, Directory, is_user};
 use super::session::Token;
 use super::{Caller, May};
+use crate::task::user::{UserId, UserIds, is_normal};
 
 /// Says who is at the door.
 pub trait Authenticator: Send + Sync {
@@ -59,6 +60,8 @@ pub enum AuthError {
 const USER: &str = "holdpoint-user";
 /// His groups.
 const GROUPS: &str = "holdpoint-groups";
+/// Every header of ours that a request may have.
+const HEADERS: [&str; 4] = [USER, GROUPS, "holdpoint-runner", "holdpoint-session"];
 
 /// `Authorization: Bearer <key>`.
 #[derive(Clone, Debug, Default)]
@@ -85,20 +88,23 @@ impl Authenticator for Keys {
         let account = self.directory.by_key(bearer(headers)?).ok_or(AuthError::Wrong)?;
         let speaks = headers.contains_key(USER) || headers.contains_key(GROUPS);
         if !speaks {
-            return Ok(caller(account, account.user.clone(), account.groups.clone(), None));
+            only_ours(headers)?;
+            return Ok(self.own(account));
         }
         if !account.act_as {
             let detail =
                 "This key speaks for nobody else: `Holdpoint-User` and `Holdpoint-Groups` need a key with `act_as`.";
             return Err(AuthError::Forbidden(detail.to_owned()));
         }
+        only_ours(headers)?;
         let user = single(headers, USER)?
             .ok_or_else(|| bad("`Holdpoint-Groups` needs `Holdpoint-User`: whose groups they are."))?;
-        if !is_user(user) {
-            return Err(bad("`Holdpoint-User` is 1 to 128 visible characters without blanks."));
+        if !is_user(user) || user.contains(',') || !is_normal(user) {
+            return Err(bad("`Holdpoint-User` is 1 to 128 visible characters in NFC, without blanks and commas."));
         }
         let groups = groups(single(headers, GROUPS)?.unwrap_or(""))?;
-        Ok(caller(account, user.to_owned(), groups, Some(account.user.clone())))
+        let user = self.directory.user(&account.tenant, user);
+        Ok(caller(account, user, groups, Some(account.user.clone())))
     }
 
     fn bind(&self, token: &Token, key: &str) -> Option<String> {
@@ -108,8 +114,30 @@ impl Authenticator for Keys {
     fn by_session(&self, headers: &HeaderMap, token: &Token, binding: &str) -> Result<Caller, AuthError> {
         let account = self.directory.by_binding(token, binding).ok_or(AuthError::Missing)?;
         speaks_for_nobody(headers)?;
-        Ok(caller(account, account.user.clone(), account.groups.clone(), None))
+        Ok(self.own(account))
     }
+}
+
+impl Keys {
+    /// The user of a key, who speaks for nobody else.
+    fn own(&self, account: &Account) -> Caller {
+        let user = self.directory.user(&account.tenant, &account.user);
+        caller(account, user, account.groups.clone(), None)
+    }
+}
+
+/// A header of ours that is not known may be misspelt: it is refused, never ignored.
+///
+/// # Errors
+/// `BadHeader` on a `Holdpoint-…` header that no request may have.
+pub fn only_ours(headers: &HeaderMap) -> Result<(), AuthError> {
+    let unknown = |name: &str| name.starts_with("holdpoint-") && !HEADERS.contains(&name);
+    if headers.keys().any(|name| unknown(name.as_str())) {
+        return Err(bad(
+            "Of `Holdpoint-…` headers a request may have `-User`, `-Groups`, `-Runner` and `-Session` only.",
+        ));
+    }
+    Ok(())
 }
 
 /// A session is one person's, whatever the key behind it may do: another's name would be whatever a page can send.
@@ -124,7 +152,7 @@ pub fn speaks_for_nobody(headers: &HeaderMap) -> Result<(), AuthError> {
     Ok(())
 }
 
-fn caller(account: &Account, user_id: String, groups: Vec<String>, via: Option<String>) -> Caller {
+fn caller(account: &Account, user_id: UserId, groups: Vec<String>, via: Option<String>) -> Caller {
     Caller {
         user_id,
         tenant: account.tenant.clone(),
@@ -155,7 +183,7 @@ fn single<'h>(headers: &'h HeaderMap, name: &str) -> Result<Option<&'h str>, Aut
         return Err(bad("`Holdpoint-User` and `Holdpoint-Groups` may come once each."));
     }
     let text = std::str::from_utf8(value.as_bytes()).map_err(|_| bad("A `Holdpoint-…` header is UTF-8."))?;
-    Ok(Some(text.trim()))
+    Ok(Some(text.trim_matches([' ', '\t'])))
 }
 
 fn bad(detail: &str) -> AuthError {
@@ -164,7 +192,7 @@ fn bad(detail: &str) -> AuthError {
 
 fn groups(text: &str) -> Result<Vec<String>, AuthError> {
     let mut groups: Vec<String> = Vec::new();
-    for group in text.split(',').map(str::trim).filter(|group| !group.is_empty()) {
+    for group in text.split(',').map(|group| group.trim_matches([' ', '\t'])).filter(|group| !group.is_empty()) {
         if !is_user(&group.replace(' ', "_")) {
             return Err(bad("`Holdpoint-Groups` is names of 1 to 128 visible characters between commas."));
         }
@@ -181,12 +209,14 @@ pub struct Open;
 
 impl Authenticator for Open {
     fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, AuthError> {
-        if headers.keys().any(|name| name.as_str().starts_with("holdpoint-")) {
-            let detail = "There are no accounts here: nobody speaks for anybody, so no `Holdpoint-…` header may come.";
+        if headers.contains_key(USER) || headers.contains_key(GROUPS) {
+            let detail = "Without accounts no caller speaks for another: `Holdpoint-User` and `Holdpoint-Groups` need a \
+                          key with `act_as`.";
             return Err(AuthError::Forbidden(detail.to_owned()));
         }
+        only_ours(headers)?;
         Ok(Caller {
-            user_id: super::LOCAL.to_owned(),
+            user_id: UserIds::default().id(super::LOCAL),
             tenant: "default".to_owned(),
             groups: Vec::new(),
             via: None,
@@ -294,12 +324,41 @@ mod tests {
             &[("holdpoint-user", "a"), ("holdpoint-user", "b")],
             &[("holdpoint-user", "a"), ("holdpoint-groups", "x"), ("holdpoint-groups", "admin")],
             &[("holdpoint-groups", "finance")],
+            &[("holdpoint-user", "a,b")],
+            &[("holdpoint-user", "jose\u{301}")],
+            &[("holdpoint-user", "\u{212a}elvin")],
+            &[("holdpoint-user", "\u{a0}a")],
+            &[("holdpoint-user", "a"), ("holdpoint-user", "a")],
+            &[("holdpoint-user", "a"), ("holdpoint-groups", "\u{3000}finance")],
+            &[("holdpoint-user", "a"), ("holdpoint-tenant", "other")],
+            &[("holdpoint-as", "a")],
         ];
         for rest in bad {
             let all: Vec<_> = std::iter::once(web).chain(rest.iter().copied()).collect();
             let found = keys().authenticate(&headers(&all));
             assert!(matches!(found, Err(AuthError::BadHeader(_))), "{rest:?}: {found:?}");
         }
+    }
+
+    #[test]
+    fn a_header_of_ours_that_is_not_known_is_refused_and_those_of_gates_are_not() {
+        let alice = ("authorization", "Bearer alice-key");
+        for (name, fine) in [("holdpoint-runner", true), ("holdpoint-session", true), ("holdpoint-usr", false)] {
+            let found = keys().authenticate(&headers(&[alice, (name, "x")]));
+            assert_eq!(found.is_ok(), fine, "{name}: {found:?}");
+            assert!(fine || matches!(found, Err(AuthError::BadHeader(_))), "{name}: {found:?}");
+        }
+        let wrong = headers(&[("authorization", "Bearer nobody"), ("holdpoint-usr", "x")]);
+        assert_eq!(keys().authenticate(&wrong), Err(AuthError::Wrong), "a key comes first");
+    }
+
+    #[test]
+    fn whom_a_key_speaks_for_is_shown_as_the_file_spells_it() {
+        let named =
+            |user| keys().authenticate(&headers(&[("authorization", "Bearer web-key"), ("holdpoint-user", user)]));
+        assert_eq!(named("ALICE").unwrap().user_id.as_str(), "alice");
+        assert_eq!(named("ALICE").unwrap().user_id, named("alice").unwrap().user_id);
+        assert_eq!(named("Zoe").unwrap().user_id.as_str(), "Zoe");
     }
 
     #[test]
@@ -336,8 +395,11 @@ mod tests {
         let caller = Open.authenticate(&headers(&[("authorization", "Bearer whatever")])).unwrap();
         assert_eq!((caller.user_id.as_str(), caller.tenant.as_str()), ("local", "default"));
         assert_eq!((caller.unaccounted, caller.admin, caller.may), (true, false, May::ALL));
-        for name in ["holdpoint-user", "holdpoint-groups", "holdpoint-tenant", "holdpoint-anything"] {
+        for name in ["holdpoint-user", "holdpoint-groups"] {
             assert!(matches!(Open.authenticate(&headers(&[(name, "x")])), Err(AuthError::Forbidden(_))), "{name}");
+        }
+        for name in ["holdpoint-tenant", "holdpoint-anything"] {
+            assert!(matches!(Open.authenticate(&headers(&[(name, "x")])), Err(AuthError::BadHeader(_))), "{name}");
         }
     }
 }

@@ -10,6 +10,7 @@ use subtle::{Choice, ConstantTimeEq as _};
 
 use super::May;
 use super::session::Token;
+use crate::task::user::{UserId, UserIds, UserKey};
 use crate::task::verdict::Approvers;
 
 /// One key and whose it is.
@@ -40,14 +41,54 @@ impl fmt::Debug for Account {
 /// All accounts.
 #[derive(Clone, Debug, Default)]
 pub struct Directory {
-    accounts: Vec<Account>,
+    /// Each with what of its user's id is compared.
+    accounts: Vec<(UserKey, Account)>,
+    /// Users that the file names elsewhere, whatever their tenant.
+    named: Vec<(UserKey, String)>,
+    ids: UserIds,
 }
 
 impl Directory {
     /// One of these accounts.
     #[must_use]
     pub fn new(accounts: Vec<Account>) -> Self {
-        Self { accounts }
+        Self::default().with(accounts)
+    }
+
+    /// The same, comparing users' ids so.
+    #[must_use]
+    pub fn comparing(self, ids: UserIds) -> Self {
+        let named = self.named.into_iter().map(|(_, user)| user).collect();
+        let accounts = self.accounts.into_iter().map(|(_, account)| account).collect();
+        Self { ids, ..Self::default() }.with(accounts).naming(named)
+    }
+
+    fn with(self, accounts: Vec<Account>) -> Self {
+        let accounts = accounts.into_iter().map(|account| (self.ids.key(&account.user), account)).collect();
+        Self { accounts, ..self }
+    }
+
+    /// The same, with users whom the file names elsewhere.
+    #[must_use]
+    pub fn naming(self, named: Vec<String>) -> Self {
+        let named = named.into_iter().map(|user| (self.ids.key(&user), user)).collect();
+        Self { named, ..self }
+    }
+
+    /// How ids are compared.
+    #[must_use]
+    pub fn ids(&self) -> UserIds {
+        self.ids
+    }
+
+    /// Somebody's id in the spelling of the file, else in the one that came.
+    #[must_use]
+    pub fn user(&self, tenant: &str, came: &str) -> UserId {
+        let key = self.ids.key(came);
+        let own = self.accounts.iter().filter(|(_, account)| account.tenant == tenant);
+        let own = own.map(|(key, account)| (key, &account.user));
+        let known = own.chain(self.named.iter().map(|(key, user)| (key, user))).find(|(known, _)| **known == key);
+        self.ids.id(known.map_or(came, |(_, user)| user.as_str()))
     }
 
     /// Whose key this is. Looks at every account, however soon one fits.
@@ -55,7 +96,7 @@ impl Directory {
     pub fn by_key(&self, key: &str) -> Option<&Account> {
         let presented = hash(key);
         let mut found = None;
-        for account in &self.accounts {
+        for (_, account) in &self.accounts {
             let same: Choice = account.key_sha256.ct_eq(&presented);
             if bool::from(same) {
                 found = Some(account);
@@ -68,7 +109,7 @@ impl Directory {
     #[must_use]
     pub fn by_binding(&self, token: &Token, binding: &str) -> Option<&Account> {
         let mut found = None;
-        for account in &self.accounts {
+        for (_, account) in &self.accounts {
             let same: Choice = token.binding(&account.key_sha256).as_bytes().ct_eq(binding.as_bytes());
             if bool::from(same) {
                 found = Some(account);
@@ -78,20 +119,22 @@ impl Directory {
     }
 
     /// The accounts of a tenant that may decide.
-    fn deciders<'d, 't>(&'d self, tenant: &'t str) -> impl Iterator<Item = &'d Account> + use<'d, 't> {
-        self.accounts.iter().filter(move |account| account.tenant == tenant && account.may.decide)
+    fn deciders<'d, 't>(&'d self, tenant: &'t str) -> impl Iterator<Item = &'d (UserKey, Account)> + use<'d, 't> {
+        self.accounts.iter().filter(move |(_, account)| account.tenant == tenant && account.may.decide)
     }
 
     /// The groups today of a user who may decide; `None` when no such key is his any more.
     #[must_use]
     pub fn groups(&self, tenant: &str, user: &str) -> Option<&[String]> {
-        self.deciders(tenant).find(|account| account.user == user).map(|account| account.groups.as_slice())
+        let user = self.ids.key(user);
+        self.deciders(tenant).find(|(key, _)| *key == user).map(|(_, account)| account.groups.as_slice())
     }
 
     /// Whether a key of that user may speak for people who decide today: the one that vouched for somebody.
     #[must_use]
     pub fn vouches(&self, tenant: &str, user: &str) -> bool {
-        self.deciders(tenant).any(|account| account.user == user && account.act_as)
+        let user = self.ids.key(user);
+        self.deciders(tenant).any(|(key, account)| account.act_as && *key == user)
     }
 
     /// How many different people of a tenant could approve under these approvers, `except` not counted. Where a key
@@ -105,20 +148,22 @@ impl Directory {
         owner: Option<&str>,
         except: Option<&str>,
     ) -> usize {
-        let anybody = self.deciders(tenant).any(|account| account.act_as);
+        let anybody = self.deciders(tenant).any(|(_, account)| account.act_as);
         if anybody && !approvers.groups.is_empty() {
             return usize::MAX;
         }
-        let member = |account: &&Account| account.groups.iter().any(|group| approvers.groups.contains(group));
-        let mut people: BTreeSet<&str> = self.deciders(tenant).filter(member).map(|account| &*account.user).collect();
-        let known = |user: &str| anybody || self.deciders(tenant).any(|account| account.user == user);
-        people.extend(approvers.users.iter().map(String::as_str).filter(|user| known(user)));
-        if let Some(owner) = owner {
-            people.remove(owner);
+        let member = |account: &Account| account.groups.iter().any(|group| approvers.groups.contains(group));
+        let key = |user: &str| self.ids.key(user);
+        let known = |user: &UserKey| anybody || self.deciders(tenant).any(|(key, _)| key == user);
+        let members = self.deciders(tenant).filter(|(_, account)| member(account));
+        let mut people: BTreeSet<UserKey> = members.map(|(key, _)| key.clone()).collect();
+        people.extend(approvers.users.iter().map(|user| key(user)).filter(known));
+        if let Some(owner) = owner.map(key) {
+            people.remove(&owner);
             people.extend(Some(owner).filter(|owner| approvers.owner && known(owner)));
         }
         if let Some(except) = except {
-            people.remove(except);
+            people.remove(&key(except));
         }
         people.len() + usize::from(owner.is_none() && approvers.owner)
     }
@@ -183,6 +228,35 @@ mod tests {
         for wrong in ["", &token.binding(&hash("old-key")), &Token::of([6; 32]).binding(&hash("web-key"))] {
             assert_eq!(directory.by_binding(&token, wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_user_is_shown_as_the_file_spells_it() {
+        let directory = Directory::new(vec![account("Alice", "alice-key"), account("web", "web-key")])
+            .naming(vec!["BOB".to_owned(), "ALICE".to_owned()]);
+        for (came, shown) in [("alice", "Alice"), ("ALICE", "Alice"), ("bob", "BOB"), ("Zoe", "Zoe")] {
+            assert_eq!(directory.user("acme", came).as_str(), shown);
+        }
+        assert_eq!(directory.user("other", "alice").as_str(), "ALICE", "another tenant's account is somebody else");
+        assert_eq!(directory.comparing(UserIds::Exact).user("acme", "alice").as_str(), "alice");
+    }
+
+    #[test]
+    fn spellings_of_one_person_are_one_who_could_approve() {
+        let directory =
+            Directory::new(vec![account("alice", "alice-key"), account("Bob", "bob-key"), account("bob", "other-key")]);
+        let of = |users: &[&str], groups: &[&str]| Approvers {
+            owner: false,
+            users: users.iter().map(ToString::to_string).collect(),
+            groups: groups.iter().map(ToString::to_string).collect(),
+            required: 2,
+        };
+        let could = |approvers: &Approvers, owner, except| directory.could_approve("acme", approvers, owner, except);
+        assert_eq!(could(&of(&["bob", "BOB"], &["bobs", "Bobs"]), None, None), 1);
+        assert_eq!(could(&of(&["ALICE", "bob"], &[]), None, None), 2);
+        assert_eq!(could(&of(&["alice", "bob"], &[]), Some("Alice"), None), 1, "the owner is none of them");
+        assert_eq!(could(&of(&["alice", "bob"], &[]), None, Some("BOB")), 1);
+        assert_eq!(directory.groups("acme", "ALICE"), Some(&["alices".to_owned()][..]));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use super::directory::Directory;
 use super::{Caller, LOCAL};
 use crate::task::decision::{Action, Vote};
 use crate::task::request::{Asked, AskedCall, RequestKind};
+use crate::task::user::UserIds;
 use crate::task::verdict::Approvers;
 
 /// Whether `caller` is one of those a request is for. `owner` is the root task's owner.
@@ -18,7 +19,8 @@ pub fn may_decide(caller: &Caller, tenant: &str, owner: &str, approvers: &Approv
     if caller.unaccounted {
         return true;
     }
-    is_approver(&caller.user_id, &caller.groups, owner, approvers)
+    let user = caller.user_id.as_str();
+    is_approver(caller.user_id.ids(), user, &caller.groups, owner, approvers)
 }
 
 /// What `caller` may answer to a question, whatever became of it meanwhile; nothing where he may not decide it.
@@ -30,7 +32,7 @@ pub fn answers(roster: &Roster, caller: &Caller, tenant: &str, owner: &str, aske
     let required = required_of(caller, asked);
     let mut actions = asked.actions(required);
     if required > 1 && asked.kind == RequestKind::Approval {
-        let left = roster.could_approve(tenant, owner, &asked.terms.approvers, &caller.user_id);
+        let left = roster.could_approve(tenant, owner, &asked.terms.approvers, caller.user_id.as_str());
         actions.retain(|action| match action {
             // Whoever writes new bytes does not approve them: enough others must be there who could.
             Action::Edit => left >= required as usize,
@@ -50,7 +52,7 @@ pub fn required_of(caller: &Caller, asked: &Asked) -> u32 {
 /// Whether `caller` wrote the arguments of that call himself, so that others have to approve it.
 #[must_use]
 pub fn wrote(caller: &Caller, asked: &Asked, call: &AskedCall) -> bool {
-    required_of(caller, asked) > 1 && call.editor.as_ref() == Some(&caller.user_id)
+    required_of(caller, asked) > 1 && call.editor.as_ref().is_some_and(|editor| caller.user_id.is(editor))
 }
 
 /// Who is known here: what has to be asked again long after somebody stood at the door.
@@ -62,6 +64,12 @@ impl Roster {
     #[must_use]
     pub fn new(accounts: Option<Directory>) -> Self {
         Self(accounts.map(Arc::new))
+    }
+
+    /// How ids are compared.
+    #[must_use]
+    pub fn ids(&self) -> UserIds {
+        self.0.as_ref().map(|directory| directory.ids()).unwrap_or_default()
     }
 
     /// How many different people but `except` could approve.
@@ -85,28 +93,39 @@ impl Roster {
                 None => return false,
             },
         };
-        is_approver(&vote.by, groups, owner, approvers)
+        is_approver(directory.ids(), &vote.by, groups, owner, approvers)
     }
 
-    /// Whether those approvals are enough under these approvers today.
+    /// Whether those approvals are enough under these approvers today. Where several have to agree, that of whoever wrote
+    /// the arguments counts for nothing.
     #[must_use]
-    pub fn suffice(&self, tenant: &str, owner: &str, approvers: &Approvers, votes: &[Vote]) -> bool {
-        let people: BTreeSet<&str> = votes
-            .iter()
-            .filter(|vote| self.still_counts(tenant, owner, approvers, vote))
-            .map(|vote| vote.by.as_str())
-            .collect();
+    pub fn suffice(
+        &self,
+        tenant: &str,
+        owner: &str,
+        approvers: &Approvers,
+        votes: &[Vote],
+        editor: Option<&str>,
+    ) -> bool {
+        let ids = self.ids();
         let required = if self.0.is_some() { approvers.required.max(1) } else { 1 };
+        let own = |vote: &Vote| required > 1 && editor.is_some_and(|editor| ids.same(editor, &vote.by));
+        let people: BTreeSet<_> = votes
+            .iter()
+            .filter(|vote| self.still_counts(tenant, owner, approvers, vote) && !own(vote))
+            .map(|vote| ids.key(&vote.by))
+            .collect();
         people.len() >= required as usize
     }
 }
 
 /// The owner counts only where `owner: true`, also when he is in a group that is named.
-fn is_approver(user: &str, groups: &[String], owner: &str, approvers: &Approvers) -> bool {
-    if user == owner {
+fn is_approver(ids: UserIds, user: &str, groups: &[String], owner: &str, approvers: &Approvers) -> bool {
+    if ids.same(user, owner) {
         return approvers.owner;
     }
-    approvers.users.iter().any(|name| name == user) || groups.iter().any(|group| approvers.groups.contains(group))
+    approvers.users.iter().any(|name| ids.same(name, user))
+        || groups.iter().any(|group| approvers.groups.contains(group))
 }
 
 /// Whether `caller` reads a tree: its owner, an admin of the tenant, or somebody who may decide or has decided one of its
@@ -114,20 +133,41 @@ fn is_approver(user: &str, groups: &[String], owner: &str, approvers: &Approvers
 #[must_use]
 pub fn may_read(caller: &Caller, tenant: &str, owner: &str, involved: bool) -> bool {
     caller.tenant == tenant
-        && ((caller.may.read && (caller.admin || caller.user_id == owner))
+        && ((caller.may.read && (caller.admin || caller.user_id.is(owner)))
             || ((caller.may.read || caller.may.decide) && involved))
 }
 
-/// Whether `caller` sends messages to a task: its owner.
-#[must_use]
-pub fn may_message(caller: &Caller, tenant: &str, owner: &str) -> bool {
-    caller.tenant == tenant && caller.may.create && caller.user_id == owner
+/// What is asked of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Move {
+    /// To go on with the next message.
+    Message,
+    /// To end.
+    Cancel,
+    /// To go on after a failure.
+    Retry,
 }
 
-/// Whether `caller` cancels or retries a task: its owner, or an admin of the tenant.
-#[must_use]
-pub fn may_steer(caller: &Caller, tenant: &str, owner: &str) -> bool {
-    caller.tenant == tenant && caller.may.create && (caller.admin || caller.user_id == owner)
+/// Whether `caller` moves a task so: its owner, while its agent is `open` to that person today (a cancel needs no open
+/// agent), and an admin of the tenant, who sends no messages.
+///
+/// # Errors
+/// Why not, in words for the caller.
+pub fn may_move(caller: &Caller, how: Move, tenant: &str, owner: &str, open: bool) -> Result<(), &'static str> {
+    if caller.tenant == tenant && caller.may.create {
+        if caller.admin && how != Move::Message {
+            return Ok(());
+        }
+        if caller.user_id.is(owner) {
+            let lost = "The task's agent is not open to you any more.";
+            return if open || how == Move::Cancel { Ok(()) } else { Err(lost) };
+        }
+    }
+    Err(match how {
+        Move::Message => "Only the task's owner sends it messages.",
+        Move::Cancel => "Only the task's owner and an admin cancel it.",
+        Move::Retry => "Only the task's owner and an admin retry it.",
+    })
 }
 
 /// What somebody comes for; `may` of his key narrows it.
@@ -158,6 +198,7 @@ pub fn may_enter(caller: &Caller, door: Door) -> bool {
 mod tests {
     use super::*;
     use crate::people::May;
+    use crate::people::directory::Account;
 
     const READ: May = May { create: false, read: true, decide: false };
     const DECIDE: May = May { create: false, read: false, decide: true };
@@ -166,7 +207,7 @@ mod tests {
 
     fn caller(user: &str, tenant: &str, groups: &[&str], admin: bool, may: May) -> Caller {
         Caller {
-            user_id: user.to_owned(),
+            user_id: user.into(),
             tenant: tenant.to_owned(),
             groups: groups.iter().map(ToString::to_string).collect(),
             via: None,
@@ -227,24 +268,83 @@ mod tests {
     #[test]
     fn who_reads_and_who_moves_a_tree() {
         let cases = [
-            // who, involved, reads, messages, cancels and retries
-            (caller("alice", "acme", &[], false, May::ALL), false, [true, true, true]),
-            (caller("bob", "acme", &[], false, May::ALL), false, [false, false, false]),
-            (caller("bob", "acme", &[], false, May::ALL), true, [true, false, false]),
-            (caller("ops", "acme", &[], true, May::ALL), false, [true, false, true]),
-            (caller("ops", "acme", &[], true, READ), false, [true, false, false]),
-            (caller("alice", "acme", &[], false, DECIDE), false, [false, false, false]),
-            (caller("alice", "acme", &[], false, DECIDE), true, [true, false, false]),
-            (caller("alice", "acme", &[], false, CREATE), true, [false, true, true]),
-            (caller("alice", "other", &[], true, May::ALL), true, [false, false, false]),
+            // who, involved, reads, messages, cancels, retries; messages, cancels, retries where the agent is closed
+            (caller("alice", "acme", &[], false, May::ALL), false, [true, true, true, true, false, true, false]),
+            (caller("ALICE", "acme", &[], false, May::ALL), false, [true, true, true, true, false, true, false]),
+            (caller("bob", "acme", &[], false, May::ALL), false, [false; 7]),
+            (caller("bob", "acme", &[], false, May::ALL), true, [true, false, false, false, false, false, false]),
+            (caller("ops", "acme", &[], true, May::ALL), false, [true, false, true, true, false, true, true]),
+            (caller("ops", "acme", &[], true, READ), false, [true, false, false, false, false, false, false]),
+            (caller("alice", "acme", &[], true, May::ALL), false, [true, true, true, true, false, true, true]),
+            (caller("alice", "acme", &[], false, DECIDE), false, [false; 7]),
+            (caller("alice", "acme", &[], false, DECIDE), true, [true, false, false, false, false, false, false]),
+            (caller("alice", "acme", &[], false, CREATE), true, [false, true, true, true, false, true, false]),
+            (caller("alice", "other", &[], true, May::ALL), true, [false; 7]),
         ];
+        let moves = [true, false].map(|open| [Move::Message, Move::Cancel, Move::Retry].map(|how| (how, open)));
         for (who, involved, expected) in cases {
-            let found = [
-                may_read(&who, "acme", "alice", involved),
-                may_message(&who, "acme", "alice"),
-                may_steer(&who, "acme", "alice"),
-            ];
+            let moves = moves.iter().flatten().map(|(how, open)| may_move(&who, *how, "acme", "alice", *open).is_ok());
+            let found: Vec<_> = [may_read(&who, "acme", "alice", involved)].into_iter().chain(moves).collect();
             assert_eq!(found, expected, "{who:?} {involved}");
         }
+    }
+
+    #[test]
+    fn another_spelling_of_the_owner_is_the_owner() {
+        let table = [
+            // approvers, and whether ALICE (the owner), Bob (an approver) and dave (nobody) decide
+            (approvers(true, &[], &["finance"]), [true, false, false]),
+            (approvers(false, &["alice", "BOB"], &[]), [false, true, false]),
+            (approvers(false, &["Alice", "bob"], &["finance"]), [false, true, false]),
+        ];
+        for (approvers, expected) in table {
+            let people = [("ALICE", &["finance"][..]), ("Bob", &[]), ("dave", &[])];
+            let found = people.map(|(user, groups)| {
+                may_decide(&caller(user, "acme", groups, false, May::ALL), "acme", "alice", &approvers)
+            });
+            assert_eq!(found, expected, "{approvers:?}");
+        }
+    }
+
+    #[test]
+    fn exact_ids_differ_in_case() {
+        let exact =
+            |user: &str| Caller { user_id: UserIds::Exact.id(user), ..caller("", "acme", &[], false, May::ALL) };
+        let approvers = approvers(false, &["bob"], &[]);
+        assert!(may_decide(&exact("bob"), "acme", "alice", &approvers));
+        assert!(!may_decide(&exact("Bob"), "acme", "alice", &approvers));
+        assert!(
+            may_read(&exact("alice"), "acme", "alice", false) && !may_read(&exact("Alice"), "acme", "alice", false)
+        );
+    }
+
+    #[test]
+    fn two_spellings_of_one_person_are_one_approval_and_an_editors_is_none() {
+        let account = |user: &str| Account {
+            user: user.to_owned(),
+            tenant: "acme".to_owned(),
+            groups: vec!["finance".to_owned()],
+            act_as: user == "web",
+            admin: false,
+            may: May::ALL,
+            key_sha256: crate::people::directory::hash(user),
+        };
+        let accounts = ["bob", "eve", "web"].map(account).to_vec();
+        let folded = Roster::new(Some(Directory::new(accounts.clone())));
+        let exact = Roster::new(Some(Directory::new(accounts).comparing(UserIds::Exact)));
+        let finance = Approvers { required: 2, ..approvers(false, &[], &["finance"]) };
+        let votes = |users: &[&str]| -> Vec<Vote> {
+            let groups = vec!["finance".to_owned()];
+            users
+                .iter()
+                .map(|user| Vote { by: (*user).to_owned(), via: Some("WEB".to_owned()), groups: groups.clone() })
+                .collect()
+        };
+        let suffice =
+            |roster: &Roster, users: &[&str], editor| roster.suffice("acme", "alice", &finance, &votes(users), editor);
+        assert!(suffice(&folded, &["bob", "Eve"], None) && !suffice(&folded, &["bob", "Bob", "BOB"], None));
+        assert!(!suffice(&folded, &["alice", "bob"], None) && !suffice(&folded, &["Alice", "bob"], None));
+        assert!(!suffice(&folded, &["bob", "eve"], Some("Eve")));
+        assert!(!suffice(&exact, &["bob", "Bob"], None), "under exact ids WEB is not the key that vouches");
     }
 }

@@ -5,6 +5,8 @@ pub mod directory;
 pub mod may;
 pub mod session;
 
+use crate::task::user::UserId;
+
 /// The user that everybody is without accounts.
 pub const LOCAL: &str = "local";
 
@@ -12,7 +14,7 @@ pub const LOCAL: &str = "local";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// Whom the operation is for: the key's user, or the one a key with `act_as` named.
-    pub user_id: String,
+    pub user_id: UserId,
     /// His tenant (the key's).
     pub tenant: String,
     /// His groups: the configuration's, or those the key with `act_as` named.

@@ -66,9 +66,18 @@ pub(super) enum Node {
     If(Box<Node>, Box<Node>, Box<Node>),
     Compare(Comparison, Box<Node>, Box<Node>),
     Calculate(Arithmetic, Box<Node>, Box<Node>),
-    Matches(Box<Node>, Regex),
+    Matches(Box<Node>, Pattern),
     Call(Function, Vec<Node>),
     Loop(Box<Loop>),
+}
+
+/// A regular expression.
+#[derive(Debug)]
+pub(super) struct Pattern {
+    /// As it is written.
+    pub(super) plain: Regex,
+    /// Without regard to case: what a user's id is compared with where ids are compared folded.
+    pub(super) folded: Option<Regex>,
 }
 
 #[derive(Debug)]
@@ -414,8 +423,13 @@ fn matches(arguments: Vec<Node>) -> Result<Node, Flaw> {
     let (Some(text), Some(Node::Literal(Literal::Text(pattern)))) = (arguments.next(), arguments.next()) else {
         return Err(Flaw::Pattern);
     };
-    let pattern = RegexBuilder::new(&pattern).size_limit(MAX_PATTERN).dfa_size_limit(1 << 20).build();
-    Ok(Node::Matches(Box::new(text), pattern.map_err(|_| Flaw::Pattern)?))
+    let build = |folded| {
+        let mut builder = RegexBuilder::new(&pattern);
+        let builder = builder.size_limit(MAX_PATTERN).dfa_size_limit(1 << 20).case_insensitive(folded);
+        builder.build().map_err(|_| Flaw::Pattern)
+    };
+    let folded = matches!(text, Node::Known(Known::UserId)).then(|| build(true)).transpose()?;
+    Ok(Node::Matches(Box::new(text), Pattern { plain: build(false)?, folded }))
 }
 
 fn literal(value: &LiteralValue) -> Result<Literal, Flaw> {

@@ -9,6 +9,7 @@ use super::Case;
 use super::cel::{Arithmetic, Comparison, Function, Known, Literal, Loop, Node, Yields};
 use super::shape::Shape;
 use super::value::Val;
+use crate::task::user::UserIds;
 
 /// Why an expression has no value. Names what the operator wrote, never what the call holds.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -110,7 +111,11 @@ impl<'a> Run<'a> {
                 }
             }
             Node::Compare(how, left, right) => {
-                let (left, right) = (self.value(left)?, self.value(right)?);
+                let folds = is_user(left) || is_user(right);
+                let (mut left, mut right) = (self.value(left)?, self.value(right)?);
+                if folds {
+                    (left, right) = (self.keyed(left)?, self.keyed(right)?);
+                }
                 compare(*how, &left, &right, self.scope.fuel).map(Val::Bool)
             }
             Node::Calculate(how, left, right) => {
@@ -118,16 +123,35 @@ impl<'a> Run<'a> {
                 calculate(*how, &left, &right, self.scope.fuel)
             }
             Node::Matches(text, pattern) => {
+                let folds = is_user(text) && self.scope.case.user.ids() == UserIds::Folded;
+                let pattern = pattern.folded.as_ref().filter(|_| folds).unwrap_or(&pattern.plain);
                 let Val::Text(text) = self.value(text)? else { return Err(Fault::Type) };
                 self.scope.fuel.spend(text.len())?;
                 Ok(Val::Bool(pattern.is_match(&text)))
             }
             Node::Call(function, arguments) => {
-                let arguments: Result<Vec<_>, _> = arguments.iter().map(|argument| self.value(argument)).collect();
+                let searches = matches!(function, Function::Contains | Function::StartsWith | Function::EndsWith);
+                let folds = searches && arguments.iter().any(is_user);
+                let value = |argument| self.value(argument).and_then(|it| if folds { self.keyed(it) } else { Ok(it) });
+                let arguments: Result<Vec<_>, _> = arguments.iter().map(value).collect();
                 call(*function, &arguments?, self.scope.fuel)
             }
             Node::Loop(each) => self.each(each),
         }
+    }
+
+    /// What of text is compared where a user's id is compared with it: no spelling of somebody's gets around a rule.
+    fn keyed(&self, value: Val<'a>) -> Result<Val<'a>, Fault> {
+        let key = |text: &str| -> Result<Val<'a>, Fault> {
+            self.scope.fuel.spend_text(text.len())?;
+            Ok(Val::Text(Cow::Owned(self.scope.case.user.ids().key(text).as_str().to_owned())))
+        };
+        if let Val::Text(text) = &value {
+            return key(text);
+        }
+        let Ok(count) = value.items() else { return Ok(value) };
+        let items = (0..count).map(|at| value.item(at).and_then(|item| self.keyed(item)));
+        Ok(Val::List(Rc::new(items.collect::<Result<_, _>>()?)))
     }
 
     fn truth(&mut self, node: &'a Node) -> Result<bool, Fault> {
@@ -152,7 +176,7 @@ impl<'a> Run<'a> {
             Known::ToolEffect => text(case.tool.effect.as_str()),
             Known::AgentName => text(path.last().ok_or(Fault::Refused)?),
             Known::AgentPath => Val::Names(path),
-            Known::UserId => text(case.user_id),
+            Known::UserId => text(case.user.as_str()),
             Known::UserTenant => text(case.tenant),
             Known::UserGroups => Val::Names(case.groups),
             Known::TaskId => text(case.task_id),
@@ -211,6 +235,11 @@ impl<'a> Run<'a> {
             Yields::List(_) => Val::List(Rc::new(list)),
         })
     }
+}
+
+/// Whether an expression is `user.id` itself.
+fn is_user(node: &Node) -> bool {
+    matches!(node, Node::Known(Known::UserId))
 }
 
 fn text(value: &str) -> Val<'_> {

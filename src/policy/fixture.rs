@@ -98,7 +98,7 @@ pub(super) fn judge_along(policy: &Policy, path: &[&str], name: &str, args: &Val
         tool: &tool,
         args,
         agent_path: &path,
-        user_id: "alice",
+        user: &"alice".into(),
         tenant: "acme",
         groups: &["support".to_owned(), "night".to_owned()],
         task_id: "0190-task",

@@ -18,6 +18,7 @@ mod hostile;
 use serde_json::Value;
 
 use crate::task::tool_spec::ToolSpec;
+use crate::task::user::UserId;
 
 pub use compile::Policy;
 pub use rules::{Decide, Expiry, Rule, RuleApprovers};
@@ -32,7 +33,7 @@ pub struct Case<'a> {
     /// Names from the root's agent to the one that asks.
     pub agent_path: &'a [String],
     /// The task's owner.
-    pub user_id: &'a str,
+    pub user: &'a UserId,
     /// His tenant.
     pub tenant: &'a str,
     /// His groups, as of his last message.

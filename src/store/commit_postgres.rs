@@ -127,15 +127,16 @@ with changes as materialized (
             $69::bigint[]) as d (change, request_id, call_id, user_id, action, settles, task_id, seq)
       join taken k on k.change = d.change join held h on h.request_id = d.request_id cross join moment m
 ), inserted_keys as (
-    insert into idempotency (tenant, user_id, path, key, body_digest, task_id, request_id, created_at)
-    select y.tenant, y.user_id, y.path, y.key, y.body_digest, y.task_id, y.request_id, m.at
+    insert into idempotency (tenant, user_id, path, key, body_digest, task_id, request_id, person, created_at)
+    select y.tenant, y.user_id, y.path, y.key, y.body_digest, y.task_id, y.request_id, y.person, m.at
       from unnest($70::bigint[], $71::text[], $72::text[], $73::text[], $74::text[], $75::text[], $76::uuid[],
-            $77::uuid[]) as y (change, tenant, user_id, path, key, body_digest, task_id, request_id)
+            $77::uuid[], $86::text[])
+            as y (change, tenant, user_id, path, key, body_digest, task_id, request_id, person)
       join taken k on k.change = y.change cross join moment m
      order by y.tenant, y.user_id, y.path, y.key
     -- A key that is over is used anew; one that is not (no task: null is forbidden) refuses the change whole.
     on conflict (tenant, user_id, path, key) do update set body_digest = excluded.body_digest,
-        created_at = excluded.created_at, request_id = excluded.request_id,
+        created_at = excluded.created_at, request_id = excluded.request_id, person = excluded.person,
         task_id = case when idempotency.request_id is null
             and idempotency.created_at <= excluded.created_at - 86400000000 then excluded.task_id end
 ), inserted_credentials as (
@@ -290,6 +291,8 @@ fn credentials(batch: &[&Rows], values: &mut Vec<Value>) {
         texts!(sealed, line => line.sealed.text.clone()),
         maybe_ints!(sealed, line => line.expires_in),
     ]);
+    let keys = lines(batch, |rows| rows.idempotency.as_slice());
+    values.push(maybe_texts!(keys, line => line.person.as_ref().map(|person| person.as_str().to_owned())));
 }
 
 /// The agent versions that change: the last column of the tasks, as most commits have none.

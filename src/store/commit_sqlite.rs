@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::batch::{ANY, NEW, Needs, Rows, TaskLine, VERSION};
 use super::db::{Db, Failure, LiteTx, Value, hex, list};
+use crate::task::user::UserKey;
 
 pub(super) const READ_TASKS: &str = "select task_id, root_task_id, version, last_seq, next_event,
     exists (select 1 from credential c where c.task_id = agent_task.task_id) as credentials from agent_task
@@ -87,11 +88,12 @@ update intervention_request as r
    and (u.value ->> 1 is not null or ((u.value ->> 2) and r.status = 'responded'))";
 
 pub(super) const INSERT_KEYS: &str = "
-insert into idempotency (tenant, user_id, path, key, body_digest, task_id, request_id, created_at)
-select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, unhex(value ->> 5), unhex(value ->> 6), $2
+insert into idempotency (tenant, user_id, path, key, body_digest, task_id, request_id, person, created_at)
+select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, unhex(value ->> 5), unhex(value ->> 6),
+    value ->> 7, $2
   from json_each($1) where true
     on conflict (tenant, user_id, path, key) do update set body_digest = excluded.body_digest,
-        created_at = excluded.created_at, request_id = excluded.request_id,
+        created_at = excluded.created_at, request_id = excluded.request_id, person = excluded.person,
         task_id = case when idempotency.request_id is null
             and idempotency.created_at <= excluded.created_at - 86400000000 then excluded.task_id end";
 
@@ -387,7 +389,8 @@ fn keys(batch: &[&Rows]) -> Vec<Json> {
                 row.key,
                 row.body_digest,
                 hex(Some(row.task_id.0)),
-                hex(row.request_id.map(|id| id.0))
+                hex(row.request_id.map(|id| id.0)),
+                row.person.as_ref().map(UserKey::as_str)
             ])
         })
         .collect()

@@ -4,6 +4,8 @@
 //! request as long as the request. One that is over counts as never used, removed or not: the commit of its next
 //! effect takes its place.
 
+use std::slice;
+
 use sqlx::FromRow;
 use uuid::Uuid;
 
@@ -11,10 +13,11 @@ use super::db::{Sql, Value, sql};
 use super::{ReadError, Store};
 use crate::task::change::IdempotencyRow;
 use crate::task::id::{RequestId, TaskId};
+use crate::task::user::UserId;
 
 const KEY: Sql = sql!(
     "select tenant, user_id, path, key, body_digest, task_id, request_id from idempotency
-      where tenant = $1 and user_id = $2 and path = $3 and key = $4
+      where tenant = $1 and user_id " (any 2 text) " and path = $3 and key = $4
         and (request_id is not null or created_at > " (now 5) " - 86400000000)"
 )
 .by_key();
@@ -63,22 +66,27 @@ struct KeyRecord {
 }
 
 impl Store {
-    /// The row of an idempotency key.
+    /// The row of an idempotency key, however its user is spelt there. Of two spellings that used it while they were two
+    /// people, it is that of the spelling that asks.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
     pub async fn idempotency(
         &self,
         tenant: &str,
-        user: &str,
+        user: &UserId,
         path: &str,
         key: &str,
     ) -> Result<Option<IdempotencyRow>, ReadError> {
-        let texts = [tenant, user, path, key].into_iter().map(|text| Value::Text(text.to_owned()));
-        let values = texts.chain([Value::Now]).collect();
-        let record: Option<KeyRecord> = self.db().one(KEY, values).await?;
+        let spellings = self.spellings(tenant, slice::from_ref(user)).await?;
+        let text = |text: &str| Value::Text(text.to_owned());
+        let values = vec![text(tenant), Value::Texts(spellings), text(path), text(key), Value::Now];
+        let mut records: Vec<KeyRecord> = self.db().all(KEY, values).await?;
+        let own = records.iter().position(|record| record.user_id == user.as_str()).unwrap_or(0);
+        let record = (own < records.len()).then(|| records.swap_remove(own));
         Ok(record.map(|record| IdempotencyRow {
             tenant: record.tenant,
+            person: user.folded(),
             user_id: record.user_id,
             path: record.path,
             key: record.key,

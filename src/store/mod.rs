@@ -24,6 +24,7 @@ mod sessions;
 mod settings;
 mod tasks;
 mod tree;
+mod users;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -53,6 +54,7 @@ use crate::task::id::{RequestId, TaskId};
 use crate::task::request::Asked;
 use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::time::Time;
+use crate::task::user::UserId;
 
 /// A request as it stands.
 #[derive(Clone, Debug, PartialEq)]
@@ -91,7 +93,7 @@ pub struct TaskFilter {
     /// Of this tenant.
     pub tenant: String,
     /// Of these owners; empty is everybody's.
-    pub users: Vec<String>,
+    pub users: Vec<UserId>,
     /// In one of these; empty is any.
     pub statuses: Vec<TaskStatus>,
     /// Of one of these agents; empty is any.
@@ -134,7 +136,7 @@ pub struct RequestFilter {
 #[derive(Clone, Debug, Default)]
 pub struct Person {
     /// His id.
-    pub user_id: String,
+    pub user_id: UserId,
     /// His groups.
     pub groups: Vec<String>,
     /// Without accounts: he may decide everything.
@@ -409,6 +411,7 @@ impl Store {
             .chain(sessions::STATEMENTS.iter().copied())
             .chain(tasks::STATEMENTS.iter().copied())
             .chain(tree::STATEMENTS.iter().copied())
+            .chain(users::STATEMENTS.iter().copied())
             .collect()
     }
 

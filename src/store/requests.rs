@@ -1,5 +1,7 @@
 //! Reading requests: the row, the question as it was asked and the answers so far, all in one statement.
 
+use std::slice;
+
 use sqlx::FromRow;
 use uuid::Uuid;
 
@@ -31,9 +33,9 @@ const REQUESTS: Sql = sql!(
            and (" (none 9 uuid) " or r.root_task_id " (any 9 uuid) ")
            and ($10
              or exists (select 1 from request_approver a where a.tenant = r.tenant and a.request_id = r.request_id
-                   and ((a.kind in ('owner', 'user') and a.name = $11) or (a.kind = 'group' and a.name " (any 12 text) ")))
+                   and ((a.kind in ('owner', 'user') and a.name " (any 11 text) ") or (a.kind = 'group' and a.name " (any 12 text) ")))
              or exists (select 1 from decision d
-                 where d.tenant = r.tenant and d.user_id = $11 and d.request_id = r.request_id))
+                 where d.tenant = r.tenant and d.user_id " (any 11 text) " and d.request_id = r.request_id))
          order by r.request_id limit $13
      )
      select " (request) ", " (now 1) " as moment
@@ -54,7 +56,7 @@ const PENDING_REQUESTS: Sql = sql!(
            and (" (none 8 uuid) " or r.root_task_id " (any 8 uuid) ")
            and ($9
              or exists (select 1 from request_approver a where a.tenant = r.tenant and a.request_id = r.request_id
-                   and ((a.kind in ('owner', 'user') and a.name = $10) or (a.kind = 'group' and a.name " (any 11 text) "))))
+                   and ((a.kind in ('owner', 'user') and a.name " (any 10 text) ") or (a.kind = 'group' and a.name " (any 11 text) "))))
          order by r.request_id limit $12
      )
      select " (request) ", " (now 1) " as moment
@@ -98,9 +100,9 @@ const INVOLVED: Sql = sql!(
     "select r.request_id from intervention_request r
       where r.root_task_id = $1 and ($2
         or exists (select 1 from request_approver a where a.tenant = r.tenant and a.request_id = r.request_id
-             and ((a.kind in ('owner', 'user') and a.name = $3) or (a.kind = 'group' and a.name " (any 4 text) ")))
+             and ((a.kind in ('owner', 'user') and a.name " (any 3 text) ") or (a.kind = 'group' and a.name " (any 4 text) ")))
         or exists (select 1 from decision d
-             where d.tenant = r.tenant and d.user_id = $3 and d.request_id = r.request_id))
+             where d.tenant = r.tenant and d.user_id " (any 3 text) " and d.request_id = r.request_id))
       limit 1"
 );
 
@@ -204,6 +206,10 @@ impl Store {
     pub async fn requests(&self, filter: &RequestFilter) -> Result<Vec<RequestRow>, ReadError> {
         let only_pending = filter.statuses == [RequestStatus::Pending];
         let person = filter.person.as_ref();
+        let spellings = match person {
+            Some(person) => self.spellings(&filter.tenant, slice::from_ref(&person.user_id)).await?,
+            None => Vec::new(),
+        };
         let mut values = vec![
             Value::Now,
             Value::Text(filter.tenant.clone()),
@@ -219,7 +225,7 @@ impl Store {
             Value::Texts(filter.sessions.clone()),
             Value::Ids(filter.roots.iter().map(|id| id.0).collect()),
             Value::Bool(person.is_none_or(|person| person.everything)),
-            Value::Text(person.map(|person| person.user_id.clone()).unwrap_or_default()),
+            Value::Texts(spellings),
             Value::Texts(person.map(|person| person.groups.clone()).unwrap_or_default()),
         ]);
         values.push(Value::Int(filter.limit));
@@ -241,11 +247,11 @@ impl Store {
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
-    pub async fn involved(&self, root: TaskId, person: &Person) -> Result<bool, ReadError> {
+    pub async fn involved(&self, tenant: &str, root: TaskId, person: &Person) -> Result<bool, ReadError> {
         let values = vec![
             Value::Id(root.0),
             Value::Bool(person.everything),
-            Value::Text(person.user_id.clone()),
+            Value::Texts(self.spellings(tenant, slice::from_ref(&person.user_id)).await?),
             Value::Texts(person.groups.clone()),
         ];
         let found: Option<Found> = self.db().one(INVOLVED, values).await?;

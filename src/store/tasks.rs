@@ -189,7 +189,7 @@ impl Store {
         let statuses = filter.statuses.iter().map(|status| status.as_str().to_owned()).collect();
         let mut values = vec![
             Value::Text(filter.tenant.clone()),
-            Value::Texts(filter.users.clone()),
+            Value::Texts(self.spellings(&filter.tenant, &filter.users).await?),
             Value::Texts(statuses),
             Value::Texts(filter.agents.clone()),
             Value::Texts(filter.sessions.clone()),

@@ -2,7 +2,7 @@
 //! What must stay true: an answer counts only for a call that its question still asks about, and only a complete leave
 //! lets a call run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
@@ -14,19 +14,27 @@ use super::standing::{Approval, Edited, Phase, Standing};
 use super::status::RequestStatus;
 use super::time::Time;
 use super::turn::{Open, Progress};
+use super::user::{UserId, UserIds, UserKey};
 use super::verdict::{OnExpiry, Verdict};
 
 impl Open {
-    /// How many people have approved a call.
+    /// The different people who have approved a call.
+    fn approved(&self, call: CallId, ids: UserIds) -> BTreeSet<UserKey> {
+        self.approvals.get(&call).into_iter().flatten().map(|vote| ids.key(&vote.by)).collect()
+    }
+
+    /// How many different people will have approved a call with `user`.
     #[must_use]
-    pub fn approved(&self, call: CallId) -> u32 {
-        u32::try_from(self.approvals.get(&call).map_or(0, Vec::len)).unwrap_or(u32::MAX)
+    pub fn approved_with(&self, call: CallId, user: &UserId) -> u32 {
+        let mut people = self.approved(call, user.ids());
+        people.insert(user.key().clone());
+        u32::try_from(people.len()).unwrap_or(u32::MAX)
     }
 
     /// Whether `user` has answered that call.
     #[must_use]
-    pub fn answered_by(&self, call: CallId, user: &str) -> bool {
-        self.approvals.get(&call).is_some_and(|votes| votes.iter().any(|vote| vote.by == user))
+    pub fn answered_by(&self, call: CallId, user: &UserId) -> bool {
+        self.approvals.get(&call).is_some_and(|votes| votes.iter().any(|vote| user.is(&vote.by)))
     }
 }
 
@@ -107,7 +115,9 @@ impl Progress {
         if matches!(answer.action, Action::Approve | Action::Retry) {
             open.approvals.entry(id).or_default().push(decision.vote());
             let over = decision.closes && decision.then.is_none_or(|then| then == Then::Continue);
-            leave |= over || open.approved(id) >= open.asked.required();
+            // By the strictest comparison: where another setting counts more people, the answer itself says `leave`.
+            let people = u32::try_from(open.approved(id, UserIds::Folded).len()).unwrap_or(u32::MAX);
+            leave |= over || people >= open.asked.required();
         }
         if leave || answer.settles() {
             open.decided.insert(id, answer.action);

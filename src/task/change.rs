@@ -11,6 +11,7 @@ use super::id::{ChangeId, RequestId, TaskId};
 use super::item::{Fact, Item, Usage};
 use super::status::TaskStatus;
 use super::time::Time;
+use super::user::UserKey;
 
 /// One commit: one or more tasks of one root, each at the version it was read at.
 #[derive(Clone, Debug)]
@@ -130,8 +131,10 @@ pub enum LeaseChange {
 pub struct IdempotencyRow {
     /// The tenant.
     pub tenant: String,
-    /// On whose behalf.
+    /// On whose behalf, as it is spelt.
     pub user_id: String,
+    /// The same person however the id is spelt, where spellings are compared folded.
+    pub person: Option<UserKey>,
     /// Method and path.
     pub path: String,
     /// The `Idempotency-Key` as it stands.

@@ -25,4 +25,5 @@ pub mod tool_spec;
 pub mod transcript;
 pub mod tree;
 pub mod turn;
+pub mod user;
 pub mod verdict;

@@ -99,6 +99,10 @@ async fn the_log_holds_nothing_that_was_sent() {
     drop(binary);
     let log = fs::read_to_string(folder.path().join("log")).unwrap();
     assert!(log.lines().count() > 10, "{log}");
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let wrong: Vec<_> =
+        lines.filter(|line| line["message"] == "a wrong key").map(|line| line["source"].clone()).collect();
+    assert_eq!(wrong, ["127.0.0.1", "127.0.0.1"], "one in the API, one at the sign-in");
     for line in log.lines() {
         assert!(serde_json::from_str::<Value>(line).is_ok(), "one JSON line each: {line}");
         assert!(!line.contains(MARK) && !line.contains(ALICE) && !line.contains(&token), "{line}");

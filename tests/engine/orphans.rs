@@ -281,7 +281,7 @@ fn well_formed(messages: &[Message]) {
 
 /// A yes of somebody whom a key vouches for.
 fn approved_by(question: &Asked, caller: &Caller) -> Fact {
-    let mut yes = decided(question, &caller.user_id, Action::Approve, true);
+    let mut yes = decided(question, caller.user_id.as_str(), Action::Approve, true);
     if let Fact::Decision { decision, .. } = &mut yes {
         (decision.via, decision.groups) = (caller.via.clone(), caller.groups.clone());
     }

@@ -292,7 +292,7 @@ pub fn alice() -> Caller {
 
 pub fn person(user: &str) -> Caller {
     Caller {
-        user_id: user.to_owned(),
+        user_id: user.into(),
         tenant: "acme".to_owned(),
         groups: Vec::new(),
         via: Some("web".to_owned()),

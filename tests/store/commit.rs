@@ -174,6 +174,7 @@ both! {
         let key = |tenant: &str, task_id| IdempotencyRow {
             tenant: tenant.to_owned(),
             user_id: "alice".to_owned(),
+            person: None,
             path: "POST /v1/tasks".to_owned(),
             key: "k1".to_owned(),
             body_digest: "00".to_owned(),
@@ -193,9 +194,9 @@ both! {
         assert!(house.store.task(second).await.unwrap().is_none(), "nothing is left of it");
         let (_, other) = create("globex");
         house.store.commit(other).await.unwrap();
-        let row = house.store.idempotency("acme", "alice", "POST /v1/tasks", "k1").await.unwrap();
+        let row = house.store.idempotency("acme", &"alice".into(), "POST /v1/tasks", "k1").await.unwrap();
         assert_eq!(row, Some(key("acme", first)));
-        assert_eq!(house.store.idempotency("acme", "bob", "POST /v1/tasks", "k1").await.unwrap(), None);
+        assert_eq!(house.store.idempotency("acme", &"bob".into(), "POST /v1/tasks", "k1").await.unwrap(), None);
     }
 
     async fn a_nul_fails_its_own_change_and_no_neighbours(house) {

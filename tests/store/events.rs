@@ -82,6 +82,7 @@ both! {
         let key = |path: &str| IdempotencyRow {
             tenant: "acme".to_owned(),
             user_id: "alice".to_owned(),
+            person: None,
             path: path.to_owned(),
             key: "k".to_owned(),
             body_digest: "00".to_owned(),

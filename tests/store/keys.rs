@@ -5,6 +5,7 @@ use std::time::Duration;
 use holdpoint::store::CommitError;
 use holdpoint::task::change::{Change, IdempotencyRow};
 use holdpoint::task::id::{RequestId, TaskId};
+use holdpoint::task::user::UserId;
 
 use super::house::{both, change, fresh, new_task};
 
@@ -14,6 +15,7 @@ fn row(key: &str, task_id: TaskId, request_id: Option<RequestId>) -> Idempotency
     IdempotencyRow {
         tenant: "acme".to_owned(),
         user_id: "alice".to_owned(),
+        person: UserId::from("alice").folded(),
         path: "POST /v1/tasks".to_owned(),
         key: key.to_owned(),
         body_digest: "00".to_owned(),
@@ -32,7 +34,7 @@ fn create(key: &str, request_id: Option<RequestId>) -> (TaskId, Change) {
 
 both! {
     async fn a_key_lasts_a_day_and_then_counts_as_never_used(house) {
-        let known = async |key: &str| house.store.idempotency("acme", "alice", "POST /v1/tasks", key).await.unwrap();
+        let known = async |key: &str| house.store.idempotency("acme", &"alice".into(), "POST /v1/tasks", key).await.unwrap();
         let (first, one) = create("k", None);
         house.store.commit(one).await.unwrap();
         house.forward(DAY.checked_sub(Duration::from_secs(30)).unwrap());
@@ -57,7 +59,7 @@ both! {
         let (id, answer) = create("k", Some(request));
         house.store.commit(answer).await.unwrap();
         house.forward(DAY * 400);
-        let found = house.store.idempotency("acme", "alice", "POST /v1/tasks", "k").await.unwrap();
+        let found = house.store.idempotency("acme", &"alice".into(), "POST /v1/tasks", "k").await.unwrap();
         assert_eq!(found, Some(row("k", id, Some(request))));
         assert_eq!(house.store.commit(create("k", None).1).await, Err(CommitError::Refused));
         house.store.remove_spent_keys().await.unwrap();
@@ -74,7 +76,7 @@ both! {
         house.store.commit(create("old1", None).1).await.unwrap();
         assert!(!house.store.remove_spent_keys().await.unwrap(), "there are no more");
         assert_eq!(house.number("select count(*) from idempotency").await, 2);
-        let old = house.store.idempotency("acme", "alice", "POST /v1/tasks", "old1").await.unwrap();
+        let old = house.store.idempotency("acme", &"alice".into(), "POST /v1/tasks", "old1").await.unwrap();
         assert!(old.is_some());
     }
 }

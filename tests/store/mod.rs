@@ -18,3 +18,4 @@ mod schema;
 mod sessions;
 mod tree;
 mod tree_commit;
+mod users;

@@ -29,8 +29,8 @@ both! {
         assert_eq!(seen, all);
         let base = TaskFilter { tenant: "acme".to_owned(), limit: 9, ..TaskFilter::default() };
         for (filter, expected) in [
-            (TaskFilter { users: vec!["alice".to_owned()], ..base.clone() }, 3),
-            (TaskFilter { users: vec!["alice".to_owned(), "bob".to_owned()], ..base.clone() }, 5),
+            (TaskFilter { users: vec!["alice".into()], ..base.clone() }, 3),
+            (TaskFilter { users: vec!["alice".into(), "bob".into()], ..base.clone() }, 5),
             (TaskFilter { statuses: vec![TaskStatus::Paused], ..base.clone() }, 0),
             (TaskFilter { statuses: vec![TaskStatus::Running, TaskStatus::Failed], ..base.clone() }, 5),
             (TaskFilter { agents: vec!["billing".to_owned()], ..base.clone() }, 5),

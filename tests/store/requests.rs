@@ -15,7 +15,7 @@ use super::house::{asked, both, change, child_task, decided, finance, fresh, sta
 
 fn person(user: &str, groups: &[&str]) -> Person {
     let groups = groups.iter().map(ToString::to_string).collect();
-    Person { user_id: user.to_owned(), groups, everything: false }
+    Person { user_id: user.into(), groups, everything: false }
 }
 
 both! {
@@ -200,7 +200,7 @@ both! {
             let found = house.store.requests(&filter(Some(who.clone()), pending.clone())).await.unwrap();
             let found: Vec<_> = found.iter().map(|row| row.asked.request_id).collect();
             assert_eq!(found, expected, "{who:?}");
-            assert_eq!(house.store.involved(id, &who).await.unwrap(), expected.contains(&by_group.request_id), "{who:?}");
+            assert_eq!(house.store.involved("acme", id, &who).await.unwrap(), expected.contains(&by_group.request_id), "{who:?}");
         }
         let other = RequestFilter { tenant: "globex".to_owned(), limit: 9, ..RequestFilter::default() };
         assert!(house.store.requests(&other).await.unwrap().is_empty());
@@ -210,7 +210,7 @@ both! {
         let zoe = person("zoe", &[]);
         assert!(house.store.requests(&filter(Some(zoe.clone()), pending)).await.unwrap().is_empty());
         assert_eq!(house.store.requests(&filter(Some(zoe.clone()), vec![])).await.unwrap().len(), 1);
-        assert!(house.store.involved(id, &zoe).await.unwrap());
+        assert!(house.store.involved("acme", id, &zoe).await.unwrap());
     }
 
     async fn requests_are_filtered_and_paged_by_id(house) {

@@ -344,7 +344,7 @@ impl Actor<'_> {
             request = request.bearer_auth(key);
         }
         for (name, value) in &self.headers {
-            request = request.header(name, value);
+            request = request.header(name, value.as_bytes());
         }
         if let Some((content_type, bytes)) = body {
             request = request.header("content-type", content_type).body(bytes);

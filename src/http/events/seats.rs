@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::http::Settings;
 use crate::http::problem::{Code, Problem};
 use crate::people::Caller;
+use crate::task::user::UserKey;
 
-/// A tenant and a user of his.
-type Person = (String, String);
+/// A tenant and a user of it.
+type Person = (String, UserKey);
 
 /// The seats of one process.
 #[derive(Clone, Debug, Default)]
@@ -33,7 +34,7 @@ impl Seats {
     /// # Errors
     /// `too_many`: he has as many as he may, or everybody together has.
     pub fn take(&self, caller: &Caller, settings: &Settings) -> Result<Seat, Problem> {
-        let person = (caller.tenant.clone(), caller.user_id.clone());
+        let person = (caller.tenant.clone(), caller.user_id.key().clone());
         let mut taken = self.lock();
         if taken.each.get(&person).is_some_and(|streams| *streams >= settings.max_streams_per_caller) {
             return Err(Problem::new(Code::TooMany, "You have as many event streams open as one caller may."));
@@ -78,7 +79,8 @@ mod tests {
         let settings = Settings { max_streams: 3, max_streams_per_caller: 2, ..sample::settings() };
         let (seats, alice, bob) = (Seats::default(), sample::caller(), sample::approver());
         let take = |who: &Caller| seats.take(who, &settings);
-        let (first, _second) = (take(&alice).unwrap(), take(&alice).unwrap());
+        let other_spelling = Caller { user_id: "ALICE".into(), ..alice.clone() };
+        let (first, _second) = (take(&alice).unwrap(), take(&other_spelling).unwrap());
         let refused = take(&alice).unwrap_err();
         assert_eq!(refused.code, Code::TooMany);
         assert!(refused.headers.iter().any(|(name, _)| *name == http::header::RETRY_AFTER));
@@ -89,6 +91,6 @@ mod tests {
         drop(third);
         assert!(take(&alice).is_err());
         assert!(take(&Caller { tenant: "other".into(), ..alice }).is_ok(), "somebody else of the same name");
-        assert!(!seats.lock().each.contains_key(&("acme".to_owned(), "bob".to_owned())));
+        assert!(!seats.lock().each.contains_key(&("acme".to_owned(), bob.user_id.key().clone())));
     }
 }

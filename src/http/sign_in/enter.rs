@@ -19,6 +19,7 @@ use crate::http::fields::{Errors, pointer};
 use crate::http::language::Language;
 use crate::http::operation::{Door, Op, SMALL};
 use crate::http::problem::{Code, Problem, prefix};
+use crate::http::wrong_keys::Source;
 use crate::people::session::{LIFE, Token};
 use crate::world::random_bytes;
 
@@ -33,6 +34,7 @@ pub const OP: Op = Op {
         Code::TooLarge,
         Code::UnsupportedMediaType,
         Code::Invalid,
+        Code::TooMany,
         Code::Unavailable,
     ],
 };
@@ -70,6 +72,7 @@ impl std::fmt::Debug for SignIn {
 )]
 pub(crate) async fn sign_in(State(http): State<Arc<Http>>, request: Request) -> Result<Response, Problem> {
     let language = Language::of(request.headers());
+    let source = Source::of(request.extensions());
     if http.settings.open {
         return Ok(page::not_needed(language).into_response());
     }
@@ -80,6 +83,9 @@ pub(crate) async fn sign_in(State(http): State<Arc<Http>>, request: Request) -> 
     let token = Token::of(random_bytes().map_err(|_| Problem::unavailable())?);
     let key = sent.key.trim();
     let Some(binding) = http.authenticator.bind(&token, key) else {
+        if !key.is_empty() {
+            http.wrong_keys.note(source, http.clock.uptime())?;
+        }
         let again = page::ask(next, true, &prefix, language);
         let mut response = (StatusCode::UNAUTHORIZED, [(WWW_AUTHENTICATE, "Bearer")], again).into_response();
         response.extensions_mut().insert(Whole);

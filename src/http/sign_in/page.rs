@@ -104,7 +104,7 @@ pub fn signed_in_bar(caller: &Caller, prefix: &str, language: Language) -> Marku
     html! {
         @if !caller.unaccounted {
             div lang=(language.tag()) {
-                p { (words.signed_in) " " strong { (visible(&caller.user_id)) } " (" (visible(&caller.tenant)) ")" }
+                p { (words.signed_in) " " strong { (visible(caller.user_id.as_str())) } " (" (visible(&caller.tenant)) ")" }
                 @if caller.via.is_none() {
                     form method="post" action=(format!("{prefix}/sign-out")) {
                         button type="submit" { (words.leave) }

@@ -14,7 +14,7 @@ use crate::http::params::KeyHeader;
 use crate::http::problem::{Code, Problem};
 use crate::http::wire::task::AgentTask;
 use crate::http::{Http, read};
-use crate::people::may::may_steer;
+use crate::people::may::Move;
 use crate::task::id::TaskId;
 
 /// The operation.
@@ -54,9 +54,7 @@ pub(crate) async fn cancel_task(
         accepted
     } else {
         let row = read::task(&http, caller, id).await?;
-        if !may_steer(caller, &row.tenant, &row.user_id) {
-            return Err(Problem::forbidden("Only the task's owner and an admin cancel it."));
-        }
+        http.engine.may_move(caller, Move::Cancel, &row).map_err(Problem::forbidden)?;
         let key = posted.key()?;
         posted.json(&http.parsing, |body, _| nothing(body)).await?;
         let (engine, caller) = (http.engine.clone(), caller.clone());

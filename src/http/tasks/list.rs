@@ -19,6 +19,7 @@ use crate::store::{RequestFilter, RequestRow, TaskFilter};
 use crate::task::change::TaskRow;
 use crate::task::id::TaskId;
 use crate::task::status::{RequestStatus, TaskStatus};
+use crate::task::user::UserId;
 
 /// The operation.
 pub const OP: Op = Op { id: "list_tasks", door: Door::Key, body: SMALL, problems: &[Code::NotFound, Code::Invalid] };
@@ -37,7 +38,8 @@ pub(crate) async fn list_tasks(
 ) -> Result<Json<TaskList>, Problem> {
     let mut query = Query::of(&uri);
     let roots = query.many("root_task_id", "a task id", |text| text.parse::<TaskId>().ok());
-    let users = query.texts("user_id");
+    let ids = caller.user_id.ids();
+    let users = query.texts("user_id").into_iter().map(|user| ids.id(user)).collect();
     let mut filter = TaskFilter {
         tenant: caller.tenant.clone(),
         statuses: query.many("status", "a task status", TaskStatus::parse),
@@ -65,7 +67,7 @@ pub(crate) async fn list_tasks(
 }
 
 /// Whose tasks: one's own, unless one is an admin or looks at a tree one may read.
-fn whose(caller: &Caller, users: Vec<String>, roots_only: bool) -> Result<Vec<String>, Problem> {
+fn whose(caller: &Caller, users: Vec<UserId>, roots_only: bool) -> Result<Vec<UserId>, Problem> {
     if caller.admin {
         return Ok(users);
     }

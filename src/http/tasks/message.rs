@@ -16,7 +16,7 @@ use crate::http::params::MoveHeaders;
 use crate::http::problem::{Code, Problem};
 use crate::http::wire::{body::SendMessage, task::AgentTask};
 use crate::http::{Http, message, read};
-use crate::people::may::may_message;
+use crate::people::may::Move;
 use crate::task::id::TaskId;
 
 /// The operation.
@@ -66,9 +66,7 @@ pub(crate) async fn send_message(
         accepted
     } else {
         let row = read::task(&http, caller, id).await?;
-        if !may_message(caller, &row.tenant, &row.user_id) {
-            return Err(Problem::forbidden("Only the task's owner sends it messages."));
-        }
+        http.engine.may_move(caller, Move::Message, &row).map_err(Problem::forbidden)?;
         let key = posted.key()?;
         let message = posted.json(&http.parsing, |body, _| parse(body)).await?;
         let (engine, caller) = (http.engine.clone(), caller.clone());

@@ -1,7 +1,7 @@
 //! A human's answer, as it is shown: one answer (in the journal), what an answered request amounts to, and what one of
 //! its calls does.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use serde_json::Value;
@@ -14,6 +14,7 @@ use crate::task::decision::{self, Action};
 use crate::task::id::CallId;
 use crate::task::status::RequestStatus;
 use crate::task::time::Time;
+use crate::task::user::{UserId, UserIds};
 
 wire_enum! {
     /// What an answer does.
@@ -116,11 +117,13 @@ fn of_call(at: Time, answer: &decision::Decision, call: CallId) -> Option<CallDe
 /// The answer that decided a call, if it is decided: the last one of the people its terms ask for, or whatever is not
 /// an approval. Where the request is over, fewer were enough (without accounts one is): then the last one that was given.
 fn deciding(row: &RequestRow, call: CallId) -> Option<&(Time, decision::Decision)> {
-    let mut missing = row.asked.required().max(1);
+    let required = row.asked.required().max(1) as usize;
+    let mut people = BTreeSet::new();
     let found = row.answers.iter().find(|(_, answer)| {
         let Some(said) = answer.decisions.get(&call) else { return false };
-        missing = missing.saturating_sub(u32::from(!said.settles()));
-        said.settles() || missing == 0
+        // By the strictest comparison: where another setting counts more people, the answer itself settles its call.
+        people.insert(UserIds::Folded.key(&answer.by));
+        said.settles() || people.len() >= required
     });
     let over = row.answers.iter().any(|(_, answer)| answer.closes);
     let last = || row.answers.iter().rfind(|(_, answer)| over && answer.decisions.contains_key(&call));
@@ -141,14 +144,15 @@ pub fn of_one_call(row: &RequestRow, call: CallId) -> Option<Decision> {
 
 /// The approvals of one call so far, where several are required.
 #[must_use]
-pub fn approvals(row: &RequestRow, call: CallId) -> Vec<Approval> {
+pub fn approvals(row: &RequestRow, call: CallId, ids: UserIds) -> Vec<Approval> {
     if row.asked.required() < 2 {
         return Vec::new();
     }
     let approved = |answer: &decision::Decision| {
         answer.decisions.get(&call).is_some_and(|said| matches!(said.action, Action::Approve | Action::Retry))
     };
-    let given = row.answers.iter().filter(|(_, answer)| approved(answer));
+    let mut people = BTreeSet::new();
+    let given = row.answers.iter().filter(|(_, answer)| approved(answer) && people.insert(ids.key(&answer.by)));
     given.map(|(at, answer)| Approval { by: answer.by.clone(), at: at.to_string() }).collect()
 }
 
@@ -182,11 +186,11 @@ pub fn merged(row: &RequestRow) -> Option<Decision> {
 /// What somebody who comes too late is told, about that call where it is about one: what he said himself, or else what
 /// decided it, or what the request amounts to.
 #[must_use]
-pub fn first(row: &RequestRow, user: &str, call: Option<CallId>) -> Option<Decision> {
+pub fn first(row: &RequestRow, user: &UserId, call: Option<CallId>) -> Option<Decision> {
     let own = row
         .answers
         .iter()
-        .find(|(_, answer)| answer.by == user && call.is_none_or(|call| answer.decisions.contains_key(&call)));
+        .find(|(_, answer)| user.is(&answer.by) && call.is_none_or(|call| answer.decisions.contains_key(&call)));
     let said = || own.or(row.answers.last()).map(|(at, answer)| one(*at, answer));
     match call {
         Some(call) => own.map(|(at, answer)| one(*at, answer)).or_else(|| of_one_call(row, call)).or_else(said),
@@ -196,10 +200,10 @@ pub fn first(row: &RequestRow, user: &str, call: Option<CallId>) -> Option<Decis
 
 /// Whether `user` has something left to answer: a call that is not decided and that he has not answered.
 #[must_use]
-pub fn open_for(row: &RequestRow, user: &str) -> bool {
+pub fn open_for(row: &RequestRow, user: &UserId) -> bool {
     row.asked.own_calls().any(|call| {
         let answered =
-            |answer: &decision::Decision| answer.by == user && answer.decisions.contains_key(&call.tool_call_id);
+            |answer: &decision::Decision| user.is(&answer.by) && answer.decisions.contains_key(&call.tool_call_id);
         deciding(row, call.tool_call_id).is_none() && !row.answers.iter().any(|(_, answer)| answered(answer))
     })
 }
@@ -241,7 +245,7 @@ mod tests {
                 "reason": null, "arguments": null, "result": null}}})
         );
         assert_eq!(of_one_call(&row, call), merged(&row));
-        assert!(approvals(&row, call).is_empty());
+        assert!(approvals(&row, call, UserIds::Folded).is_empty());
     }
 
     #[test]
@@ -265,7 +269,7 @@ mod tests {
         row.asked.pending_tool_calls.push(second.clone());
         row.answers = vec![(Time(0), answer("bob", &[(first.tool_call_id, Action::Approve)]))];
         assert_eq!(merged(&row), None);
-        assert!(open_for(&row, "bob"));
+        assert!(open_for(&row, &"bob".into()));
         assert!(of_one_call(&row, first.tool_call_id).is_some());
         assert!(of_one_call(&row, second.tool_call_id).is_none());
         row.answers.push((Time(1), answer("eve", &[(second.tool_call_id, Action::Reject)])));
@@ -282,9 +286,13 @@ mod tests {
         let call = row.asked.pending_tool_calls[0].tool_call_id;
         row.answers = vec![(Time(0), answer("bob", &[(call, Action::Approve)]))];
         assert_eq!(of_one_call(&row, call), None);
-        assert_eq!(approvals(&row, call).len(), 1);
-        assert!(!open_for(&row, "bob") && open_for(&row, "eve"));
-        assert_eq!(first(&row, "eve", None).unwrap().by, "bob");
+        assert_eq!(approvals(&row, call, UserIds::Folded).len(), 1);
+        row.answers.push((Time(1), answer("BOB", &[(call, Action::Approve)])));
+        assert_eq!(of_one_call(&row, call), None, "one person, spelt in two ways before ids were folded");
+        assert_eq!([UserIds::Folded, UserIds::Exact].map(|ids| approvals(&row, call, ids).len()), [1, 2]);
+        row.answers.pop();
+        assert!(!open_for(&row, &"bob".into()) && open_for(&row, &"eve".into()));
+        assert_eq!(first(&row, &"eve".into(), None).unwrap().by, "bob");
         row.answers.push((Time(1), answer("eve", &[(call, Action::Approve)])));
         assert_eq!(of_one_call(&row, call).unwrap().by, "eve");
     }

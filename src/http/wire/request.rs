@@ -13,6 +13,7 @@ use crate::store::RequestRow;
 use crate::task::decision::Action;
 use crate::task::doubt::MAY_ALREADY_HAVE_RUN;
 use crate::task::request::{self, AskedCall, Warning};
+use crate::task::user::UserIds;
 use crate::task::{status, tool_spec, verdict};
 
 wire_enum! {
@@ -208,7 +209,7 @@ impl InterventionRequest {
     /// The request as `caller` sees it.
     #[must_use]
     pub fn of(row: &RequestRow, caller: &Caller, settings: &Settings) -> Self {
-        let asked = &row.asked;
+        let (asked, ids) = (&row.asked, settings.roster.ids());
         let can_decide = can_decide(row, caller);
         let page = format!("{}/resume/{}", settings.public_url, asked.request_id);
         let actions = answers(&settings.roster, caller, &row.tenant, &row.owner, asked);
@@ -222,7 +223,7 @@ impl InterventionRequest {
             kind: asked.kind.into(),
             status: status_of(row).into(),
             message: asked.terms.message.clone().unwrap_or_else(|| "Human intervention required.".to_owned()),
-            tool_calls: asked.pending_tool_calls.iter().map(|call| answered_call(row, call)).collect(),
+            tool_calls: asked.pending_tool_calls.iter().map(|call| answered_call(row, call, ids)).collect(),
             approvers: Approvers {
                 owner: asked.terms.approvers.owner,
                 users: asked.terms.approvers.users.clone(),
@@ -258,7 +259,7 @@ fn has_action(kind: request::RequestKind, action: Action) -> bool {
     }
 }
 
-fn answered_call(row: &RequestRow, call: &AskedCall) -> RequestedCall {
+fn answered_call(row: &RequestRow, call: &AskedCall, ids: UserIds) -> RequestedCall {
     let mut shown = asked_call(call);
     if call.needs_decision {
         let known = call.warnings.iter().any(|warning| warning.code == MAY_ALREADY_HAVE_RUN);
@@ -266,7 +267,7 @@ fn answered_call(row: &RequestRow, call: &AskedCall) -> RequestedCall {
         if row.doubted && open && !known && !call.effect.repeatable() {
             shown.warnings.push(warning(&Warning::may_already_have_run()));
         }
-        shown.approvals = decision::approvals(row, call.tool_call_id);
+        shown.approvals = decision::approvals(row, call.tool_call_id, ids);
         shown.decision = decision::of_one_call(row, call.tool_call_id);
     }
     shown

@@ -141,7 +141,7 @@ fn answer(open: &Open, call: CallId, action: Action) -> CallAnswer {
         edit: (action == Action::Edit).then_some(edit),
         result_text: (action == Action::Respond).then(|| "\"it did happen\"".to_owned()),
         leave: match action {
-            Action::Approve | Action::Retry => open.approved(call) + 1 >= required,
+            Action::Approve | Action::Retry => open.approvals.get(&call).map_or(0, Vec::len) + 1 >= required as usize,
             Action::Edit => required < 2,
             Action::Reject | Action::Respond | Action::Mixed => false,
         },

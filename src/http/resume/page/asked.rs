@@ -9,7 +9,7 @@ use crate::http::page::{moment, visible};
 use crate::http::resume::words::{Words, fill};
 use crate::http::wire::decision::{Decision, DecisionAction, ThenAction};
 use crate::http::wire::exact::Exact;
-use crate::http::wire::request::{Approvers, RequestKind, RequestStatus};
+use crate::http::wire::request::{RequestKind, RequestStatus};
 use crate::task::decision::Then;
 
 /// What the page is called: the operator's words, or what kind of question it is.
@@ -158,7 +158,7 @@ pub fn about(view: &View<'_>) -> Markup {
 
 fn who(view: &View<'_>) -> String {
     let words = view.words;
-    let names = names(&view.request.approvers, &view.row.owner, &[], words);
+    let names = names(view, &[]);
     match view.required() {
         0 | 1 => names,
         count => fill(words.people_have_to, &[("names", &names), ("count", &count.to_string())]),
@@ -166,12 +166,15 @@ fn who(view: &View<'_>) -> String {
 }
 
 /// Those who may decide, without those who `have`.
-pub fn names(approvers: &Approvers, owner: &str, have: &[&str], words: &Words) -> String {
+pub fn names(view: &View<'_>, have: &[&str]) -> String {
+    let (approvers, owner, words) = (&view.request.approvers, &view.row.owner, view.words);
+    let ids = view.caller.user_id.ids();
+    let has = |user: &str| have.iter().any(|name| ids.same(name, user));
     let mut names = Vec::new();
-    if approvers.owner && !have.contains(&owner) {
+    if approvers.owner && !has(owner) {
         names.push(fill(words.owner, &[("user", &visible(owner))]));
     }
-    let users = approvers.users.iter().filter(|user| !have.contains(&user.as_str()) && *user != owner);
+    let users = approvers.users.iter().filter(|user| !has(user) && !ids.same(user, owner));
     names.extend(users.map(|user| fill(words.user, &[("user", &visible(user))])));
     names.extend(approvers.groups.iter().map(|group| fill(words.group, &[("group", &visible(group))])));
     if names.is_empty() { words.nobody.to_owned() } else { names.join(words.between) }

@@ -111,7 +111,7 @@ fn approvals(view: &View<'_>, call: &RequestedCall) -> Markup {
     let (have, required) = (call.approvals.len(), view.required());
     let missing = usize::try_from(required).unwrap_or(usize::MAX).saturating_sub(have);
     let people: Vec<&str> = call.approvals.iter().map(|approval| approval.by.as_str()).collect();
-    let names = names(&view.request.approvers, &view.row.owner, &people, words);
+    let names = names(view, &people);
     let (have, required, left) = (have.to_string(), required.to_string(), missing.to_string());
     let text = if call.decision.is_some() || missing == 0 {
         fill(words.approvals_so_far, &[("have", &have), ("required", &required)])

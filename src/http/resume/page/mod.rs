@@ -84,7 +84,7 @@ impl<'a> View<'a> {
             let ids = |answer: &crate::task::decision::Decision| {
                 answer.decisions.keys().any(|id| id.to_string() == call.tool_call_id)
             };
-            self.row.answers.iter().any(|(_, answer)| answer.by == self.caller.user_id && ids(answer))
+            self.row.answers.iter().any(|(_, answer)| self.caller.user_id.is(&answer.by) && ids(answer))
         };
         let calls = self.request.tool_calls.iter();
         calls.filter(|call| call.needs_decision && call.decision.is_none() && !answered(call)).collect()

@@ -1,0 +1,88 @@
+//! The spellings of users' ids that are stored. A row keeps the spelling it came with; whose rows somebody asks for is
+//! answered with every spelling that is that person's by today's setting. A trigger keeps each spelling that folding may
+//! change, in the statement that stores it, whichever version of the service writes; all others are their own key.
+//!
+//! What must stay true: a spelling that is missing here hides rows, and lets no one do more.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+use sqlx::FromRow;
+
+use super::db::{Sql, Value, list, sql};
+use super::{ReadError, Store};
+use crate::task::user::{UserId, UserIds};
+
+/// The spellings with one of these keys, and those whose key is not known yet.
+const SPELLINGS: Sql = sql!(
+    "select spelling from user_spelling where tenant = $1 and folded " (any 2 text) "
+     union all
+     select spelling from user_spelling where tenant = $1 and folded is null"
+)
+.by_key();
+
+const UNFOLDED: Sql =
+    sql!("select tenant, spelling from user_spelling where folded is null order by spelling limit $1").by_key();
+
+/// Differs because each engine has its own way to read a list of lists.
+const FOLD: Sql = Sql {
+    postgres: "
+update user_spelling u set folded = v.value ->> 2
+  from jsonb_array_elements($1::text::jsonb) as v (value)
+ where u.tenant = v.value ->> 0 and u.spelling = v.value ->> 1 returning u.spelling",
+    sqlite: "
+update user_spelling as u set folded = v.value ->> 2 from json_each($1) as v
+ where u.tenant = v.value ->> 0 and u.spelling = v.value ->> 1 returning spelling",
+    by_key: true,
+};
+
+/// How many get their key at once.
+const BATCH: i64 = 1000;
+
+pub(super) const STATEMENTS: &[Sql] = &[SPELLINGS, UNFOLDED, FOLD];
+
+#[derive(FromRow)]
+struct Spelling {
+    spelling: String,
+}
+
+#[derive(FromRow)]
+struct Unfolded {
+    tenant: String,
+    spelling: String,
+}
+
+impl Store {
+    /// Every spelling under which rows of these people may stand.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer.
+    pub(super) async fn spellings(&self, tenant: &str, users: &[UserId]) -> Result<Vec<String>, ReadError> {
+        let mut all: BTreeSet<String> = users.iter().map(UserId::to_string).collect();
+        let keys: BTreeSet<String> =
+            users.iter().filter_map(UserId::folded).map(|key| key.as_str().to_owned()).collect();
+        if !keys.is_empty() {
+            let values = vec![Value::Text(tenant.to_owned()), Value::Texts(keys.iter().cloned().collect())];
+            let found: Vec<Spelling> = self.db().all(SPELLINGS, values).await?;
+            let stored = found.into_iter().map(|found| found.spelling);
+            all.extend(stored.filter(|spelling| users.iter().any(|user| user.is(spelling))));
+            all.extend(keys);
+        }
+        Ok(all.into_iter().collect())
+    }
+
+    /// Gives spellings that were stored since the last time their keys, a batch at most. Whether there may be more.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer.
+    pub async fn fold_spellings(&self) -> Result<bool, ReadError> {
+        let new: Vec<Unfolded> = self.db().all(UNFOLDED, vec![Value::Int(BATCH)]).await?;
+        let more = new.len() >= usize::try_from(BATCH).unwrap_or(usize::MAX);
+        if !new.is_empty() {
+            let key = |spelling: &str| UserIds::Folded.key(spelling).as_str().to_owned();
+            let lines = new.iter().map(|new| json!([new.tenant, new.spelling, key(&new.spelling)]));
+            self.db().write::<Spelling>(FOLD, vec![Value::Text(list(lines))]).await?;
+        }
+        Ok(more)
+    }
+}

@@ -1,0 +1,223 @@
+//! Users' ids: when two of them are one person's, and how one is shown.
+//! What must stay true: every comparison of user ids goes through here. What is stored is the spelling; how spellings are
+//! compared is today's setting, so that a changed setting holds for rows that were stored before it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use unicase::UniCase;
+use unicode_normalization::{UnicodeNormalization as _, is_nfc};
+
+/// When two ids are one person's.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum UserIds {
+    /// When they are equal in NFC and folded case.
+    #[default]
+    Folded,
+    /// When they are equal byte by byte.
+    Exact,
+}
+
+/// What of an id is compared: equal keys are one person's.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UserKey(String);
+
+impl UserKey {
+    /// The key, for the database. It is not shown: it is nobody's spelling.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl UserIds {
+    /// What of an id is compared.
+    #[must_use]
+    pub fn key(self, id: &str) -> UserKey {
+        UserKey(match self {
+            Self::Folded => folded(id),
+            Self::Exact => id.to_owned(),
+        })
+    }
+
+    /// Whether two ids are one person's.
+    #[must_use]
+    pub fn same(self, one: &str, other: &str) -> bool {
+        one == other || (self == Self::Folded && folded(one) == folded(other))
+    }
+
+    /// The id with that spelling.
+    #[must_use]
+    pub fn id(self, spelling: impl Into<String>) -> UserId {
+        let spelling = spelling.into();
+        UserId { key: self.key(&spelling), spelling, ids: self }
+    }
+}
+
+/// A canonical caseless match (Unicode, D145): the case is folded in full, and normalized before, as folding takes marks
+/// apart, and after, as it can leave marks in another order.
+fn folded(id: &str) -> String {
+    if id.bytes().all(|byte| byte.is_ascii()) {
+        return id.to_ascii_lowercase();
+    }
+    let decomposed: String = id.nfd().collect();
+    UniCase::unicode(decomposed).to_folded_case().nfc().collect()
+}
+
+/// Whether a text is in NFC.
+#[must_use]
+pub fn is_normal(text: &str) -> bool {
+    is_nfc(text)
+}
+
+/// Somebody's id, and how it is compared. Two of them are equal when they are one person's; a stored spelling is asked
+/// about with [`UserId::is`].
+#[derive(Clone)]
+pub struct UserId {
+    spelling: String,
+    key: UserKey,
+    ids: UserIds,
+}
+
+impl UserId {
+    /// As it is shown and stored.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.spelling
+    }
+
+    /// What of it is compared.
+    #[must_use]
+    pub fn key(&self) -> &UserKey {
+        &self.key
+    }
+
+    /// How it is compared.
+    #[must_use]
+    pub fn ids(&self) -> UserIds {
+        self.ids
+    }
+
+    /// What of it is compared, where that is not the spelling itself: a key of the database beside it.
+    #[must_use]
+    pub fn folded(&self) -> Option<UserKey> {
+        (self.ids == UserIds::Folded).then(|| self.key.clone())
+    }
+
+    /// Whether that spelling is this person's, too.
+    #[must_use]
+    pub fn is(&self, spelling: &str) -> bool {
+        self.spelling == spelling || self.ids.key(spelling) == self.key
+    }
+}
+
+impl PartialEq for UserId {
+    fn eq(&self, other: &Self) -> bool {
+        self.key == other.key
+    }
+}
+
+impl Eq for UserId {}
+
+impl fmt::Debug for UserId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "UserId({})", self.spelling)
+    }
+}
+
+impl fmt::Display for UserId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.spelling)
+    }
+}
+
+impl From<&str> for UserId {
+    fn from(spelling: &str) -> Self {
+        UserIds::default().id(spelling)
+    }
+}
+
+impl Default for UserId {
+    fn default() -> Self {
+        Self::from("")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE_PERSON: [(&str, &str); 13] = [
+        ("alice", "Alice"),
+        ("bob@acme.com", "BOB@Acme.com"),
+        ("josé", "JOSE\u{301}"),
+        ("jose\u{301}", "jos\u{e9}"),
+        ("strasse", "Straße"),
+        ("STRASSE", "stra\u{1e9e}e"),
+        ("οδυσσευς", "ΟΔΥΣΣΕΥΣ"),
+        ("οδυσσευς", "οδυσσευσ"),
+        ("kelvin", "\u{212a}elvin"),
+        ("ångström", "\u{212b}NGSTRO\u{308}M"),
+        ("ﬁn", "FIN"),
+        ("Ａｌｉｃｅ", "ａｌｉｃｅ"),
+        // Marks that stand in another order after the case was folded.
+        ("\u{1f0}\u{323}", "J\u{30c}\u{323}"),
+    ];
+    const TWO_PEOPLE: [(&str, &str); 8] = [
+        ("alice", "alice1"),
+        ("alice", "ａｌｉｃｅ"),
+        ("alice", "аlice"),
+        ("i", "\u{131}"),
+        ("i", "\u{130}"),
+        ("I", "\u{131}"),
+        ("jose", "josé"),
+        ("", "a"),
+    ];
+
+    #[test]
+    fn spellings_that_differ_in_case_and_form_are_one_persons() {
+        for (one, other) in ONE_PERSON {
+            assert!(UserIds::Folded.same(one, other), "{one} {other}");
+            assert!(UserIds::Folded.id(one).is(other) && UserIds::Folded.id(other) == UserIds::Folded.id(one));
+            assert!(!UserIds::Exact.same(one, other) && !UserIds::Exact.id(one).is(other), "{one} {other}");
+        }
+    }
+
+    #[test]
+    fn other_letters_are_another_persons() {
+        for (one, other) in TWO_PEOPLE {
+            for ids in [UserIds::Folded, UserIds::Exact] {
+                assert!(!ids.same(one, other) && !ids.id(one).is(other), "{one} {other}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_key_of_a_key_is_that_key_for_every_character() {
+        for c in (0..=0x0010_ffff).filter_map(char::from_u32) {
+            for text in [c.to_string(), format!("a{c}"), format!("{c}\u{323}"), format!("\u{345}{c}\u{301}")] {
+                let key = folded(&text);
+                assert_eq!(folded(&key), key, "{text:?}");
+                assert!(is_normal(&key), "{text:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_spelling_of_a_character_has_its_key() {
+        for c in (0..=0x0010_ffff).filter_map(char::from_u32) {
+            let text = c.to_string();
+            let (composed, decomposed): (String, String) = (text.nfc().collect(), text.nfd().collect());
+            assert_eq!(folded(&composed), folded(&text), "{text:?}");
+            assert_eq!(folded(&decomposed), folded(&text), "{text:?}");
+            // The dotless i has the capital of the dotted one, and is another letter.
+            if c != '\u{131}' {
+                let (upper, lower) = (text.to_uppercase(), text.to_lowercase());
+                assert!(folded(&upper) == folded(&text) || folded(&lower) == folded(&text), "{text:?}");
+            }
+        }
+    }
+}

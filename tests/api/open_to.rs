@@ -1,0 +1,107 @@
+//! Whom an agent is open to is asked at every message and retry, by the file of that moment.
+
+use serde_json::json;
+
+use super::cycle::on_both;
+use crate::support::app::{ACCOUNTS, Actor, On, REFUNDS, TestApp, WEB};
+use crate::support::model::{calls, says};
+
+const ADMIN: &str = "admin-key-0123456789";
+
+/// The agent is open to support, of which alice is, and to two users.
+async fn app(on: On) -> TestApp {
+    let admin = "    - { user: root, tenant: acme, key: \"admin-key-0123456789\", admin: true }\n";
+    let open = "agents:\n  desk: { description: For all., model: main, tools: [lookup] }";
+    let yaml = REFUNDS
+        .replace("{approvers}", "{ groups: [finance] }")
+        .replace("agents:", open)
+        .replace("description: Refunds.,", "description: Refunds., open_to: { groups: [support], users: [Zoe] },");
+    TestApp::with(on, &format!("{yaml}default_agent: billing\n{}\n{admin}", ACCOUNTS.trim_end())).await
+}
+
+async fn told(actor: &Actor<'_>, path: &str) -> Vec<u16> {
+    let message = json!({"input": "more", "supersede": true});
+    vec![
+        actor.post(&format!("{path}/messages"), &message).await.status,
+        actor.hit(&format!("{path}/retry")).await.status,
+    ]
+}
+
+on_both! {
+    async fn whoever_lost_the_agent_sends_its_tasks_nothing_more(on: On) {
+        let mut app = app(on).await;
+        app.model.then_fails(400);
+        let failed = app.owner().post("/v1/tasks", &json!({"input": "go"})).await.str("/task_id");
+        let held = app.held().await.task;
+        app.restart_with(|yaml| yaml.replace("groups: [support], users: [Zoe]", "users: [Zoe]")).await;
+        for task in [&failed, &held] {
+            let path = format!("/v1/tasks/{task}");
+            assert_eq!(told(&app.owner(), &path).await, [403, 403], "{task}");
+            let words = app.owner().post(&format!("{path}/messages"), &json!({"input": "more"})).await;
+            assert!(words.str("/detail").contains("not open to you"), "{}", words.text);
+            // The right comes before what is wrong with the body.
+            assert_eq!(app.owner().post(&format!("{path}/messages"), &json!({"zzz": 1})).await.status, 403);
+            assert_eq!(app.owner().get(&path).await.status, 200, "it stays readable");
+        }
+        assert_eq!(app.model.sent().len(), 2);
+        assert_eq!(app.owner().hit(&format!("/v1/tasks/{held}/cancel")).await.str("/status"), "Canceled");
+        app.model.then(says("done"));
+        let retried = app.actor(ADMIN).hit(&format!("/v1/tasks/{failed}/retry")).await;
+        assert_eq!((retried.status, retried.str("/status").as_str()), (200, "Completed"), "an admin may: {}", retried.text);
+        let path = format!("/v1/tasks/{failed}/messages");
+        assert_eq!(app.actor(ADMIN).post(&path, &json!({"input": "more"})).await.status, 403, "but sends no messages");
+    }
+
+    async fn the_groups_of_this_moment_count_not_those_of_the_first_message(on: On) {
+        let app = app(on).await;
+        let named = |user: &str, groups: &str| app.actor(WEB).header("holdpoint-user", user).header("holdpoint-groups", groups);
+        app.model.then(says("one")).then(says("two")).then(says("three"));
+        let task = named("max", "support").post("/v1/tasks", &json!({"input": "go"})).await.str("/task_id");
+        let path = format!("/v1/tasks/{task}");
+        assert_eq!(told(&named("max", "sales"), &path).await, [403, 403]);
+        assert_eq!(told(&app.actor(WEB).header("holdpoint-user", "max"), &path).await, [403, 403]);
+        assert_eq!(named("max", "support").post(&format!("{path}/messages"), &json!({"input": "more"})).await.status, 200);
+        // A user of the list, however the name is spelt.
+        let zoe = app.actor(WEB).header("holdpoint-user", "zOE").post("/v1/tasks", &json!({"input": "go"})).await;
+        assert_eq!(zoe.status, 201, "{}", zoe.text);
+        let agents = app.actor(WEB).header("holdpoint-user", "ZOE").get("/v1/agents").await;
+        assert_eq!(agents.body["agents"].as_array().unwrap().len(), 2, "{}", agents.text);
+        assert_eq!(named("max", "sales").post("/v1/tasks", &json!({"input": "go"})).await.status, 422);
+    }
+
+    async fn an_agent_that_left_the_file_is_open_to_no_owner(on: On) {
+        let mut app = app(on).await;
+        app.model.then_fails(400).then(says("done"));
+        let failed = app.owner().post("/v1/tasks", &json!({"input": "go"})).await.str("/task_id");
+        let done = app.owner().post("/v1/tasks", &json!({"input": "go"})).await.str("/task_id");
+        app.restart_with(|yaml| yaml.replace("  billing:", "  invoicing:").replace("default_agent: billing", "default_agent: desk")).await;
+        for task in [&failed, &done] {
+            assert_eq!(told(&app.owner(), &format!("/v1/tasks/{task}")).await, [403, 403], "{task}");
+        }
+        let retried = app.actor(ADMIN).hit(&format!("/v1/tasks/{failed}/retry")).await;
+        assert_eq!((retried.status, retried.str("/error/code").as_str()), (200, "configuration"), "{}", retried.text);
+    }
+
+    async fn what_was_said_once_is_not_repeated_to_who_lost_the_agent(on: On) {
+        let mut app = app(on).await;
+        app.model.then(says("one")).then(says("two"));
+        let task = app.owner().header("idempotency-key", "k").post("/v1/tasks", &json!({"input": "go"})).await.str("/task_id");
+        let path = format!("/v1/tasks/{task}/messages");
+        assert_eq!(app.owner().header("idempotency-key", "k").post(&path, &json!({"input": "more"})).await.status, 200);
+        app.restart_with(|yaml| yaml.replace("groups: [support], users: [Zoe]", "users: [Zoe]")).await;
+        assert_eq!(app.owner().header("idempotency-key", "k").post(&path, &json!({"input": "more"})).await.status, 403);
+        assert_eq!(app.owner().header("idempotency-key", "k").post("/v1/tasks", &json!({"input": "go"})).await.status, 403);
+    }
+
+    async fn a_sub_agents_task_is_moved_by_its_root_whoever_its_agent_is_open_to(on: On) {
+        let yaml = REFUNDS
+            .replace("{approvers}", "{ owner: true }")
+            .replace("tools: [lookup, tag, refund, forbidden] }", "tools: [lookup, tag, refund, forbidden], sub_agents: [closed] }\n  closed: { description: Closed., model: main, tools: [refund], open_to: { users: [somebody] } }");
+        let app = TestApp::with(on, &format!("{yaml}default_agent: billing\n{ACCOUNTS}")).await;
+        app.model.then(calls(&[("closed", r#"{"task":"go"}"#)])).then(calls(&[("refund", r#"{"order":1,"amount":50}"#)]));
+        let held = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
+        let child = held.str("/pending/0/task_id");
+        assert_ne!(child, held.str("/task_id"));
+        assert_eq!(told(&app.owner(), &format!("/v1/tasks/{child}")).await, [409, 409]);
+    }
+}

@@ -1,0 +1,70 @@
+//! Whoever tries keys is slowed, by the address of the socket; a right key is answered at any time.
+
+use std::time::Duration;
+
+use reqwest::Method;
+
+use super::cycle::on_both;
+use crate::support::app::{ACCOUNTS, ALICE, BOB, On, REFUNDS, Reply, TestApp};
+use crate::support::clock::Leaping;
+
+async fn sign_in(app: &TestApp, key: &str, accept: &str) -> Reply {
+    let form = ("application/x-www-form-urlencoded", format!("key={key}"));
+    app.nobody().header("accept", accept).send(Method::POST, "/sign-in", Some(form)).await
+}
+
+async fn try_key(app: &TestApp, number: u32) -> Reply {
+    let key = format!("Bearer wrong-key-{number:010}");
+    // What headers say of the address counts for nothing.
+    let from = format!("198.51.100.{number}");
+    app.nobody().header("authorization", &key).header("x-forwarded-for", &from).get("/v1/me").await
+}
+
+on_both! {
+    async fn after_ten_wrong_keys_in_a_minute_a_wrong_one_is_429_and_a_right_one_is_not(on: On) {
+        let clock = Leaping::new();
+        let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS;
+        let app = TestApp::timed(on, &yaml, clock.clone()).await;
+        let entered = sign_in(&app, BOB, "text/html").await;
+        let cookie = entered.header("set-cookie").split(';').next().unwrap().to_owned();
+        for number in 0..5 {
+            let wrong = try_key(&app, number).await;
+            assert_eq!((wrong.status, wrong.str("/code").as_str()), (401, "unauthorized"));
+            assert_eq!(sign_in(&app, "wrong-key-0123456789", "text/html").await.status, 401);
+        }
+        for number in 5..30 {
+            let refused = try_key(&app, number).await;
+            assert_eq!((refused.status, refused.str("/code").as_str()), (429, "too_many"));
+            let wait: u64 = refused.header("retry-after").parse().unwrap();
+            assert!((1..=60).contains(&wait), "{wait}");
+            let page = sign_in(&app, "wrong-key-0123456789", "text/html").await;
+            assert!(page.status == 429 && page.header("content-type").starts_with("text/html"), "{}", page.text);
+            assert!(!page.header("retry-after").is_empty() && page.header("set-cookie").is_empty());
+        }
+        // A right key, a session, a missing key and a page are as ever.
+        assert_eq!(app.actor(ALICE).get("/v1/me").await.status, 200);
+        assert_eq!(app.nobody().header("cookie", &cookie).get("/v1/me").await.status, 200);
+        assert_eq!(sign_in(&app, BOB, "text/html").await.status, 303);
+        assert_eq!(app.nobody().get("/v1/me").await.status, 401);
+        assert_eq!(app.nobody().header("accept", "text/html").get("/v1/me").await.status, 303);
+        assert_eq!(app.nobody().get("/sign-in").await.status, 200);
+        assert_eq!(app.nobody().header("authorization", "Basic YTpi").hit("/sign-out").await.status, 429);
+        clock.leap(Duration::from_mins(1));
+        assert_eq!(try_key(&app, 99).await.status, 401);
+        assert_eq!(sign_in(&app, "wrong-key-0123456789", "text/html").await.status, 401);
+    }
+
+    async fn what_is_no_wrong_key_is_never_counted(on: On) {
+        let clock = Leaping::new();
+        let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS;
+        let app = TestApp::timed(on, &yaml, clock).await;
+        for _ in 0..15 {
+            assert_eq!(app.nobody().get("/v1/me").await.status, 401);
+            assert_eq!(app.nobody().header("cookie", "holdpoint_session=nonsense").get("/v1/me").await.status, 401);
+            assert_eq!(app.actor(ALICE).get("/v1/me").await.status, 200);
+            assert_eq!(app.actor(ALICE).header("holdpoint-user", "bob").get("/v1/me").await.status, 403);
+            assert_eq!(app.nobody().get("/v1/nothing").await.status, 404);
+        }
+        assert_eq!(try_key(&app, 1).await.status, 401, "the first wrong one");
+    }
+}
