@@ -311,7 +311,7 @@ impl Engine {
             task_id: live.task_id(),
             agent_path: live.own.row.agent_path.clone(),
             turn: prompt.turn,
-            redactor: Arc::new(self.credentials(live).await?.redactor()),
+            redactor: Arc::new(self.searched(live).await?),
             told: Mutex::new(Told::new(self.ids.fresh(), None, Duration::ZERO)),
             more: Notify::new(),
         });

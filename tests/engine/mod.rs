@@ -26,6 +26,7 @@ mod replies;
 mod restored;
 mod saying;
 mod sealed;
+mod secrets;
 mod stage;
 mod suspects;
 mod takeover;
