@@ -9,18 +9,25 @@ use crate::agent::HumanKind;
 use crate::task::request::RequestKind;
 use crate::task::tool_spec::{ToolKind, ToolSpec};
 use crate::tool::catalog::Catalog;
-use crate::tool::credential::references;
+use crate::tool::credential::{PlainFields, references};
 use crate::tool::human::{self, Field, Service};
 
 impl Config {
     /// The tools with the agents that another one may call, and with what each agent may ask a human.
     #[must_use]
     pub fn with_humans(&self, catalog: Catalog) -> Catalog {
-        let catalog = catalog.with_agents(self.called());
+        let catalog = catalog.with_agents(self.called()).with_plain_fields(self.plain_fields());
         self.agents.iter().fold(catalog, |catalog, (name, agent)| {
             let services = self.services(name, |tool| catalog.get(tool).map(|entry| receiver(&entry.spec)));
             catalog.with_human(name, &kinds(&agent.human), services)
         })
+    }
+
+    /// The fields of credentials that are no secret.
+    fn plain_fields(&self) -> PlainFields {
+        let all = self.credentials.iter().flat_map(|(name, one)| one.fields.iter().map(move |field| (name, field)));
+        let plain = all.filter(|(_, (_, field))| !field.is_secret());
+        plain.map(|(name, (field, _))| (name.clone(), field.clone())).collect()
     }
 
     /// The agents that another one may call, each once.
@@ -183,6 +190,25 @@ agents:
             .map(|field| (field.name.as_str(), field.format.as_deref(), field.description.as_str()))
             .collect();
         assert_eq!(fields, [("email", Some("email"), "As you sign in."), ("token", None, "")]);
+    }
+
+    #[test]
+    fn field_is_secret_unless_it_is_an_email_or_the_file_says_so() {
+        let with = |field: &str| {
+            let config = read(&TREE.replace("token: {}", &format!("token: {field}"))).unwrap();
+            let plain = catalog(&config)
+                .plain_fields()
+                .iter()
+                .map(|(name, field)| format!("{name}.{field}"))
+                .collect::<Vec<_>>();
+            plain.join(" ")
+        };
+        assert_eq!(with("{}"), "jira.email");
+        assert_eq!(with("{ format: uri }"), "jira.email");
+        assert_eq!(with("{ secret: false }"), "jira.email jira.token");
+        assert_eq!(with("{ format: email, secret: true }"), "jira.email");
+        let told = read(&TREE.replace("token: {}", "token: { secret: maybe }")).unwrap_err();
+        assert!(told.contains("credentials.jira.fields.token.secret") && !told.contains("maybe"), "{told}");
     }
 
     #[test]

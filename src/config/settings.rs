@@ -215,6 +215,16 @@ pub struct CredentialField {
     pub format: Option<String>,
     /// What the person is told it is.
     pub description: Option<String>,
+    /// Whether its value is searched for in what comes back, and no call may hold it: `true` unless `format` is `email`.
+    pub secret: Option<bool>,
+}
+
+impl CredentialField {
+    /// Whether nobody may see its value.
+    #[must_use]
+    pub fn is_secret(&self) -> bool {
+        self.secret.unwrap_or(self.format.as_deref() != Some("email"))
+    }
 }
 
 /// Which protocol a model speaks.

@@ -134,7 +134,9 @@ impl Engine {
             verdict: judgement.map_or(Verdict::Hold, |judgement| judgement.verdict),
             reason: judgement.and_then(|judgement| judgement.reason.clone()),
             parameters: entry.map_or_else(|| json!({}), |entry| entry.spec.parameters.clone()),
+            // What can never run has none.
             digest: entry
+                .filter(|_| judgement.is_none_or(|judgement| judgement.verdict != Verdict::Invalid))
                 .map_or_else(String::new, |entry| live.digest(&entry.spec, call.tool_call_id, text, rule.as_deref())),
             definition: entry.map(|entry| entry.spec.definition.clone()),
             editor: standing.edited.as_ref().map(|edited| edited.by.clone()),

@@ -6,19 +6,20 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
+use super::answer::invalid;
 use super::drive::Stop;
 use super::live::Live;
 use super::{Engine, Refusal};
 use crate::agent::Agent;
 use crate::model::{Answer, AnswerCall};
-use crate::secret::Secret;
+use crate::secret::{Redactor, Secret};
 use crate::store::ReadError;
 use crate::task::credential::SealedCredential;
 use crate::task::id::CallId;
 use crate::task::item::Fact;
 use crate::task::request::{Asked, RequestKind};
 use crate::task::standing::Standing;
-use crate::task::text::each_said;
+use crate::task::text::{each_said, pointer};
 use crate::task::verdict::{Judgement, Terms};
 use crate::tool::credential::{Credentials, sealed};
 use crate::tool::human::{Service, credential_form};
@@ -26,25 +27,70 @@ use crate::tool::human::{Service, credential_form};
 impl Engine {
     /// Those that a task has now, its own or from above, where it could have any.
     pub(super) async fn credentials(&self, live: &mut Live) -> Result<Credentials, Stop> {
+        if !live.credentials.is_empty() {
+            self.save(live, self.take()).await?;
+        }
+        loop {
+            match self.known(live).await {
+                Ok(known) => return Ok(known),
+                Err(_) => self.pause().await?,
+            }
+        }
+    }
+
+    /// The same, of those that are stored.
+    ///
+    /// # Errors
+    /// `Unavailable` when the database does not answer.
+    async fn known(&self, live: &Live) -> Result<Credentials, Refusal> {
         let path = live.path();
         let above = path.iter().filter_map(|task| live.family.task(*task));
         let filled_in = live.own.progress.filled_in || above.into_iter().any(|progress| progress.filled_in);
         let Some(sealer) = self.sealer.as_ref().filter(|_| filled_in) else {
             return Ok(Credentials::default());
         };
-        if !live.credentials.is_empty() {
-            self.save(live, self.take()).await?;
-        }
-        loop {
-            match self.store.credentials(&path).await {
-                Ok(rows) => return Ok(Credentials::open(sealer, &live.own.row.tenant, &path, &rows)),
-                Err(ReadError::Unavailable) => self.pause().await?,
-                Err(ReadError::Corrupt(what)) => {
-                    tracing::warn!(task = %live.task_id(), %what, "credentials cannot be read; they are asked for again");
-                    return Ok(Credentials::default());
-                }
+        match self.store.credentials(&path).await {
+            Ok(rows) => {
+                let credentials = Credentials::open(sealer, &live.own.row.tenant, &path, &rows);
+                Ok(credentials.searched_but_for(self.catalog.plain_fields()))
+            }
+            Err(ReadError::Unavailable) => Err(Refusal::Unavailable),
+            Err(ReadError::Corrupt(what)) => {
+                tracing::warn!(task = %live.task_id(), %what, "credentials cannot be read; they are asked for again");
+                Ok(Credentials::default())
             }
         }
+    }
+
+    /// What texts of this task are searched for: what the configuration keeps secret, and the credentials that it has.
+    ///
+    /// # Errors
+    /// `Unavailable` when the database does not answer.
+    pub(super) async fn searched_now(&self, live: &Live) -> Result<Redactor, Refusal> {
+        Ok(self.catalog.redactor().and(&self.known(live).await?.redactor()))
+    }
+
+    /// Refuses arguments that a person wrote and that hold a secret, each beside the id of its call.
+    ///
+    /// # Errors
+    /// `Invalid` with the first call that has such; `Unavailable` when the database does not answer.
+    pub(super) async fn refuse_secrets(&self, live: &Live, edits: Vec<(String, &str)>) -> Result<(), Refusal> {
+        if edits.is_empty() {
+            return Ok(());
+        }
+        let redactor = self.searched_now(live).await?;
+        match edits.into_iter().find(|(_, text)| redactor.finds(text)) {
+            Some((call, _)) => {
+                let detail = "arguments without a value that is kept secret: no call is run with one";
+                Err(invalid(&format!("{}/arguments", pointer("/decisions", &call)), detail.to_owned()))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// [`Engine::searched_now`] for a driver, which waits for the database.
+    pub(super) async fn searched(&self, live: &mut Live) -> Result<Redactor, Stop> {
+        Ok(self.catalog.redactor().and(&self.credentials(live).await?.redactor()))
     }
 
     /// Asks for what these calls need and the task does not have: once for each credential, on behalf of the first call
@@ -135,23 +181,19 @@ impl Engine {
             .map_err(|error| unsealed(&error.to_string()))
     }
 
-    /// A text from the model's side without any value of a credential that the task has.
-    pub(super) async fn without_credentials(&self, live: &mut Live, text: String) -> Result<String, Stop> {
-        let known = self.credentials(live).await?;
-        Ok(if known.is_empty() { text } else { known.redactor().clean(&text).into_owned() })
+    /// A text from the model's side without any secret.
+    pub(super) async fn without_secrets(&self, live: &mut Live, text: &str) -> Result<String, Stop> {
+        Ok(self.searched(live).await?.clean(text).into_owned())
     }
 
-    /// The model's answer without any value of a credential that the task has.
+    /// The model's answer without any secret; a call that held one says so.
     pub(super) async fn cleaned(&self, live: &mut Live, answer: Answer) -> Result<Answer, Stop> {
-        let known = self.credentials(live).await?;
-        if known.is_empty() {
-            return Ok(answer);
-        }
-        let redactor = known.redactor();
+        let redactor = self.searched(live).await?;
         let clean = |text: &str| redactor.clean(text).into_owned();
         let calls = answer.calls.iter().map(|call| AnswerCall {
             provider_id: clean(&call.provider_id),
             name: clean(&call.name),
+            holds_secret: call.holds_secret || redactor.finds(&call.arguments_text),
             arguments_text: clean(&call.arguments_text),
         });
         Ok(Answer {

@@ -69,7 +69,15 @@ impl Engine {
                 Some(row) => row,
                 None => self.store.request(request).await?.ok_or(Refusal::NotFound)?,
             };
-            let given = self.judge_answer(caller, &row, &answer)?;
+            let given = match self.judge_answer(caller, &row, &answer) {
+                // The place that does not fit may be a name that is secret.
+                Err(refusal @ Refusal::Invalid(_)) if answer.edits().next().is_some() => {
+                    let live = self.read(row.task_id).await?.ok_or(Refusal::NotFound)?;
+                    self.refuse_secrets(&live, answer.edits().collect()).await?;
+                    return Err(refusal);
+                }
+                said => said?,
+            };
             let mut live = self.read(row.task_id).await?.ok_or(Refusal::NotFound)?;
             let Some(open) = live.own.progress.open(request).cloned() else {
                 // Answered or closed between the two readings: read again, and say so.
@@ -137,6 +145,7 @@ impl Engine {
         targets: &[CallId],
     ) -> Result<(), Refusal> {
         let (mut edits, mut anew) = (BTreeMap::new(), Vec::new());
+        self.refuse_secrets(live, given.edits().map(|(call, text)| (call.to_string(), text)).collect()).await?;
         for (call, text) in given.edits() {
             let Some(agent) = agent else { return Err(Refusal::Internal) };
             let (judged, judgement) = self.edited(caller, live, agent, open, call, text).await?;

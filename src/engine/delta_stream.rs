@@ -296,7 +296,7 @@ impl Engine {
         client: &dyn ModelClient,
         asked: Option<Asked>,
     ) -> Result<Result<Answer, ModelError>, Stop> {
-        let redactor = Arc::new(self.credentials(live).await?.redactor());
+        let redactor = Arc::new(self.searched(live).await?);
         let Some(stored) = live.own.stored() else {
             tracing::error!(task = %live.task_id(), "a model was about to be shown what is not stored");
             return Err(Stop::Lost);

@@ -174,7 +174,7 @@ impl Engine {
             }
             Err(error) => {
                 tracing::warn!(task = %live.task_id(), model = %agent.model, "the model failed");
-                let detail = self.without_credentials(live, error.detail).await?;
+                let detail = self.without_secrets(live, &error.detail).await?;
                 let failure = Failure::new(FailureCode::ModelFailed, detail);
                 self.finish(live, Ending::Failed(failure)).await?;
             }

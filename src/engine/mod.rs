@@ -95,6 +95,15 @@ pub struct Answer {
     pub body: AnswerBody,
 }
 
+impl Answer {
+    /// What is to stand in place of calls' arguments, each beside the id of its call as it was sent.
+    fn edits(&self) -> impl Iterator<Item = (String, &str)> {
+        let replies = if let AnswerBody::PerCall(replies) = &self.body { Some(replies) } else { None };
+        let edits = replies.into_iter().flatten().filter(|(_, reply)| reply.action == Action::Edit);
+        edits.filter_map(|(call, reply)| Some((call.clone(), reply.arguments.as_deref()?)))
+    }
+}
+
 /// One answer for the whole request, or one for each call.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AnswerBody {

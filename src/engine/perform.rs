@@ -28,6 +28,9 @@ use crate::task::verdict::{Judgement, Terms, Verdict};
 use crate::tool::catalog::Entry;
 use crate::tool::{self, Invocation, arguments, human};
 
+/// Why a call does not run whose arguments are not stored as the model wrote them.
+const HOLDS_SECRET: &str =
+    "the arguments hold a value that is kept secret; it is not repeated here, and no call is run with it";
 /// Why a call is held in a tree of which something is damaged.
 const TREE_DAMAGED: &str = "What is stored of another task of this tree cannot be read: what it has done is not known.";
 
@@ -119,6 +122,7 @@ impl Engine {
                 tool_call_id,
                 name: cleaned(call.name),
                 arguments_text: cleaned(call.arguments_text),
+                holds_secret: call.holds_secret,
                 provider_id: if known { tool_call_id.to_string() } else { cleaned(call.provider_id) },
             }
         });
@@ -220,6 +224,9 @@ impl Engine {
                 return Some(format!("a turn may have {most} calls at most; none of these ran"));
             }
         }
+        if standing.call.holds_secret {
+            return Some(HOLDS_SECRET.to_owned());
+        }
         let name = &standing.call.name;
         let told = agent.offer(name).is_some() || agent.sub_agent(name).is_some() || agent.asks(name).is_some();
         match (told, self.offered(agent, name)) {
@@ -238,6 +245,9 @@ impl Engine {
             Ok(args) => args,
             Err(misfits) => return Judgement::invalid(misfits.to_string()),
         };
+        if let Some(why) = entry.tool.as_ref().and_then(|tool| tool.refuses(&args)) {
+            return Judgement::invalid(why);
+        }
         if let Some(kind) = agent.asks(&standing.call.name)
             && let Err(why) = human::question(kind, &args, self.catalog.services(&agent.name))
         {

@@ -8,6 +8,7 @@ use std::sync::{Arc, LazyLock};
 use regex::Regex;
 use serde_json::Value;
 
+use super::AnswerCall;
 use crate::secret::{Redacting, Redactor};
 use crate::task::text::{cleaned, each_said};
 
@@ -24,9 +25,15 @@ impl Cleaner {
         cleaned(self.0.clean(text).into_owned())
     }
 
-    /// The text of a call's arguments: as it was written, but for secrets and for U+0000, written out as an escape too.
-    pub(crate) fn arguments(&self, text: &str) -> String {
-        self.text(&mended(text, Mend::Nul))
+    /// A call. The text of its arguments is as it was written, but for secrets and for U+0000, written out as an escape too.
+    pub(crate) fn call(&self, provider_id: &str, name: &str, arguments: &str) -> AnswerCall {
+        let arguments = mended(arguments, Mend::Nul);
+        AnswerCall {
+            provider_id: self.text(provider_id),
+            name: self.text(name),
+            holds_secret: self.0.finds(&arguments),
+            arguments_text: self.text(&arguments),
+        }
     }
 
     /// Cleans a text that comes in pieces as [`Cleaner::text`] cleans the whole.
@@ -34,7 +41,7 @@ impl Cleaner {
         Passing { redacting: Redacting::new(Arc::clone(&self.0)), begun: None }
     }
 
-    /// Cleans arguments that come in pieces as [`Cleaner::arguments`] cleans the whole.
+    /// Cleans arguments that come in pieces as [`Cleaner::call`] cleans the whole.
     pub(crate) fn passing_arguments(&self) -> Passing {
         Passing { redacting: Redacting::new(Arc::clone(&self.0)), begun: Some(String::new()) }
     }
@@ -176,6 +183,16 @@ mod tests {
     }
 
     #[test]
+    fn call_says_whether_its_arguments_held_a_secret() {
+        let call = cleaner().call("call_0", "pay", r#"{"to":"sk-very\u002dsecret"}"#);
+        assert!(call.holds_secret);
+        assert_eq!(call.arguments_text, r#"{"to":"[secret KEY]"}"#);
+        for arguments in [r#"{"to":"[secret KEY]"}"#, r#"{"to":"\u0000"}"#, ""] {
+            assert!(!cleaner().call("sk-very-secret", "sk-very-secret", arguments).holds_secret, "{arguments}");
+        }
+    }
+
+    #[test]
     fn a_value_is_cleaned_everywhere() {
         let clean = cleaner().json(json!({"a\0": ["x sk-very-secret", {"b": "\0"}], "n": 1.5}));
         assert_eq!(clean, json!({"a\u{FFFD}": ["x [secret KEY]", {"b": "\u{FFFD}"}], "n": 1.5}));
@@ -201,7 +218,7 @@ mod tests {
             r#"{"key":"sk-very-secret","k":"\u0073k-very-secret","é":"\\\\"}\"#,
             "\0 \\u00 \\uzzzz \\u00é sk-very\\u002dsecret sk-very-secre",
         ] {
-            let whole = [cleaner().text(text), cleaner().arguments(text)];
+            let whole = [cleaner().text(text), cleaner().call("", "", text).arguments_text];
             let cuts: Vec<_> = text.char_indices().map(|(at, _)| at).collect();
             for (first, second) in cuts.iter().flat_map(|first| cuts.iter().map(move |second| (*first, *second))) {
                 let (first, second) = (first.min(second), first.max(second));

@@ -128,8 +128,10 @@ pub struct AnswerCall {
     pub provider_id: String,
     /// The name.
     pub name: String,
-    /// The exact text of the arguments.
+    /// The exact text of the arguments, but for secrets.
     pub arguments_text: String,
+    /// Whether something in its arguments was replaced because it is secret: such a call never runs.
+    pub holds_secret: bool,
 }
 
 /// There is no usable answer. The text is for a person: the model's name and what went wrong, no URL and no secret.

@@ -88,6 +88,7 @@ impl Scripted {
             provider_id: format!("call_{at}"),
             name: cleaned(call.name.text(&captures)),
             arguments_text: cleaned(call.arguments.text(&captures)),
+            holds_secret: false,
         });
         (text, calls.collect())
     }

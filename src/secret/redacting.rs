@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Redactor, after_spelling};
-
-/// The longest spelling of one character: two JSON escapes, or four percent-encoded bytes.
-const SPELLING: usize = 12;
+use super::Redactor;
 
 /// A text that comes in pieces. What is given out adds up to what [`Redactor::clean`] makes of the whole.
 #[derive(Debug)]
@@ -34,77 +31,6 @@ impl Redacting {
         let rest = std::mem::take(&mut self.held);
         self.redactor.clean(&rest).into_owned()
     }
-}
-
-impl Redactor {
-    /// How many bytes at the beginning of a text can be cleaned by themselves, whatever follows.
-    fn settled(&self, text: &str) -> usize {
-        let mut settled = self.begun(text);
-        while let Some(start) = self.cut_at(text, settled) {
-            settled = start;
-        }
-        settled
-    }
-
-    /// Where the longest ending starts that may be the beginning of something it looks for; the end where there is none.
-    fn begun(&self, text: &str) -> usize {
-        let plain = self.needles.iter().filter_map(|(needle, _)| {
-            let most = needle.len().saturating_sub(1).min(text.len());
-            let starts = text.len() - most..text.len();
-            let first = needle.as_bytes().first();
-            starts.into_iter().find(|at| {
-                text.as_bytes().get(*at) == first && text.get(*at..).is_some_and(|tail| needle.starts_with(tail))
-            })
-        });
-        let spelled = self.values.iter().filter_map(|(value, _)| {
-            let window = tail(text, value.len() * 6);
-            let mut starts = text.char_indices().map(|(at, _)| at).skip_while(|at| *at < window);
-            starts.find(|at| text.get(*at..).is_some_and(|tail| begins(tail, value)))
-        });
-        let escapes = text.get(tail(text, self.longest())..).is_some_and(|tail| tail.contains(['%', '\\', '+']));
-        let spelled = if escapes { spelled.min() } else { None };
-        plain.min().into_iter().chain(spelled).min().unwrap_or(text.len())
-    }
-
-    /// Where a find starts that the cut at `at` would go through.
-    fn cut_at(&self, text: &str, at: usize) -> Option<usize> {
-        if at == text.len() {
-            return None;
-        }
-        let longest = self.longest().max(self.needles.first().map_or(0, |(needle, _)| needle.len()));
-        let window = tail(text.get(..at)?, longest);
-        let starts = text.get(..at)?.char_indices().map(|(start, _)| start).skip_while(|start| *start < window);
-        starts.into_iter().find(|start| {
-            let Some(here) = text.get(*start..) else { return false };
-            let plain = self.needles.iter().any(|(needle, _)| start + needle.len() > at && here.starts_with(needle));
-            plain
-                || self.values.iter().any(|(value, _)| {
-                    let after = value.chars().try_fold(here, after_spelling);
-                    after.is_some_and(|after| text.len() - after.len() > at)
-                })
-        })
-    }
-}
-
-/// Where the last `most` bytes of a text start, or the character they are in.
-fn tail(text: &str, most: usize) -> usize {
-    let at = text.len().saturating_sub(most);
-    (0..=at).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
-}
-
-/// Whether a text may be the beginning of a spelling of that value, and not a whole one.
-fn begins(text: &str, value: &str) -> bool {
-    let mut rest = text;
-    for wanted in value.chars() {
-        if rest.is_empty() {
-            return true;
-        }
-        match after_spelling(rest, wanted) {
-            Some(after) => rest = after,
-            None => return rest.len() < SPELLING && rest.starts_with(['%', '\\']),
-        }
-    }
-    false
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 
 mod look;
 
+use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use regex::Regex;
@@ -16,6 +17,12 @@ use look::{Looked, Walk};
 pub const HIDDEN_CHARACTERS: &str = "hidden_characters";
 /// A word with letters of several scripts.
 pub const MIXED_SCRIPTS: &str = "mixed_scripts";
+/// A word of another script that looks like a Latin one.
+pub const LOOK_ALIKE: &str = "look_alike";
+/// Letters or digits that reorder what stands beside them where text is drawn as usual.
+pub const RIGHT_TO_LEFT: &str = "right_to_left";
+/// Marks that are drawn over what stands before them.
+pub const OVERLAY: &str = "overlay";
 /// Blanks or line ends that push what follows out of sight.
 pub const LONG_BLANKS: &str = "long_blanks";
 /// More than anybody reads at a glance.
@@ -32,6 +39,18 @@ static HIDDEN: LazyLock<Option<Regex>> = LazyLock::new(|| {
     )
     .ok()
 });
+
+/// An emoji of several characters, which is drawn as one picture: what joins them hides nothing.
+static EMOJI: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    const ONE: &str = r"\p{Extended_Pictographic}[\u{1f3fb}-\u{1f3ff}]?[\u{fe0e}\u{fe0f}]?";
+    Regex::new(&format!(r"{ONE}(?:\u{{200d}}{ONE})*|[0-9#*]\u{{fe0f}}\u{{20e3}}")).ok()
+});
+
+/// The text with a dot in place of each emoji.
+fn without_emoji(text: &str) -> Cow<'_, str> {
+    let may_have = text.contains(['\u{200d}', '\u{fe0e}', '\u{fe0f}']);
+    EMOJI.as_ref().filter(|_| may_have).map_or(Cow::Borrowed(text), |emoji| emoji.replace_all(text, "·"))
+}
 
 /// Text as it is, but with every character that cannot be seen shown as `\u{…}`. A line break is shown and made.
 #[must_use]

@@ -233,8 +233,12 @@ pub struct ToolCall {
     pub tool_call_id: CallId,
     /// The name the model used.
     pub name: String,
-    /// The exact text the model wrote.
+    /// The exact text the model wrote, but for secrets.
     pub arguments_text: String,
+    /// Whether something in it was replaced because it is secret: then it is not what the model wrote, and never runs. Not
+    /// on the wire.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub holds_secret: bool,
     /// The id the provider knows it by (its own, or ours where its own was empty or repeated). Not on the wire.
     #[serde(default)]
     pub provider_id: String,

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
+use super::credential::PlainFields;
 use super::external::Form;
 use super::http::{Checked, Goal, HttpTool};
 use super::human::{self, Service};
@@ -69,6 +70,8 @@ pub struct Catalog {
     entries: BTreeMap<String, Entry>,
     agents: BTreeMap<String, Entry>,
     human: BTreeMap<String, Human>,
+    plain: Arc<PlainFields>,
+    redactor: Arc<Redactor>,
 }
 
 /// How an agent asks a human.
@@ -229,7 +232,26 @@ impl Catalog {
             };
             entries.insert(name, Entry { spec, schema, form, tool });
         }
-        Self { entries, agents: BTreeMap::new(), human: BTreeMap::new() }
+        let redactor = Arc::clone(redactor);
+        Self { entries, agents: BTreeMap::new(), human: BTreeMap::new(), plain: Arc::default(), redactor }
+    }
+
+    /// Finds what the configuration keeps secret.
+    #[must_use]
+    pub fn redactor(&self) -> &Redactor {
+        &self.redactor
+    }
+
+    /// With the fields of credentials that are no secret.
+    #[must_use]
+    pub fn with_plain_fields(self, plain: PlainFields) -> Self {
+        Self { plain: Arc::new(plain), ..self }
+    }
+
+    /// The fields of credentials that are no secret.
+    #[must_use]
+    pub fn plain_fields(&self) -> &Arc<PlainFields> {
+        &self.plain
     }
 
     /// With the agents that another one may call.

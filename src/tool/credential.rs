@@ -2,8 +2,9 @@
 //! stay true: a value is filled in right before sending and shown nowhere; one that is missing, or that could end a line,
 //! keeps the call from being sent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use zeroize::Zeroizing;
@@ -21,43 +22,65 @@ pub type Fields = BTreeMap<String, Secret<String>>;
 
 /// Credentials in hand for one call, by name.
 #[derive(Clone, Default)]
-pub struct Credentials(BTreeMap<String, Fields>);
+pub struct Credentials {
+    fields: BTreeMap<String, Fields>,
+    /// The fields (credential, field) that are no secret.
+    plain: Arc<PlainFields>,
+}
+
+/// Fields (credential, field) whose values may be seen.
+pub type PlainFields = BTreeSet<(String, String)>;
+
+/// How many characters a value has at least that is searched for. A shorter one, or one of several words, is a text that
+/// somebody else may write, too: whoever fills in a credential must not choose words that are hidden from others.
+const SEARCHED: usize = 12;
 
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.0.keys()).finish()
+        f.debug_set().entries(self.fields.keys()).finish()
     }
 }
 
 impl Credentials {
     /// Takes one in hand.
     pub fn insert(&mut self, name: impl Into<String>, fields: Fields) {
-        self.0.insert(name.into(), fields);
+        self.fields.insert(name.into(), fields);
     }
 
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.fields.is_empty()
     }
 
     /// Whether this one is in hand, whatever fields it has.
     #[must_use]
     pub fn has_name(&self, name: &str) -> bool {
-        self.0.contains_key(name)
+        self.fields.contains_key(name)
     }
 
     /// Whether this field of this one is in hand.
     #[must_use]
     pub fn has(&self, name: &str, field: &str) -> bool {
-        self.0.get(name).is_some_and(|fields| fields.contains_key(field))
+        self.fields.get(name).is_some_and(|fields| fields.contains_key(field))
     }
 
-    /// Finds any of them in what comes back.
+    /// The same, but nobody searches for the values of these fields.
+    #[must_use]
+    pub fn searched_but_for(self, plain: &Arc<PlainFields>) -> Self {
+        Self { plain: Arc::clone(plain), ..self }
+    }
+
+    /// Finds those that are secret in what comes back.
     #[must_use]
     pub fn redactor(&self) -> Redactor {
-        let all = self.0.iter().flat_map(|(name, fields)| fields.iter().map(move |field| (name, field)));
-        let named: Vec<_> = all.map(|(name, (field, value))| (format!("{name}.{field}"), value)).collect();
+        let all = self.fields.iter().flat_map(|(name, fields)| fields.iter().map(move |field| (name, field)));
+        let secret = all.filter(|(name, (field, value))| {
+            let value = value.reveal();
+            let is_word = value.chars().count() >= SEARCHED && !value.contains(char::is_whitespace);
+            is_word && !self.plain.contains(&((*name).clone(), (*field).clone()))
+        });
+        let named: Vec<_> = secret.map(|(name, (field, value))| (format!("{name}.{field}"), value)).collect();
         Redactor::new(named.iter().map(|(name, value)| (name.as_str(), *value)))
     }
 
@@ -66,7 +89,7 @@ impl Credentials {
     /// # Errors
     /// Which credential is missing or cannot be sent; never its value.
     pub(super) fn value(&self, name: &str, field: &str) -> Result<&str, String> {
-        let Some(fields) = self.0.get(name) else { return Err(format!("the credential `{name}` is missing")) };
+        let Some(fields) = self.fields.get(name) else { return Err(format!("the credential `{name}` is missing")) };
         let Some(value) = fields.get(field) else {
             return Err(format!("the credential `{name}` has no field `{field}`"));
         };
@@ -243,6 +266,19 @@ mod tests {
         credentials.insert("jira", fields("hunter2-hunter2"));
         assert_eq!(format!("{credentials:?}"), "{\"jira\"}");
         assert_eq!(credentials.redactor().clean("is hunter2-hunter2"), "is [secret jira.token]");
+        let plain = Arc::new(PlainFields::from([("jira".to_owned(), "token".to_owned())]));
+        let plain = credentials.clone().searched_but_for(&plain);
+        assert!(!plain.redactor().finds("hunter2-hunter2") && plain.value("jira", "token").is_ok());
+        for (value, searched) in [
+            ("fraud suspected", false),
+            ("fraud\u{a0}suspected", false),
+            ("suspicious!", false),
+            ("0123456789é", false),
+            ("0123456789éa", true),
+        ] {
+            credentials.insert("jira", fields(value));
+            assert_eq!(credentials.redactor().finds(value), searched, "{value}");
+        }
         for value in ["a\r\nb: c", "a\0", "\u{85}", "\t", "\u{7f}"] {
             credentials.insert("jira", fields(value));
             let refused = credentials.value("jira", "token").unwrap_err();

@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Request, StatusCode};
+use serde_json::Value;
 
 use super::builtin::{self, Endpoint};
 use super::credential::Credentials;
@@ -175,6 +176,11 @@ pub(super) struct HttpTool {
 impl Tool for HttpTool {
     fn spec(&self) -> &ToolSpec {
         &self.spec
+    }
+
+    fn refuses(&self, arguments: &Value) -> Option<String> {
+        let Goal::Url(template) = &self.checked.goal else { return None };
+        template.refuses(arguments, !self.checked.has_body())
     }
 
     async fn call(&self, call: &Invocation) -> ToolAnswer {

@@ -38,6 +38,11 @@ pub trait Tool: Send + Sync {
     /// What is known of it.
     fn spec(&self) -> &ToolSpec;
 
+    /// Why no call with these arguments could ever be sent, if so; never quotes a value.
+    fn refuses(&self, _arguments: &Value) -> Option<String> {
+        None
+    }
+
     /// Performs one attempt, and never repeats by itself. Bounded by the tool's timeout.
     async fn call(&self, call: &Invocation) -> ToolAnswer;
 }

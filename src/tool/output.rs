@@ -16,15 +16,16 @@ pub(super) fn to_read(redactor: &Redactor, limit: usize) -> usize {
 
 /// The text of at most `limit` bytes of what was read, and whether something is missing. `complete`: nothing followed.
 pub(super) fn clean(redactor: &Redactor, bytes: &[u8], complete: bool, limit: usize) -> (String, bool) {
-    let text = from_bytes(bytes);
-    let text = redactor.clean(&text);
-    if complete && text.len() <= limit {
-        return (text.into_owned(), false);
+    if complete {
+        let text = from_bytes(bytes);
+        let text = redactor.clean(&text);
+        return (cut(&text, limit).to_owned(), text.len() > limit);
     }
-    // Where reading stopped, the beginning of a secret may stand.
-    let doubtful = if complete { 0 } else { redactor.longest() + 4 };
-    let keep = limit.min(text.len().saturating_sub(doubtful));
-    (cut(&text, keep).to_owned(), true)
+    // Where reading stopped, the beginning of a secret may stand, or of a character.
+    let last = bytes.iter().rposition(|byte| !(0x80..0xC0).contains(byte));
+    let whole = last.filter(|last| bytes.get(*last).is_some_and(|byte| *byte >= 0xC0)).unwrap_or(bytes.len());
+    let text = from_bytes(bytes.get(..whole).unwrap_or_default());
+    (cut(&redactor.clean_beginning(&text), limit).to_owned(), true)
 }
 
 /// A result: whole, or cut and saying so.
@@ -53,6 +54,26 @@ mod tests {
             let (clean, cut) = clean(&redactor, read.as_bytes(), read.len() == text.len(), 20);
             assert!(cut && !clean.contains("hun"), "{clean}");
             assert!(clean.len() <= 20);
+        }
+    }
+
+    #[test]
+    fn secret_across_the_cut_leaves_nothing_behind_however_it_is_spelled_and_whatever_is_read() {
+        let secret = "hünter2-hünter2";
+        let redactor = Redactor::new([("KEY", &Secret::new(secret.to_owned()))]);
+        let base64 = base64::Engine::encode(&base64::prelude::BASE64_STANDARD, secret);
+        let json: String = secret.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect();
+        for (spelled, begins) in
+            [(secret.to_owned(), "h"), (json.clone(), "\\"), (json.replace('\\', "\\u005c"), "\\"), (base64, "aM")]
+        {
+            for read in 1..spelled.len() {
+                let text = format!("xx{spelled}");
+                let (clean, cut) = clean(&redactor, &text.as_bytes()[..2 + read], false, 4096);
+                assert!(
+                    cut && clean.starts_with("xx") && !clean.contains(begins),
+                    "{clean} of {read} bytes of {spelled}"
+                );
+            }
         }
     }
 

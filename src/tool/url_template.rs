@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::Url;
 use serde_json::Value;
 
@@ -63,8 +63,7 @@ impl UrlTemplate {
             Ok(_) | Err(_) => return Err("has no usable host and port".to_owned()),
         };
         let (path, query) = rest.split_once('?').map_or((rest, None), |(path, query)| (path, Some(query)));
-        let dots = |segment: &str| is_dots(segment);
-        if path.split('/').any(dots) {
+        if path.split('/').any(has_dots) {
             return Err("has a segment `.` or `..`".to_owned());
         }
         let query = query.map(pieces).transpose()?;
@@ -109,12 +108,22 @@ impl UrlTemplate {
     /// # Errors
     /// Why there is none; names the argument or the credential, never its value.
     pub fn fill(&self, arguments: &Value, credentials: &Credentials, rest: bool) -> Result<Url, String> {
-        let path = filled(&self.path, arguments, credentials, true)?;
-        if path.split('/').any(is_dots) {
+        self.filled(arguments, rest, &|name, field| credentials.value(name, field))
+    }
+
+    /// Why there is no URL with these arguments, whatever the credentials; names the argument, never its value.
+    #[must_use]
+    pub fn refuses(&self, arguments: &Value, rest: bool) -> Option<String> {
+        self.filled(arguments, rest, &|_, _| Ok("x")).err()
+    }
+
+    fn filled(&self, arguments: &Value, rest: bool, credential: Credential<'_>) -> Result<Url, String> {
+        let path = filled(&self.path, arguments, credential, true)?;
+        if path.split('/').any(has_dots) {
             return Err("what is filled in would make `.` or `..` a segment of the path".to_owned());
         }
         let mut query = match &self.query {
-            Some(pieces) => Some(filled(pieces, arguments, credentials, false)?),
+            Some(pieces) => Some(filled(pieces, arguments, credential, false)?),
             None => None,
         };
         for (name, text) in if rest { self.others(arguments)? } else { BTreeMap::new() } {
@@ -182,17 +191,18 @@ fn credentials_are_values(query: &[Piece]) -> bool {
     })
 }
 
-fn filled(pieces: &[Piece], arguments: &Value, credentials: &Credentials, in_path: bool) -> Result<String, String> {
+/// The value of a credential's field.
+type Credential<'c> = &'c dyn Fn(&str, &str) -> Result<&'c str, String>;
+
+fn filled(pieces: &[Piece], arguments: &Value, credential: Credential<'_>, in_path: bool) -> Result<String, String> {
     let mut text = String::new();
     for piece in pieces {
         match piece {
             Piece::Text(literal) => text.push_str(literal),
             Piece::Credential(name, field) => {
-                let value = credentials.value(name, field)?;
-                if in_path && matches!(value, "" | "." | "..") {
-                    return Err(format!(
-                        "the field `{field}` of the credential `{name}` is empty, `.` or `..`, which no segment of a path may be"
-                    ));
+                let value = credential(name, field)?;
+                if in_path && (value.is_empty() || has_dots(value)) {
+                    return Err(format!("the field `{field}` of the credential `{name}` {NO_SEGMENT}"));
                 }
                 text.push_str(&encoded(value));
             }
@@ -203,10 +213,8 @@ fn filled(pieces: &[Piece], arguments: &Value, credentials: &Credentials, in_pat
                 let Some(value) = scalar_text(value) else {
                     return Err(format!("the argument `{name}`, which its URL needs, is no text, number or boolean"));
                 };
-                if in_path && matches!(value.as_str(), "" | "." | "..") {
-                    return Err(format!(
-                        "the argument `{name}` is empty, `.` or `..`, which no segment of a path may be"
-                    ));
+                if in_path && (value.is_empty() || has_dots(&value)) {
+                    return Err(format!("the argument `{name}` {NO_SEGMENT}"));
                 }
                 text.push_str(&encoded(&value));
             }
@@ -215,13 +223,29 @@ fn filled(pieces: &[Piece], arguments: &Value, credentials: &Credentials, in_pat
     Ok(text)
 }
 
+/// Why something may stand in no path.
+const NO_SEGMENT: &str =
+    "is empty, or has `.` or `..` between slashes or its ends, also after percent-decoding: no segment of a path may";
+
 fn encoded(text: &str) -> String {
     utf8_percent_encode(text, SEGMENT).to_string()
 }
 
-fn is_dots(segment: &str) -> bool {
-    let decoded = percent_decode_str(segment).decode_utf8_lossy();
-    decoded == "." || decoded == ".."
+/// Whether a server that decodes a segment, and decodes it again, could read a `.` or `..` between slashes, backslashes or
+/// the ends.
+fn has_dots(segment: &str) -> bool {
+    let mut decoded = Vec::with_capacity(segment.len());
+    for byte in segment.bytes() {
+        decoded.push(byte);
+        // What an escape stands for may end another one.
+        while let [.., b'%', high, low] = decoded.as_slice()
+            && let (Some(high), Some(low)) = (char::from(*high).to_digit(16), char::from(*low).to_digit(16))
+        {
+            decoded.truncate(decoded.len() - 3);
+            decoded.extend(u8::try_from(high * 16 + low));
+        }
+    }
+    decoded.split(|byte| matches!(byte, b'/' | b'\\')).any(|part| matches!(part, b"." | b".."))
 }
 
 fn pieces(text: &str) -> Result<Vec<Piece>, String> {
@@ -257,6 +281,7 @@ fn short(name: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use percent_encoding::percent_decode_str;
     use proptest::prelude::*;
     use serde_json::json;
 
@@ -272,10 +297,10 @@ mod tests {
         for (id, expected) in [
             ("17", "17"),
             ("a/b", "a%2Fb"),
-            ("../admin", "..%2Fadmin"),
+            ("a..b/..c", "a..b%2F..c"),
             ("a b?c#d&e=f", "a%20b%3Fc%23d%26e%3Df"),
-            ("%2e%2e", "%252e%252e"),
-            ("a\\..\\b", "a%5C..%5Cb"),
+            ("%2e%2e%2e", "%252e%252e%252e"),
+            ("a\\b", "a%5Cb"),
             ("@evil.com:80", "%40evil.com%3A80"),
             ("é", "%C3%A9"),
             ("...", "..."),
@@ -383,8 +408,8 @@ mod tests {
         for (value, expected) in [
             ("plain", "plain"),
             ("a/b?c#d@evil", "a%2Fb%3Fc%23d%40evil"),
-            ("../../admin", "..%2F..%2Fadmin"),
-            ("%2e%2e", "%252e%252e"),
+            ("a/b/c", "a%2Fb%2Fc"),
+            ("%2e%2x", "%252e%252x"),
             ("a&b=c", "a%26b%3Dc"),
             ("{id}", "%7Bid%7D"),
             ("{{credential:jira.token}}", "%7B%7Bcredential%3Ajira.token%7D%7D"),
@@ -394,7 +419,7 @@ mod tests {
             assert_eq!(fill(path, value), Ok(format!("http://h/7/{expected}/x")), "{value}");
             assert_eq!(fill(query, value), Ok(format!("http://h/7?a=-{expected}&b=7")), "{value}");
         }
-        for value in ["", ".", ".."] {
+        for value in ["", ".", "..", "../../admin", "%2e%2e", "a%252f..\\b"] {
             assert!(fill(path, value).is_err(), "{value}");
             assert!(fill(query, value).is_ok(), "{value}");
         }
@@ -419,13 +444,74 @@ mod tests {
         url.query_pairs().into_owned().collect()
     }
 
+    /// Whether a `.` or `..` stands between slashes, backslashes or the ends of a text, decoded as often as it changes.
+    fn climbs(text: &str) -> bool {
+        let dots = |part: &[u8]| part == b"." || part == b"..";
+        if text.as_bytes().split(|byte| matches!(byte, b'/' | b'\\')).any(dots) {
+            return true;
+        }
+        let decoded: Vec<u8> = percent_decode_str(text).collect();
+        // A byte that is no text decodes to nothing that matters here.
+        let decoded: String =
+            decoded.into_iter().map(|byte| if byte.is_ascii() { char::from(byte) } else { '?' }).collect();
+        decoded.len() < text.len() && climbs(&decoded)
+    }
+
+    #[test]
+    fn argument_with_dots_between_slashes_or_ends_is_refused_however_often_it_is_encoded() {
+        for id in [
+            ".",
+            "..",
+            "../admin",
+            "a/..",
+            "a/../b",
+            "./a",
+            "a/.",
+            "..\\a",
+            "a\\..\\b",
+            "%2e%2e",
+            "%2E%2e/a",
+            "..%2Fa",
+            "..%5ca",
+            "%252e%252e",
+            "a%252f..",
+            "%25252e%25252E%25252f",
+            "%%32e%2e",
+            "a%2f%2e%2e",
+            "\\.",
+        ] {
+            for template in ["http://h/orders/{id}", "http://h/{id}/x", "http://h/a/{id}?k={n}"] {
+                let template = UrlTemplate::read(template).unwrap();
+                let arguments = json!({"id": id, "n": 1});
+                assert!(template.refuses(&arguments, false).unwrap().contains("the argument `id`"), "{id}");
+                assert!(template.fill(&arguments, &Credentials::default(), false).is_err(), "{id}");
+            }
+            // In a query it climbs nowhere.
+            assert!(url("http://h/a?k={id}", &json!({"id": id})).is_ok(), "{id}");
+            assert!(climbs(id), "{id}");
+        }
+        for (template, arguments) in [
+            ("http://h/.{id}", json!({"id": "%2e"})),
+            ("http://h/{a}{b}", json!({"a": "%2e%2", "b": "e"})),
+            ("http://h/{a}{b}", json!({"a": "x%2", "b": "f..", "c": 1})),
+            ("http://h/..%2F{a}", json!({"a": "x"})),
+        ] {
+            assert!(url(template, &arguments).is_err(), "{template} {arguments}");
+        }
+        for id in ["...", "a..", "..a", "a.b", "..a/b..", ".a", "%2e%2e%2e", "%", "%2", "..%zz", "a%2e.b"] {
+            assert!(url("http://h/orders/{id}", &json!({"id": id})).is_ok(), "{id}");
+        }
+        let long = format!("%{}2e%2e", "25".repeat(100_000));
+        assert!(url("http://h/orders/{id}", &json!({"id": long})).is_err(), "in time that grows with the text");
+    }
+
     proptest! {
         #[test]
         fn whatever_a_credential_holds_stays_in_its_place(token in any::<String>(), other in "[./%2eE\\\\?#@:&=]{0,6}") {
             for text in [token, other] {
                 let template = UrlTemplate::read("http://h:81/a/{{credential:jira.token}}/b?x={{credential:jira.token}}").unwrap();
                 let Ok(url) = template.fill(&json!({}), &holding(&text), false) else {
-                    prop_assert!(matches!(text.as_str(), "" | "." | "..") || text.chars().any(char::is_control));
+                    prop_assert!(text.is_empty() || climbs(&text) || text.chars().any(char::is_control));
                     continue;
                 };
                 let query = in_its_segment(&url, &text);
@@ -438,7 +524,7 @@ mod tests {
             for text in [id, other] {
                 let template = UrlTemplate::read("http://h:81/a/{id}/b?x={id}").unwrap();
                 let Ok(url) = template.fill(&json!({"id": text, "n": text}), &Credentials::default(), true) else {
-                    prop_assert!(matches!(text.as_str(), "" | "." | ".."));
+                    prop_assert!(text.is_empty() || climbs(&text));
                     continue;
                 };
                 let query = in_its_segment(&url, &text);

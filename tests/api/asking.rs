@@ -232,9 +232,40 @@ on_both! {
             (&credentials, json!({"email": "a@b.example", "token": ""}), vec!["/response/token"]),
             (&credentials, json!({"email": "a@b.example", "token": {"s3cret": 1}}), vec!["/response/token"]),
             (&credentials, json!({"email": "a@b.example", "token": "s3cret\r\nx: y"}), vec!["/response/token"]),
-            (&credentials, json!({"email": "a@b.example", "token": "s3cret", "more": "s3cret"}), vec!["/response/more"]),
+            (&credentials, json!({"email": "a@b.example", "token": "s3cret", "more": "s3cret"}), vec!["/response"]),
         ] {
             assert_eq!(places(&app, question, &response(filled.clone())).await, expected, "{filled}");
+        }
+        // Of a credential no name either: somebody may have written it where a name stands.
+        for (body, expected) in [
+            (r#"{"action":"respond","response":{"s3cret":"a","email":"a@b.example","token":"t"}}"#, "/response"),
+            (r#"{"action":"respond","response":{"s3cret":{"s3cret":1e999}}}"#, ""),
+            (r#"{"action":"respond","response":{"s3cret":{"s3cret\u0000":1}}}"#, "/response"),
+            (r#"{"action":"respond","response":{"s3cret":"a\u0000"}}"#, "/response"),
+            (r#"{"action":"respond","response":{"Token":"s3cret","token":"t","email":"a@b.example"}}"#, "/response"),
+            (r#"{"action":"respond","response":{"token":{"s3cret":"x","S3CRET":1}}}"#, "/response/token"),
+            (r#"{"action":"respond","response":{"token":[{"s3cret":12345678901234567890123}]}}"#, "/response/token"),
+            (r#"{"action":"respond","s3cret":{"token":"t"}}"#, "/response"),
+            (r#"{"s3cret":"t"}"#, ""),
+            (r#"{"decisions":{"s3cret":{"action":"respond","s3cret":1}}}"#, "/decisions"),
+            (r#"{"decisions":{"s3cret":1}}"#, "/decisions"),
+            (r#"{"action":"reject","s3cret":"t"}"#, ""),
+        ] {
+            let refused = app.owner().bytes(&credentials.path(), body.into()).await;
+            let status = if body.contains("999") { 400 } else { 422 };
+            assert_eq!(refused.status, status, "{body} {}", refused.body);
+            assert!(!refused.body.to_string().to_ascii_lowercase().contains("s3cret"), "{body} {}", refused.body);
+            if status == 422 {
+                assert_eq!(refused.str("/errors/0/pointer"), expected, "{body}");
+            }
+        }
+        for fields in ["s3cret=", "action=respond&field.s3cret=1", "action=respond&field.token=s3cret&s3cret=x", "call.s3cret.action=approve"] {
+            for accept in ["text/html", "application/json"] {
+                let form = Some(("application/x-www-form-urlencoded", fields.to_owned()));
+                let refused = app.owner().header("accept", accept).send(Method::POST, &credentials.path(), form).await;
+                assert_eq!(refused.status, 422, "{fields}");
+                assert!(!refused.text.contains("s3cret"), "{fields} {}", refused.text);
+            }
         }
         let twice = r#"{"action":"respond","response":{"shop":"north","shop":"south"}}"#;
         assert_eq!(app.owner().bytes(&own.path(), twice.into()).await.status, 400);

@@ -165,6 +165,7 @@ impl World {
                     tool_call_id: id,
                     name: name.to_owned(),
                     arguments_text: "{}".to_owned(),
+                    holds_secret: false,
                     provider_id: "call_0".to_owned(),
                 }
             })

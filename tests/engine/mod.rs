@@ -28,6 +28,7 @@ mod restored;
 mod saying;
 mod sealed;
 mod shown;
+mod secrets;
 mod stage;
 mod suspects;
 mod takeover;

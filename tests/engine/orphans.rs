@@ -106,6 +106,7 @@ fn asks(number: u32, calls: &[&Past]) -> Fact {
         tool_call_id: call.id,
         name: call.name.to_owned(),
         arguments_text: call.arguments.to_owned(),
+        holds_secret: false,
         provider_id: call.provider_id.clone(),
     });
     Fact::AssistantMessage(Turn {

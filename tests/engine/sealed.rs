@@ -195,11 +195,11 @@ both! {
                     let number: Value = token.parse::<u64>().map_or_else(|_| json!(token), Value::from);
                     answer = Answer {
                         text: Some(format!("It is {token}, so {}.", BASE64_STANDARD.encode(token))),
-                        // Nothing of it is a call's arguments that parse any more; no tool gets what the model wrote.
                         calls: vec![AnswerCall {
                             provider_id: format!("call-{token}"),
                             name: if asked == 2 { "plain".to_owned() } else { format!("plain-{token}") },
                             arguments_text: json!({"said": token}).to_string(),
+                            holds_secret: false,
                         }],
                         raw: json!({
                             "role": "assistant", "content": token, "number": number, token: [token, {"deep": number}],
@@ -227,9 +227,7 @@ both! {
                     assert_eq!(turn.text.as_deref().is_some_and(|text| text.contains("[secret jira.token]")), turn.turn > 1);
                 }
             }
-            for call in stage.tool.ledger().iter().filter(|call| call.uri == "/plain") {
-                assert!(!call.body.contains(token), "{}", call.body);
-            }
+            assert_eq!(stage.executions(task, "/plain"), 0, "no call is rewritten and run");
         }
     }
 
@@ -248,17 +246,17 @@ both! {
         assert!(!format!("{journal:?}").contains(TOKEN), "{journal:?}");
     }
 
-    async fn what_is_shorter_than_eight_characters_is_used_and_not_looked_for(house) {
+    async fn what_is_shorter_than_twelve_characters_is_used_and_not_looked_for(house) {
         let stage = clerk(house, &[&[("look", "{}"), ("plain", "{}")]]).await;
-        stage.tool.answers(200, "abc1234");
+        stage.tool.answers(200, "abc12345678");
         let task = begun(&stage).await;
-        fill(&stage, task, &json!({"key": "abc1234"})).await;
-        ran(&stage, task, "/look", ("x-key", "abc1234"), 1).await;
-        assert!(results(&stage, task).await.iter().all(|(_, outcome, text)| *outcome == Outcome::Succeeded && text == "abc1234"));
-        stage.tool.answers(200, "abc12345");
+        fill(&stage, task, &json!({"key": "abc12345678"})).await;
+        ran(&stage, task, "/look", ("x-key", "abc12345678"), 1).await;
+        assert!(results(&stage, task).await.iter().all(|(_, outcome, text)| *outcome == Outcome::Succeeded && text == "abc12345678"));
+        stage.tool.answers(200, "abc123456789");
         says(&stage, &[&[("look", "{}")]]);
         let task = begun(&stage).await;
-        fill(&stage, task, &json!({"key": "abc12345"})).await;
+        fill(&stage, task, &json!({"key": "abc123456789"})).await;
         assert_eq!(results(&stage, task).await[0].2, "[secret crm.key]");
     }
 }

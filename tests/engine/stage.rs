@@ -75,6 +75,7 @@ pub fn turn(calls: &[(&str, &str)]) -> model::Answer {
             provider_id: "call_0".to_owned(),
             name: (*name).to_owned(),
             arguments_text: (*arguments).to_owned(),
+            holds_secret: false,
         })
         .collect();
     model::Answer {
@@ -161,7 +162,7 @@ impl Stage {
         let (config, _) = config::load(source, &environment, &Flags::default(), app::check)
             .unwrap_or_else(|report| panic!("{report}"));
         let mut mistakes = Mistakes::default();
-        let catalog = Catalog::build(config.tools(), &Net::new().unwrap(), &Arc::default(), &mut mistakes);
+        let catalog = Catalog::build(config.tools(), &Net::new().unwrap(), &Arc::new(config.redactor()), &mut mistakes);
         let catalog = config.with_humans(catalog);
         let specs: Vec<_> = catalog.specs().cloned().collect();
         let policy = Policy::new(&config.rules(), &specs, &mut mistakes);

@@ -127,6 +127,7 @@ pub fn speaks(name: &str, task: &str, calls: &[(String, String)]) -> model::Answ
         provider_id: format!("call_{place}"),
         name: name.clone(),
         arguments_text: arguments.clone(),
+        holds_secret: false,
     };
     let calls = calls.iter().enumerate().map(call).collect();
     model::Answer { text: None, finish_reason: FinishReason::ToolCalls, calls, ..turn(&[]) }

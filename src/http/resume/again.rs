@@ -11,11 +11,15 @@ use crate::engine::FieldError;
 use crate::http::accept::wants_html;
 use crate::http::body::Posted;
 use crate::http::edge::Whole;
+use crate::http::fields::pointer;
 use crate::http::language::Language;
 use crate::http::problem::{Code, Problem};
 use crate::http::{Http, follow, read};
 use crate::task::decision::Action;
 use crate::task::id::RequestId;
+
+/// The members of an answer.
+const MEMBERS: [&str; 7] = ["action", "decisions", "digest", "reason", "then", "response", "result"];
 
 /// The answer to a POST that was refused.
 ///
@@ -41,6 +45,27 @@ pub async fn again(
     *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
     response.extensions_mut().insert(Whole);
     Ok(response)
+}
+
+/// A refusal of what was filled in for a credential, without the name of any member but those that were asked for: somebody
+/// may have written the secret where a name stands.
+pub fn unnamed(problem: Problem, form: &Value) -> Problem {
+    if problem.code != Code::Invalid {
+        return problem;
+    }
+    let mut errors: Vec<FieldError> = mistakes(&problem);
+    for error in &mut errors {
+        let mut parts = error.pointer.split('/').skip(1);
+        let asked = |name: &&str| form.get("properties").is_some_and(|fields| fields.get(*name).is_some());
+        let member = parts.next().filter(|name| MEMBERS.contains(name));
+        let field = parts.next().filter(|name| member == Some("response") && asked(name));
+        let known = member.into_iter().chain(field).fold(String::new(), |known, name| pointer(&known, name));
+        if known != error.pointer {
+            *error = FieldError { pointer: known, detail: "has a member that was not asked for".to_owned() };
+        }
+    }
+    errors.dedup();
+    Problem::invalid(&errors)
 }
 
 fn mistakes(problem: &Problem) -> Vec<FieldError> {

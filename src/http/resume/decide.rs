@@ -23,6 +23,7 @@ use crate::people::may::may_decide;
 use crate::store::RequestRow;
 use crate::task::decision::Action;
 use crate::task::id::RequestId;
+use crate::task::request::RequestKind;
 
 /// What every door of a decision can answer with.
 pub const PROBLEMS: &[Code] = &[
@@ -100,6 +101,18 @@ async fn stored(
     if !may_decide(caller, &row.tenant, &row.owner, &row.asked.terms.approvers) {
         return Err(Problem::forbidden("This request is for others to decide: see its `approvers`."));
     }
+    let form = (row.asked.kind == RequestKind::Credentials).then(|| row.asked.form.clone().unwrap_or_default());
+    let said = answered(http, posted, row, in_path).await;
+    said.map_err(|problem| form.map_or(problem.clone(), |form| again::unnamed(problem, &form)))
+}
+
+async fn answered(
+    http: &Arc<Http>,
+    posted: &Posted,
+    row: RequestRow,
+    in_path: Option<Action>,
+) -> Result<Accepted, Problem> {
+    let caller = &posted.caller;
     let key = posted.key()?;
     let answer = if posted.is_form() {
         let row = row.clone();

@@ -101,6 +101,9 @@ words! {
     warning: "Warning", "警告";
     warned_hidden: "hidden characters.", "含有隐藏字符。";
     warned_scripts: "letters of several scripts.", "混用多种文字。";
+    warned_alike: "a word in disguise.", "含有形似的词。";
+    warned_reordered: "text from right to left.", "含有从右向左书写的文字。";
+    warned_overlay: "marks drawn over text.", "含有覆盖在文字上的符号。";
     warned_blanks: "long blanks.", "含有大段空白。";
     warned_large: "long.", "内容较长。";
     warned_doubt: "may already have run.", "可能已经执行过。";

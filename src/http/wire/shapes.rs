@@ -43,6 +43,7 @@ fn turn() -> Turn {
             tool_call_id: ids().2,
             name: "refund".into(),
             arguments_text: "{}".into(),
+            holds_secret: false,
             provider_id: "call_0".into(),
         }],
         finish_reason: FinishReason::ToolCalls,

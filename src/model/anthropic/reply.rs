@@ -115,11 +115,8 @@ impl Said {
         let text = self.refusal().map_or_else(|| self.text(), str::to_owned);
         let text = Some(cleaner.text(&text)).filter(|text| !text.is_empty());
         let calls = self.blocks.iter().filter_map(|block| {
-            Some(AnswerCall {
-                provider_id: cleaner.text(block.str("id").unwrap_or_default()),
-                name: cleaner.text(block.str("name").unwrap_or_default()),
-                arguments_text: cleaner.arguments(block.arguments.as_ref()?),
-            })
+            let text = |name| block.str(name).unwrap_or_default();
+            Some(cleaner.call(text("id"), text("name"), block.arguments.as_ref()?))
         });
         let calls: Vec<_> = calls.collect();
         Attempt::Answered(Box::new(Answer {

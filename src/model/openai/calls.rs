@@ -184,11 +184,7 @@ impl Calls {
                 call.rest.insert("id".to_owned(), json!(call.id));
             }
             sent.push(Value::Object(call.rest));
-            read.push(AnswerCall {
-                provider_id: self.cleaner.text(&call.id),
-                name: self.cleaner.text(&call.name),
-                arguments_text: self.cleaner.arguments(&call.arguments),
-            });
+            read.push(self.cleaner.call(&call.id, &call.name, &call.arguments));
         }
         Some((read, sent))
     }

@@ -120,11 +120,7 @@ pub(super) fn calls(message: &Map<String, Value>, body: Option<&str>, cleaner: &
             Some(Value::String(text)) => text,
             Some(_) => *exact.get(at)?,
         };
-        Some(AnswerCall {
-            provider_id: cleaner.text(id),
-            name: cleaner.text(function.get("name").and_then(Value::as_str).unwrap_or_default()),
-            arguments_text: cleaner.arguments(arguments),
-        })
+        Some(cleaner.call(id, function.get("name").and_then(Value::as_str).unwrap_or_default(), arguments))
     });
     calls.collect()
 }

@@ -1,20 +1,23 @@
 //! Looks at every string of a JSON text, member names included, without building its value. What must stay true: a
 //! member that comes twice is looked at twice; what is kept of a text is bounded.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use unicode_bidi::{BidiClass, bidi_class};
 use unicode_normalization::char::is_combining_mark;
 use unicode_script::{Script, ScriptExtension, UnicodeScript as _};
+use unicode_security::confusable_detection::skeleton;
 
-use super::{HIDDEN_CHARACTERS, LONG_BLANKS, MIXED_SCRIPTS, is_hidden};
+use super::{HIDDEN_CHARACTERS, LONG_BLANKS, LOOK_ALIKE, MIXED_SCRIPTS, OVERLAY, RIGHT_TO_LEFT};
+use super::{is_hidden, without_emoji};
 use crate::task::request::Warning;
 use crate::task::text::cut;
 
-/// How many places are told of one code, beside the word that there are more. Three codes have many places, one has a
+/// How many places are told of one code, beside the word that there are more. Six codes have many places, one has a
 /// single one: 49 warnings at most.
-const PLACES: usize = 15;
+const PLACES: usize = 7;
 /// How long a pointer may be; of a longer one, the longest beginning that leads to a place around it.
 const POINTER: usize = 1024;
 /// How long a detail may be.
@@ -69,7 +72,7 @@ impl Looked {
                 self.found.push(Warning { code: code.to_owned(), pointer: String::new(), detail: MORE.to_owned() });
             }
         }
-        let order = [HIDDEN_CHARACTERS, MIXED_SCRIPTS, LONG_BLANKS];
+        let order = [HIDDEN_CHARACTERS, RIGHT_TO_LEFT, OVERLAY, MIXED_SCRIPTS, LOOK_ALIKE, LONG_BLANKS];
         self.found.sort_by_key(|warning| order.iter().position(|code| *code == warning.code).unwrap_or(order.len()));
         self.found
     }
@@ -178,9 +181,14 @@ impl<'de> Visitor<'de> for &mut Walk<'_> {
 
 /// Looks at one text that stands at `pointer`.
 pub fn at_text(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
-    hidden(text, pointer, what, looked);
+    hidden(&without_emoji(text), pointer, what, looked);
     blanks(text, pointer, what, looked);
-    words(text, pointer, what, looked);
+    if !text.is_ascii() {
+        reordered(text, pointer, what, looked);
+        overlaid(&without_emoji(text), pointer, what, looked);
+        words(text, pointer, what, looked);
+        look_alikes(text, pointer, what, looked);
+    }
 }
 
 /// Looks at the blanks of a JSON text that stand outside of its strings.
@@ -255,11 +263,79 @@ fn is_blank_mark(c: char) -> bool {
     matches!(c, '\u{115f}' | '\u{1160}' | '\u{2800}' | '\u{3164}' | '\u{ffa0}')
 }
 
+/// Letters and digits of scripts that are written from right to left: digits and signs beside them are drawn in another
+/// order than they stand in.
+fn reordered(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
+    let turns = |c: &char| matches!(bidi_class(*c), BidiClass::R | BidiClass::AL | BidiClass::AN) && !is_hidden(*c);
+    if let Some(c) = text.chars().find(turns) {
+        looked.add(RIGHT_TO_LEFT, pointer, || {
+            format!(
+                "{what}Text that is written from right to left, {} for one: what stands beside it may be drawn in another \
+                 order than it has.",
+                code(c)
+            )
+        });
+    }
+}
+
+/// Marks that strike through or surround what stands before them.
+fn overlaid(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
+    if let Some(c) = text.chars().find(|c| matches!(c, '\u{335}'..='\u{338}' | '\u{20d0}'..='\u{20ff}')) {
+        looked.add(OVERLAY, pointer, || {
+            format!("{what}Marks that are drawn over other characters and change how they look: {} for one.", code(c))
+        });
+    }
+}
+
+/// Words of another script whose every letter looks like a Latin one, where that script is not what the text is written
+/// in: in a Russian sentence such words are words.
+fn look_alikes(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
+    let (mut latin, mut genuine) = (0_usize, BTreeMap::<&str, usize>::new());
+    let mut alike: Vec<(Script, char, String)> = Vec::new();
+    let is_in_word = |c: char| c.is_alphabetic() || is_combining_mark(c) || (is_hidden(c) && !c.is_whitespace());
+    for word in text.split(|c| !is_in_word(c)) {
+        let letters = || word.chars().filter(|c| c.is_alphabetic());
+        let Some(first) = letters().find(|c| script_of(*c) != Script::Common) else { continue };
+        let script = script_of(first);
+        // A Greek letter by itself is a sign.
+        if script == Script::Latin || (script == Script::Greek && letters().nth(1).is_none()) {
+            latin += letters().filter(|_| script == Script::Latin).count();
+            continue;
+        }
+        let own = letters().filter(|c| script_of(*c) == script && latin_twin(*c).is_none()).count();
+        *genuine.entry(script.full_name()).or_default() += own;
+        let is_new = own == 0 && alike.len() < TOLD && !alike.iter().any(|(other, ..)| *other == script);
+        if is_new && letters().all(|c| script_of(c) == script) {
+            alike.push((script, first, letters().filter_map(latin_twin).collect()));
+        }
+    }
+    let own = |script: &Script| genuine.get(script.full_name()).copied().unwrap_or(0);
+    if let Some((script, first, read)) = alike.into_iter().find(|(script, ..)| own(script) <= latin) {
+        looked.add(LOOK_ALIKE, pointer, || {
+            let name = if script == Script::Unknown { "a mathematical alphabet" } else { script.full_name() };
+            let (read, code) = (cut(&read, 40), code(first));
+            format!("{what}A word looks like \"{read}\", but its letters are of {name}: {code} is its first.")
+        });
+    }
+}
+
+/// The script of a letter; of the mathematical alphabets, which count as common to all, [`Script::Unknown`].
+fn script_of(letter: char) -> Script {
+    if matches!(letter, '\u{1d400}'..='\u{1d7ff}') { Script::Unknown } else { letter.script() }
+}
+
+/// The Latin letters that a letter of another script looks like; none of a script that is written from right to left, which
+/// is warned of by itself.
+fn latin_twin(letter: char) -> Option<String> {
+    if letter.is_ascii() || bidi_class(letter) != BidiClass::L {
+        return None;
+    }
+    let looks: String = skeleton(letter.encode_utf8(&mut [0; 4])).collect();
+    looks.chars().all(|c| c.is_ascii_alphabetic()).then_some(looks)
+}
+
 /// Words whose letters are of several scripts. What is drawn as nothing does not end a word.
 fn words(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
-    if text.is_ascii() {
-        return;
-    }
     let mut word = Word::default();
     for c in text.chars() {
         if is_combining_mark(c) || (is_hidden(c) && !c.is_whitespace()) {

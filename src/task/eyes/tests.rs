@@ -82,7 +82,7 @@ fn a_word_of_several_scripts_is_found() {
         ("ㄅの", true),
         ("한の", true),
         ("日本語w", true),
-        ("हिन्दी عربى ไทย ελληνικά עברית", false),
+        ("हिन्दी ไทย ελληνικά", false),
         ("x\u{b5}m 2\u{2126}", false),
     ] {
         let expected = if mixed { pairs(&[(MIXED_SCRIPTS, "/a")]) } else { Vec::new() };
@@ -94,6 +94,93 @@ fn a_word_of_several_scripts_is_found() {
     assert_eq!(
         told[0].detail,
         "In the member's name: A word has letters of Latin and Cyrillic, which may look alike: U+0430 is Cyrillic."
+    );
+}
+
+#[test]
+fn text_from_right_to_left_is_found_and_its_marks_alone_are_not() {
+    for (text, found_it) in [
+        ("from-\u{5d0}", true),
+        ("\u{627}", true),
+        ("\u{661}, \u{662}", true),
+        ("\u{10800}", true),
+        ("\u{1e900}", true),
+        ("\u{5be}", true),
+        ("a\u{5b0}", false),
+        ("a, 100, 200-b é 漢 я", false),
+    ] {
+        let expected = if found_it { pairs(&[(RIGHT_TO_LEFT, "/a")]) } else { Vec::new() };
+        assert_eq!(found(&json!({"a": text}).to_string()), expected, "{text}");
+    }
+    let escaped = r#"["from-\u05d1","200","100","\u05d0-to"]"#;
+    assert_eq!(found(escaped), pairs(&[(RIGHT_TO_LEFT, "/0"), (RIGHT_TO_LEFT, "/3")]));
+    let told = warnings(escaped).remove(0).detail;
+    assert!(told.starts_with("Text that is written from right to left, U+05D1 for one"), "{told}");
+}
+
+#[test]
+fn marks_drawn_over_text_are_found() {
+    for c in "\u{335}\u{336}\u{337}\u{338}\u{20d0}\u{20dd}\u{20e3}\u{20f0}\u{20ff}".chars() {
+        let told = found(&json!({"a": format!("1{c}00")}).to_string());
+        assert!(told.contains(&(OVERLAY.to_owned(), "/a".to_owned())), "{c:?}: {told:?}");
+    }
+    for plain in ["e\u{301}", "a\u{334}", "x\u{339}", "1\u{fe0f}\u{20e3}"] {
+        assert_eq!(found(&json!({"a": plain}).to_string()), [], "{plain}");
+    }
+}
+
+#[test]
+fn what_joins_an_emoji_is_no_alarm_and_elsewhere_it_is() {
+    for text in [
+        "👩\u{200d}👩\u{200d}👧 at home",
+        "👩🏽\u{200d}💻",
+        "❤\u{fe0f}\u{200d}🔥",
+        "☎\u{fe0e} ☎\u{fe0f} ok",
+        "#\u{fe0f}\u{20e3}",
+        "🏳\u{fe0f}\u{200d}🌈",
+    ] {
+        assert_eq!(found(&json!({"a": text}).to_string()), [], "{text}");
+    }
+    for text in [
+        "pay\u{200d}pal",
+        "👩\u{200d}pal",
+        "a\u{200d}👩",
+        "👩\u{200d}\u{200d}👩",
+        "👩\u{200d}",
+        "👩\u{fe0f}\u{fe0e}",
+        "1\u{fe0f}",
+        "\u{200d}",
+        "👩\u{200c}👩",
+        "\r👩\u{fe0f}\n",
+    ] {
+        assert_eq!(found(&json!({"a": text}).to_string()), pairs(&[(HIDDEN_CHARACTERS, "/a")]), "{text}");
+    }
+}
+
+#[test]
+fn word_in_letters_of_one_other_script_that_all_look_latin_is_found() {
+    for (text, alike) in [
+        ("\u{441}\u{43e}\u{441}\u{43e}", true),
+        ("send it to \u{440}\u{430}\u{443}\u{440}\u{430} now", true),
+        ("\u{440}\u{430}\u{443}@example.com", true),
+        ("send \u{430} dollar", true),
+        ("\u{39d}\u{395}\u{3a4}", true),
+        ("pay \u{1d429}\u{1d41a}\u{1d432} \u{1d426}\u{1d41e}", true),
+        ("\u{13a0}\u{13b3}", true),
+        ("Ах, роса! Она хороша, а сор – нет", false),
+        ("Отправить отчёт о продажах со склада в Excel", false),
+        ("Πες μου το όνομα του, το νο 5", false),
+        ("the angle α and σ = 5", false),
+        ("the word кот in Latin text", false),
+        ("café, naïve, Ångström 漢字 ไทย", false),
+    ] {
+        let expected = if alike { pairs(&[(LOOK_ALIKE, "/a")]) } else { Vec::new() };
+        assert_eq!(found(&json!({"a": text}).to_string()), expected, "{text}");
+    }
+    let told = warnings(&json!({"\u{441}\u{43e}\u{441}\u{43e}": 1}).to_string()).remove(0).detail;
+    assert_eq!(
+        told,
+        "In the member's name: A word looks like \"coco\", but its letters are of Cyrillic: U+0441 is its first."
     );
 }
 
@@ -151,6 +238,7 @@ fn looking_takes_time_in_proportion_to_the_text() {
         "[".repeat(200_000),
         format!("\"{}", "\\".repeat(200_000)),
         format!("\"{}\"", "\\u0430a".repeat(25_000)),
+        format!("\"{}\"", "\u{430} \u{5d0}\u{336}👩\u{200d}".repeat(10_000)),
         format!("{{{}\"a\":1}}", "\"a\":\"\\u202e\",".repeat(15_000)),
     ];
     for text in texts {
@@ -190,7 +278,7 @@ proptest! {
         let usual = |c: char| matches!(c, '\n' | '\t' | '\r');
         let json = json!({name.clone(): [text.clone()]}).to_string();
         let told = warnings(&json);
-        let hides = |text: &str| text.chars().any(|c| is_hidden(c) && !usual(c));
+        let hides = |text: &str| without_emoji(text).chars().any(|c| is_hidden(c) && !usual(c));
         if hides(&text) || hides(&name) {
             prop_assert!(told.iter().any(|warning| warning.code == HIDDEN_CHARACTERS));
         }

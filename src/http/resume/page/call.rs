@@ -9,7 +9,7 @@ use crate::http::resume::words::fill;
 use crate::http::wire::decision::Decision;
 use crate::http::wire::request::{Effect, RequestKind, RequestedCall, Verdict};
 use crate::task::doubt::MAY_ALREADY_HAVE_RUN;
-use crate::task::eyes::{HIDDEN_CHARACTERS, LARGE, LONG_BLANKS, MIXED_SCRIPTS};
+use crate::task::eyes::{HIDDEN_CHARACTERS, LARGE, LONG_BLANKS, LOOK_ALIKE, MIXED_SCRIPTS, OVERLAY, RIGHT_TO_LEFT};
 
 /// A call, as it stands among the others.
 pub fn one(view: &View<'_>, call: &RequestedCall, index: usize) -> Markup {
@@ -69,6 +69,9 @@ fn warned(view: &View<'_>, code: &str) -> Markup {
     let about = match code {
         HIDDEN_CHARACTERS => words.warned_hidden,
         MIXED_SCRIPTS => words.warned_scripts,
+        LOOK_ALIKE => words.warned_alike,
+        RIGHT_TO_LEFT => words.warned_reordered,
+        OVERLAY => words.warned_overlay,
         LONG_BLANKS => words.warned_blanks,
         LARGE => words.warned_large,
         MAY_ALREADY_HAVE_RUN => words.warned_doubt,

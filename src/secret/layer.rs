@@ -1,0 +1,233 @@
+//! A text as it reads once its escapes are undone, and where each byte of that stands in the text. What must stay true:
+//! undoing follows JSON (RFC 8259), percent-encoding (RFC 3986) or a form's fields for the whole text, as any reader of the
+//! text does, so an escaped spelling is found however it mixes escaped and plain characters.
+
+use std::borrow::Cow;
+
+/// How many escapes may lie over each other: a percent-encoded value in a JSON string of a JSON string, for example.
+const DEPTH: usize = 3;
+
+/// A text at some depth of its escapes.
+pub(super) struct Layer<'p> {
+    parent: Option<&'p Layer<'p>>,
+    /// What it reads.
+    pub bytes: Cow<'p, [u8]>,
+    /// Where the text comes from, run by run; of the outermost layer there are none.
+    runs: Vec<Run>,
+    /// Where an escape begins at the end that is not whole yet; the end where there is none.
+    pub open: usize,
+    /// Whether line ends are left out: how base64 is wrapped.
+    pub joined: bool,
+}
+
+/// Bytes in a row that are copied, or that one escape stands for.
+struct Run {
+    here: usize,
+    there: usize,
+    /// How many bytes the escape has; 0 for a copy.
+    width: usize,
+}
+
+/// How a text begins.
+enum Escape {
+    /// With an escape of so many bytes that stands for this.
+    Whole(Unescaped, usize),
+    /// With an escape, if the right characters follow the end of the text.
+    Open,
+    /// With none.
+    None,
+}
+
+/// What an escape stands for.
+enum Unescaped {
+    Byte(u8),
+    Char(char),
+}
+
+/// Shows a text, and the text under each row of up to [`DEPTH`] escapes. `forms`: a `+` may stand for a space.
+pub(super) fn each(text: &str, forms: bool, look: &mut dyn FnMut(&Layer<'_>)) {
+    let bytes = Cow::Borrowed(text.as_bytes());
+    let outermost = Layer { parent: None, open: bytes.len(), bytes, runs: Vec::new(), joined: false };
+    below(&outermost, DEPTH, forms, look);
+}
+
+fn below(layer: &Layer<'_>, depth: usize, forms: bool, look: &mut dyn FnMut(&Layer<'_>)) {
+    look(layer);
+    if let Some(joined) = layer.joined() {
+        look(&joined);
+    }
+    let Some(depth) = depth.checked_sub(1) else { return };
+    let under = |mark: &[u8], escape: fn(&[u8]) -> Escape| layer.undone(mark, escape);
+    for next in [under(b"\\", json), under(b"%", percent)].into_iter().flatten() {
+        below(&next, depth, forms, look);
+    }
+    if forms
+        && layer.bytes.contains(&b'+')
+        && let Some(next) = under(b"%+", form)
+    {
+        below(&next, depth, forms, look);
+    }
+}
+
+impl Layer<'_> {
+    /// Where the byte at this place begins in the outermost text.
+    pub(super) fn start(&self, at: usize) -> usize {
+        let Some(parent) = self.parent else { return at };
+        match self.run(at).filter(|_| at < self.bytes.len()) {
+            Some(run) if run.width > 0 => parent.start(run.there),
+            Some(run) => parent.start(run.there + (at - run.here)),
+            None => parent.start(parent.bytes.len()),
+        }
+    }
+
+    /// Where what ends before this place ends in the outermost text.
+    pub(super) fn end(&self, at: usize) -> usize {
+        let (Some(parent), Some(last)) = (self.parent, at.checked_sub(1)) else { return at };
+        match self.run(last) {
+            Some(run) if run.width > 0 => parent.end(run.there + run.width),
+            Some(run) => parent.end(run.there + (at - run.here)),
+            None => 0,
+        }
+    }
+
+    /// Where the escapes that were undone last stand in the outermost text.
+    pub(super) fn escapes(&self) -> impl Iterator<Item = (usize, usize)> {
+        let parent = self.parent;
+        let whole = move |run: &Run| parent.map(|parent| (parent.start(run.there), parent.end(run.there + run.width)));
+        self.runs.iter().filter(|run| run.width > 0).filter_map(whole)
+    }
+
+    fn run(&self, at: usize) -> Option<&Run> {
+        self.runs.get(self.runs.partition_point(|run| run.here <= at).checked_sub(1)?)
+    }
+
+    /// The text without its line ends, where it has some.
+    fn joined(&self) -> Option<Layer<'_>> {
+        let lines = self.bytes.split(|byte| is_line_end(*byte));
+        let mut joined = Layer::under(self);
+        let mut there = 0;
+        for line in lines {
+            joined.copy(there, line);
+            there += line.len() + 1;
+        }
+        joined.open = self.bytes.iter().take(self.open).filter(|byte| !is_line_end(**byte)).count();
+        joined.joined = true;
+        (joined.bytes.len() < self.bytes.len()).then_some(joined)
+    }
+
+    /// The text with each of these escapes undone, where it has some; each begins with one of the marks.
+    fn undone(&self, marks: &[u8], escape: fn(&[u8]) -> Escape) -> Option<Layer<'_>> {
+        let mut under = Layer::under(self);
+        let (mut copied, mut from) = (0, 0);
+        let after = |at: usize| self.bytes.get(at..).unwrap_or_default();
+        while let Some(at) = after(from).iter().position(|byte| marks.contains(byte)).map(|found| from + found) {
+            match escape(after(at)) {
+                Escape::Whole(stands_for, width) => {
+                    under.copy(copied, self.bytes.get(copied..at).unwrap_or_default());
+                    under.escape(at, width, &stands_for);
+                    (copied, from) = (at + width, at + width);
+                }
+                Escape::Open => {
+                    under.open = under.bytes.len() + (at - copied);
+                    under.copy(copied, after(copied));
+                    return Some(under);
+                }
+                Escape::None => from = at + 1,
+            }
+        }
+        under.copy(copied, after(copied));
+        under.open = under.bytes.len();
+        (copied > 0).then_some(under)
+    }
+
+    fn under<'p>(parent: &'p Layer<'_>) -> Layer<'p> {
+        Layer { parent: Some(parent), bytes: Cow::Owned(Vec::new()), runs: Vec::new(), open: 0, joined: false }
+    }
+
+    fn copy(&mut self, there: usize, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            self.runs.push(Run { here: self.bytes.len(), there, width: 0 });
+            self.bytes.to_mut().extend_from_slice(bytes);
+        }
+    }
+
+    fn escape(&mut self, there: usize, width: usize, stands_for: &Unescaped) {
+        self.runs.push(Run { here: self.bytes.len(), there, width });
+        match stands_for {
+            Unescaped::Byte(byte) => self.bytes.to_mut().push(*byte),
+            Unescaped::Char(c) => self.bytes.to_mut().extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+}
+
+fn is_line_end(byte: u8) -> bool {
+    matches!(byte, b'\n' | b'\r')
+}
+
+/// Reads a percent-encoded byte.
+fn percent(text: &[u8]) -> Escape {
+    match text {
+        [b'%', high, low, ..] => match (hex(*high), hex(*low)) {
+            (Some(high), Some(low)) => Escape::Whole(Unescaped::Byte(high * 16 + low), 3),
+            _ => Escape::None,
+        },
+        [b'%'] => Escape::Open,
+        [b'%', digit] if hex(*digit).is_some() => Escape::Open,
+        _ => Escape::None,
+    }
+}
+
+/// Reads what stands for a byte in a form's fields.
+fn form(text: &[u8]) -> Escape {
+    if text.starts_with(b"+") { Escape::Whole(Unescaped::Byte(b' '), 1) } else { percent(text) }
+}
+
+/// Reads an escape of a JSON string. Half a surrogate pair stands for nothing.
+fn json(text: &[u8]) -> Escape {
+    let short = |byte| Escape::Whole(Unescaped::Byte(byte), 2);
+    match text {
+        [b'\\'] => Escape::Open,
+        [b'\\', b'u', digits @ ..] => match unit(digits) {
+            Ok(Some(first @ 0xD800..=0xDBFF)) => pair(first, digits.get(4..).unwrap_or_default()),
+            Ok(Some(unit)) => char::from_u32(unit).map_or(Escape::None, |c| Escape::Whole(Unescaped::Char(c), 6)),
+            Ok(None) => Escape::Open,
+            Err(()) => Escape::None,
+        },
+        [b'\\', b'"', ..] => short(b'"'),
+        [b'\\', b'\\', ..] => short(b'\\'),
+        [b'\\', b'/', ..] => short(b'/'),
+        [b'\\', b'b', ..] => short(8),
+        [b'\\', b'f', ..] => short(12),
+        [b'\\', b'n', ..] => short(b'\n'),
+        [b'\\', b'r', ..] => short(b'\r'),
+        [b'\\', b't', ..] => short(b'\t'),
+        _ => Escape::None,
+    }
+}
+
+/// Reads the second half of a surrogate pair.
+fn pair(first: u32, rest: &[u8]) -> Escape {
+    match rest {
+        [] | [b'\\'] => Escape::Open,
+        [b'\\', b'u', digits @ ..] => match unit(digits) {
+            Ok(Some(second @ 0xDC00..=0xDFFF)) => {
+                let c = char::from_u32(0x1_0000 + ((first - 0xD800) << 10) + (second - 0xDC00));
+                c.map_or(Escape::None, |c| Escape::Whole(Unescaped::Char(c), 12))
+            }
+            Ok(None) => Escape::Open,
+            Ok(Some(_)) | Err(()) => Escape::None,
+        },
+        _ => Escape::None,
+    }
+}
+
+/// Four hexadecimal digits; `None` where the text ends before the fourth.
+fn unit(text: &[u8]) -> Result<Option<u32>, ()> {
+    let digits = text.get(..4).unwrap_or(text);
+    let number = digits.iter().try_fold(0, |number, digit| Some(number * 16 + u32::from(hex(*digit)?))).ok_or(())?;
+    Ok((digits.len() == 4).then_some(number))
+}
+
+fn hex(digit: u8) -> Option<u8> {
+    char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
+}

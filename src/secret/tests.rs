@@ -1,0 +1,302 @@
+//! That a secret is found however it is spelled, and that nothing else is.
+
+use base64::Engine as _;
+use base64::alphabet;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use base64::prelude::{BASE64_STANDARD, BASE64_STANDARD_NO_PAD, BASE64_URL_SAFE, BASE64_URL_SAFE_NO_PAD};
+use percent_encoding::percent_decode_str;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use super::*;
+
+fn redactor(secret: &str) -> Redactor {
+    Redactor::new([("KEY", &Secret::new(secret.to_owned()))])
+}
+
+#[test]
+fn a_secret_is_found_plain_percent_encoded_and_in_base64() {
+    let secret = Secret::new("s3cr3t/value+1".to_owned());
+    let redactor = Redactor::new([("KEY", &secret)]);
+    for text in ["s3cr3t/value+1", "s3cr3t%2Fvalue%2B1", "%733cr3t%2fvalue+1", &BASE64_STANDARD.encode(secret.reveal())]
+    {
+        assert_eq!(redactor.clean(&format!("x {text} y")), "x [secret KEY] y");
+        assert!(redactor.finds(text));
+    }
+    assert_eq!(format!("{secret:?} {redactor:?}"), "[secret] Redactor(1 values)");
+}
+
+#[test]
+fn a_secret_is_found_however_its_characters_are_escaped() {
+    let redactor = redactor("a%b/\"c\" dü😀\n-+1");
+    for spelled in [
+        "a%25b%2F%22c%22%20d%C3%BC%F0%9F%98%80%0A-%2B1",
+        "a%25b/%22c%22+d%c3%bc%f0%9f%98%80%0a-%2b1",
+        r#"a%b/\"c\" dü😀\n-+1"#,
+        r#"a%b\/\"c\" d\u00fc\ud83d\uDE00\n-+1"#,
+        r"\u0061%b\u002f\u0022c\u0022 dü😀\u000a-+1",
+    ] {
+        let text = format!("%2 \\u00 {spelled}{spelled}+ a%25b a");
+        assert_eq!(redactor.clean(&text), "%2 \\u00 [secret KEY][secret KEY]+ a%25b a", "{spelled}");
+        assert!(spelled.len() <= redactor.longest());
+    }
+    for other in ["a%25b/%22c%22+d%c3%bc%f0%9f%98%80%0a-%2b2", "%", "\\", "\\u", "%é", "a%25b", ""] {
+        assert_eq!(redactor.clean(other), other);
+        assert!(!redactor.finds(other));
+    }
+}
+
+#[test]
+fn secret_is_found_in_base64_at_each_offset_in_both_alphabets_padded_wrapped_or_escaped() {
+    let secret = "s3cr3t?>value~~12";
+    let redactor = redactor(secret);
+    for before in ["", "a", "ab", "abc"] {
+        for after in ["", "x", "xy"] {
+            let text = format!("{before}{secret}{after}");
+            for engine in [BASE64_STANDARD, BASE64_STANDARD_NO_PAD, BASE64_URL_SAFE, BASE64_URL_SAFE_NO_PAD] {
+                let plain = engine.encode(&text);
+                let wrapped: String = plain
+                    .chars()
+                    .enumerate()
+                    .map(|(at, c)| if at % 9 == 8 { format!("{c}\r\n") } else { c.to_string() })
+                    .collect();
+                let percent = encode(&wrapped, Escape::Percent, &[true]);
+                let json = encode(&wrapped, Escape::Json, &[false, true]);
+                for spelled in [
+                    plain,
+                    wrapped,
+                    percent.clone(),
+                    json.clone(),
+                    encode(&percent, Escape::Json, &[true]),
+                    encode(&json, Escape::Percent, &[true, false]),
+                ] {
+                    let clean = redactor.clean(&spelled).into_owned();
+                    assert!(clean.contains("[secret KEY]") && !holds(&clean, secret), "{spelled}: {clean}");
+                }
+            }
+        }
+    }
+    // Nothing of the last group stays where nothing follows.
+    assert_eq!(redactor.clean(&format!("<{}>", BASE64_STANDARD.encode(secret))), "<[secret KEY]>");
+}
+
+#[test]
+fn secret_is_found_under_two_rows_of_escapes() {
+    let redactor = redactor("pass\"wo/rd 1");
+    for spelled in [
+        r#"pass\\\"wo\\/rd 1"#,
+        r"pass\u005c\u0022wo/rd 1",
+        "pass%2522wo%252Frd%25201",
+        "pass%5C%22wo%5c/rd+1",
+        r"pass\u002522wo\u00252frd\u00252b1".replace("252b1", "25201").as_str(),
+        "%25%37%30ass%2522wo/rd%2B1",
+    ] {
+        assert_eq!(redactor.clean(&format!("({spelled})")), "([secret KEY])", "{spelled}");
+    }
+    assert_eq!(redactor.clean("pass%2522wo%252Frd%25202"), "pass%2522wo%252Frd%25202");
+}
+
+#[test]
+fn finds_that_overlap_are_one_and_show_the_longest_name() {
+    let (long, short, tail) = ("abcdefghijkl", "abcdefgh", "ghijklmnop");
+    let secrets = [long, short, tail].map(|text| Secret::new(text.to_owned()));
+    let redactor = Redactor::new(["LONG", "SHORT", "TAIL"].into_iter().zip(&secrets));
+    assert_eq!(redactor.clean("abcdefgh abcdefghijkl abcdefghijklmnop"), "[secret SHORT] [secret LONG] [secret LONG]");
+    let both = Redactor::new([("ONE", &secrets[0])]).and(&Redactor::new([("TWO", &secrets[2])]));
+    assert_eq!(both.clean("abcdefghijkl ghijklmnop"), "[secret ONE] [secret TWO]");
+    let row = Redactor::new([("A", &Secret::new("aaaaaaaa".to_owned()))]);
+    assert_eq!(row.clean(&"a".repeat(1000)), "[secret A]");
+}
+
+#[test]
+fn short_values_are_not_looked_for() {
+    let none = redactor("none");
+    assert_eq!(none.clean("none of it"), "none of it");
+    assert_eq!(none.longest(), 0);
+    assert_eq!(redactor("seven77").clean("seven77"), "seven77");
+    assert_eq!(redactor("eight888").clean("eight888"), "[secret KEY]");
+}
+
+#[test]
+fn words_without_their_spaces_are_other_words() {
+    let redactor = redactor("fraud suspected");
+    for other in ["fraudsuspected", "fraud\nsuspected", "fraud-suspected", "Fraud suspected"] {
+        assert_eq!(redactor.clean(other), other);
+    }
+}
+
+#[test]
+fn search_takes_time_in_proportion_to_the_text() {
+    let secrets: Vec<_> = (0..50).map(|n| Secret::new(format!("{n:02}-sk-live-{}", "aB3/+ \"%5C".repeat(3)))).collect();
+    let names: Vec<_> = (0..50).map(|n| format!("KEY{n}")).collect();
+    let redactor = Redactor::new(names.iter().map(String::as_str).zip(&secrets));
+    let size = 256 * 1024;
+    for piece in [
+        "x",
+        "00-sk-live-aB3/",
+        "\\\\",
+        "%25",
+        "%5c%5C",
+        "\\u005c\\n",
+        "+ ",
+        "MDAtc2stbGl2ZS\n",
+        "aB3/+ \"%5C",
+        "\\ud83d",
+    ] {
+        let text = piece.repeat(size / piece.len());
+        let began = std::time::Instant::now();
+        let clean = redactor.clean(&text).into_owned();
+        assert_eq!(clean, text);
+        assert!(redactor.clean_beginning(&text).len() <= text.len());
+        assert!(began.elapsed() < std::time::Duration::from_mins(1), "{piece}");
+    }
+}
+
+/// How a text is escaped.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Escape {
+    Percent,
+    Form,
+    Json,
+}
+
+/// The text with those characters escaped that have to be, and others as the dice say.
+fn encode(text: &str, escape: Escape, dice: &[bool]) -> String {
+    let mut dice = dice.iter().copied().cycle();
+    let mut toss = move || dice.next().unwrap_or_default();
+    let percent = |c: char, lower: bool| {
+        let bytes = c.to_string().into_bytes();
+        bytes.iter().map(|byte| if lower { format!("%{byte:02x}") } else { format!("%{byte:02X}") }).collect::<String>()
+    };
+    let one = |c: char| match (escape, c) {
+        (Escape::Form, ' ') if toss() => "+".to_owned(),
+        (Escape::Form, '+') | (Escape::Form | Escape::Percent, '%') => percent(c, toss()),
+        (Escape::Form | Escape::Percent, _) => {
+            if toss() {
+                percent(c, toss())
+            } else {
+                c.to_string()
+            }
+        }
+        (Escape::Json, '"' | '\\' | '/') if toss() => format!("\\{c}"),
+        (Escape::Json, '\n') if toss() => "\\n".to_owned(),
+        (Escape::Json, _) if matches!(c, '"' | '\\') || c < ' ' || toss() => c
+            .encode_utf16(&mut [0; 2])
+            .iter()
+            .map(|unit| if *unit % 2 == 0 { format!("\\u{unit:04x}") } else { format!("\\u{unit:04X}") })
+            .collect(),
+        (Escape::Json, _) => c.to_string(),
+    };
+    text.chars().map(one).collect()
+}
+
+/// What a reader makes of a text: as it is, or with its escapes undone.
+fn decode(text: &str, escape: Escape) -> String {
+    match escape {
+        Escape::Percent => percent_decode_str(text).decode_utf8_lossy().into_owned(),
+        Escape::Form => percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned(),
+        Escape::Json => {
+            // Written for itself: one character after the other, escapes by the standard library's JSON.
+            let (mut out, mut rest) = (String::new(), text);
+            while let Some(c) = rest.chars().next() {
+                let read = [12, 6, 2].into_iter().filter(|_| c == '\\').find_map(|length| {
+                    let escape = rest.get(..length)?;
+                    let one: String = serde_json::from_str(&format!("\"{escape}\"")).ok()?;
+                    (one.chars().count() == 1).then_some((one, length))
+                });
+                let (one, length) = read.unwrap_or_else(|| (c.to_string(), c.len_utf8()));
+                out.push_str(&one);
+                rest = &rest[length..];
+            }
+            out
+        }
+    }
+}
+
+/// Whether anybody who undoes up to two rows of escapes, and then maybe base64 at some offset, reads the secret.
+fn holds(text: &str, secret: &str) -> bool {
+    let all = [Escape::Percent, Escape::Form, Escape::Json];
+    let once: Vec<String> = all.iter().map(|escape| decode(text, *escape)).collect();
+    let twice: Vec<String> = once.iter().flat_map(|text| all.iter().map(|escape| decode(text, *escape))).collect();
+    [text.to_owned()].iter().chain(&once).chain(&twice).any(|text| text.contains(secret) || base64_holds(text, secret))
+}
+
+fn base64_holds(text: &str, secret: &str) -> bool {
+    let lenient = GeneralPurposeConfig::new()
+        .with_decode_allow_trailing_bits(true)
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent);
+    let engine = GeneralPurpose::new(&alphabet::STANDARD, lenient);
+    let joined: String = text
+        .chars()
+        .filter(|c| !matches!(c, '\r' | '\n'))
+        .map(|c| match c {
+            '-' => '+',
+            '_' => '/',
+            c => c,
+        })
+        .collect();
+    let runs = joined.split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '+' | '/')));
+    runs.into_iter().any(|run| {
+        (0..4.min(run.len())).any(|offset| {
+            let run = &run[offset..];
+            let run = if run.len() % 4 == 1 { &run[..run.len() - 1] } else { run };
+            let bytes = engine.decode(run).unwrap_or_default();
+            bytes.windows(secret.len()).any(|window| window == secret.as_bytes())
+        })
+    })
+}
+
+fn secrets() -> impl Strategy<Value = String> {
+    let piece = select(vec![
+        "a", "B", "7", "%", "%41", "\\", "\\u0041", "\"", "/", "+", " ", "é", "漢", "😀", "-", "_", "=", "\n", "n",
+    ]);
+    prop::collection::vec(piece, 8..24).prop_map(|pieces| pieces.concat())
+}
+
+fn around() -> impl Strategy<Value = String> {
+    let piece = select(vec!["a", "Z", "%", "%25", "\\", "\\u00", "\"", "é", "😀", "+", " ", "\n", "QUJD", "="]);
+    prop::collection::vec(piece, 0..8).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 768, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_reader_of_cleaned_text_finds_the_secret(
+        secret in secrets(), (before, after) in (around(), around()), base64 in prop::option::of((0..4_usize, ".{0,5}", ".{0,5}", prop::option::of(5..30_usize))),
+        rows in prop::collection::vec(select(vec![Escape::Percent, Escape::Form, Escape::Json]), 0..=2),
+        dice in prop::collection::vec(any::<bool>(), 1..40), cut in any::<prop::sample::Index>(),
+    ) {
+        let inner = match &base64 {
+            None => secret.clone(),
+            Some((engine, before, after, wrap)) => {
+                let engines = [BASE64_STANDARD, BASE64_STANDARD_NO_PAD, BASE64_URL_SAFE, BASE64_URL_SAFE_NO_PAD];
+                let text = engines[*engine].encode(format!("{before}{secret}{after}"));
+                let wrap = wrap.unwrap_or(usize::MAX);
+                text.chars().enumerate().map(|(at, c)| if at % wrap == wrap - 1 { format!("{c}\n") } else { c.to_string() }).collect()
+            }
+        };
+        // Escaped as a whole, so that what stands around it does not change how it reads.
+        let text = rows.iter().fold(format!("{before}{inner}{after}"), |text, escape| encode(&text, *escape, &dice));
+        prop_assert!(holds(&text, &secret), "the readers of this test read {text:?}");
+        let redactor = redactor(&secret);
+        let clean = redactor.clean(&text).into_owned();
+        prop_assert!(clean.contains("[secret KEY]") && redactor.finds(&text), "{clean:?}");
+        prop_assert!(!holds(&clean, &secret), "{clean:?}");
+        // In pieces, too, and of a text that was cut off.
+        let at = (0..=cut.index(text.len() + 1)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        let mut redacting = Redacting::new(std::sync::Arc::new(redactor.clone()));
+        let pieces = redacting.push(&text[..at]) + &redacting.push(&text[at..]) + &redacting.finish();
+        prop_assert_eq!(&pieces, &clean);
+        let begun = redactor.clean_beginning(&text[..at]);
+        prop_assert!(clean.starts_with(&*begun), "{begun:?} of {clean:?}");
+    }
+
+    #[test]
+    fn text_without_the_secret_stays_as_it_is(text in ".{0,60}", dice in prop::collection::vec(any::<bool>(), 1..20)) {
+        let redactor = redactor("Correct-Horse-9");
+        for text in [encode(&text, Escape::Json, &dice), encode(&text, Escape::Form, &dice), BASE64_STANDARD.encode(&text), text] {
+            prop_assert_eq!(redactor.clean(&text), text.as_str());
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Calls that hold a secret: none is rewritten and run, whoever tries to bring it about: the owner who fills in a credential,
+//! the model that repeats one, a person who writes other arguments, a tool that sends one back.
+
+use base64::Engine as _;
+use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
+use holdpoint::task::id::TaskId;
+use holdpoint::task::item::{Fact, Outcome};
+use holdpoint::task::request::{Asked, RequestKind};
+use holdpoint::task::status::TaskStatus;
+use holdpoint::task::verdict::Verdict;
+use serde_json::{Value, json};
+
+use super::credentials::{begun, fill, jira, results, says};
+use super::replies::{bodies, each, edit, places, refused};
+use super::stage::{Stage, alice, go, person, turn};
+use crate::store::house::{House, both};
+use crate::support::app::ACCOUNTS;
+
+const WORD: &str = "tok/en-\"0123456789";
+const MODEL_KEY: &str = "sk-model-key-0123456789";
+
+const TOOLS: &str = r#"
+secrets: { keys: [ { id: k1, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=" } ] }
+credentials:
+  jira: { fields: { email: { format: email }, token: {} } }
+models:
+  main: { provider: openai, base_url: "{model}", model: fake, api_key: "${MODEL_KEY}" }
+tools:
+  comment: { http: { url: "{tool}/comment", headers: { X-Mail: "{{credential:jira.email}}", Authorization: "Bearer {{credential:jira.token}}" } } }
+  send: { parameters: { type: object, properties: { to: {}, text: {} } }, http: { url: "{tool}/send" } }
+  note: { parameters: { type: object, properties: { to: {} } }, http: { url: "{tool}/note" } }
+  order: { parameters: { type: object, properties: { id: { type: string } }, required: [id] }, http: { method: GET, url: "{tool}/orders/{id}/items" } }
+  count: { parameters: { type: object, properties: { to: {} } }, external: {} }
+default_agent: clerk
+agents:
+  clerk:
+    { description: A clerk., model: main, tools: [comment, send, note, order, count], human: [credentials, guidance], sub_agents: [helper] }
+  helper: { description: Helps., model: main, tools: [note] }
+policy:
+  - { name: held, tools: [send, order], decide: hold, approvers: { users: [bob] } }
+  - { name: rest, tools: ["*"], decide: allow }
+"#;
+
+/// A task whose login was filled in at its first call; its model then makes these calls in one turn.
+async fn given(house: House, email: &str, token: &str, calls: Vec<(&'static str, String)>) -> (Stage, TaskId) {
+    given_by(house, TOOLS, &json!({"email": email, "token": token}), calls).await
+}
+
+async fn given_by(
+    house: House,
+    yaml: &'static str,
+    login: &Value,
+    calls: Vec<(&'static str, String)>,
+) -> (Stage, TaskId) {
+    let mut stage = Stage::set(house, &[]).await;
+    stage.configure(|_| yaml.to_owned() + ACCOUNTS);
+    stage.script_by_name(move |_, prompt| {
+        // A sub-agent is asked with its own first turn: it has nothing to do.
+        let calls: Vec<_> = calls.iter().map(|(name, text)| (*name, text.as_str())).collect();
+        let alone = prompt.tools.len() < 3;
+        Ok(turn(match prompt.turn {
+            _ if alone => &[],
+            1 => &[("comment", "{}")],
+            2 => &calls,
+            _ => &[],
+        }))
+    });
+    let task = begun(&stage).await;
+    fill(&stage, task, login).await;
+    (stage, task)
+}
+
+/// What was judged of each call of the model's second turn: name, verdict, stored arguments.
+async fn judged(stage: &Stage, task: TaskId) -> Vec<(String, Verdict, String)> {
+    let items = stage.journal(task).await.items;
+    let calls = items.iter().find_map(|item| match &item.fact {
+        Fact::AssistantMessage(turn) if turn.turn == 2 => Some(turn.tool_calls.clone()),
+        _ => None,
+    });
+    let verdict = |id| {
+        items.iter().find_map(|item| match &item.fact {
+            Fact::Judged { tool_call_id, judgement, .. } if *tool_call_id == id => Some(judgement.verdict),
+            _ => None,
+        })
+    };
+    calls
+        .unwrap()
+        .into_iter()
+        .map(|call| (call.name, verdict(call.tool_call_id).unwrap(), call.arguments_text))
+        .collect()
+}
+
+/// Everything that is stored of a task and was shown to the model.
+async fn seen(stage: &Stage, task: TaskId) -> String {
+    format!("{:?} {:?}", stage.journal(task).await.items, stage.prompts_since(0))
+}
+
+async fn approval(stage: &Stage, task: TaskId) -> Asked {
+    let open = stage.asked(task).await;
+    let [asked] = &open[..] else { panic!("{open:#?}") };
+    assert_eq!(asked.kind, RequestKind::Approval);
+    asked.clone()
+}
+
+both! {
+    async fn email_of_a_login_stays_in_calls_as_the_model_wrote_it(house) {
+        let text = r#"{"to":"alice@acme.com"}"#;
+        let (stage, task) = given(house, "alice@acme.com", WORD, vec![("send", text.to_owned())]).await;
+        let asked = approval(&stage, task).await;
+        assert_eq!(asked.pending_tool_calls[0].arguments_text, text);
+        super::credentials::approve(&stage, task).await;
+        assert_eq!(bodies(&stage, task, "/send").into_iter().map(|(_, body)| body).collect::<Vec<_>>(), [text]);
+    }
+
+    async fn field_is_secret_unless_the_file_says_otherwise(house) {
+        let yaml = Box::leak(TOOLS.replace("email: { format: email }, token: {}", "email: { format: email, secret: true }, token: { secret: false }").into_boxed_str());
+        let login = json!({"email": "alice@acme.com", "token": "SHOP-0123456789"});
+        let calls = vec![("note", r#"{"to":"alice@acme.com"}"#.to_owned()), ("note", r#"{"to":"SHOP-0123456789"}"#.to_owned())];
+        let (stage, task) = given_by(house, yaml, &login, calls).await;
+        let judged = judged(&stage, task).await;
+        assert_eq!(judged[0].1, Verdict::Invalid);
+        assert_eq!(judged[0].2, r#"{"to":"[secret jira.email]"}"#);
+        assert_eq!((judged[1].1, judged[1].2.as_str()), (Verdict::Allow, r#"{"to":"SHOP-0123456789"}"#));
+        assert_eq!(bodies(&stage, task, "/note").len(), 1);
+    }
+
+    async fn owner_cannot_hide_words_from_model_approver_and_journal(house) {
+        for word in ["fraud suspected", "fraud\u{a0}suspected", "suspicious", "approved"] {
+            let house = House::like(&house).await;
+            let text = json!({"text": format!("{word}: do not pay")}).to_string();
+            let (stage, task) = given(house, "a@b.c", word, vec![("send", text.clone())]).await;
+            assert_eq!(approval(&stage, task).await.pending_tool_calls[0].arguments_text, text);
+            stage.tool.answers(200, word);
+            super::credentials::approve(&stage, task).await;
+            assert_eq!(results(&stage, task).await[1].2, word);
+            assert!(!seen(&stage, task).await.contains("[secret"));
+        }
+    }
+
+    async fn call_that_holds_a_secret_is_invalid_asks_nobody_and_never_runs(house) {
+        let percent: String = WORD.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        let json = serde_json::to_string(WORD).unwrap();
+        let spelled = [
+            WORD.to_owned(),
+            percent.clone(),
+            percent.replace('%', "%25"),
+            json.trim_matches('"').to_owned(),
+            BASE64_STANDARD.encode(format!("user:{WORD}")),
+            BASE64_URL_SAFE_NO_PAD.encode(format!("a{WORD}b")),
+            BASE64_STANDARD.encode(WORD).replace('=', "%3D"),
+            MODEL_KEY.to_owned(),
+        ];
+        let tools = ["send", "note", "count", "helper", "request_human_guidance", "order"];
+        let member = |tool: &str| match tool { "helper" => "task", "request_human_guidance" => "question", "order" => "id", _ => "to" };
+        let calls = tools.iter().cycle().zip(&spelled).chain(tools.iter().zip(std::iter::repeat(&spelled[0])));
+        let calls: Vec<_> = calls.map(|(tool, text)| (*tool, json!({member(tool): text}).to_string())).collect();
+        let (stage, task) = given(house, "a@b.c", WORD, calls.clone()).await;
+        assert_eq!(stage.status(task).await, TaskStatus::Completed);
+        let judged = judged(&stage, task).await;
+        assert_eq!(judged.len(), calls.len());
+        for (name, verdict, text) in &judged {
+            assert_eq!(*verdict, Verdict::Invalid, "{name} {text}");
+            assert!(text.contains("[secret jira.token]") || text.contains("[secret MODEL_KEY]"), "{text}");
+        }
+        let results = results(&stage, task).await;
+        for (name, outcome, text) in &results[1..] {
+            assert_eq!(*outcome, Outcome::Invalid, "{name}");
+            assert!(text.contains("kept secret"), "{text}");
+        }
+        assert_eq!(stage.tool.ledger().len(), 1, "the comment alone");
+        let seen = seen(&stage, task).await;
+        for text in &spelled {
+            assert!(!seen.contains(text.as_str()), "{text}");
+        }
+    }
+
+    async fn name_of_a_tool_that_holds_a_secret_is_no_tool(house) {
+        let (stage, task) = given(house, "a@b.c", "note-note-note", vec![("note-note-note", "{}".to_owned())]).await;
+        let judged = judged(&stage, task).await;
+        assert_eq!((judged[0].0.as_str(), judged[0].1), ("[secret jira.token]", Verdict::Invalid));
+    }
+
+    async fn words_that_only_look_like_a_find_run_as_they_are(house) {
+        let text = r#"{"to":"[secret jira.token]"}"#;
+        let (stage, task) = given(house, "a@b.c", WORD, vec![("note", text.to_owned())]).await;
+        assert_eq!(bodies(&stage, task, "/note").into_iter().map(|(_, body)| body).collect::<Vec<_>>(), [text]);
+    }
+
+    async fn beside_a_call_that_is_held_one_with_a_secret_is_shown_without_digest(house) {
+        let calls = vec![("send", r#"{"to":"x"}"#.to_owned()), ("note", json!({"to": WORD}).to_string())];
+        let (stage, task) = given(house, "a@b.c", WORD, calls).await;
+        let asked = approval(&stage, task).await;
+        let [held, secret] = &asked.pending_tool_calls[..] else { panic!("two") };
+        assert!(held.needs_decision && !held.digest.is_empty());
+        assert_eq!((secret.needs_decision, secret.verdict, secret.digest.as_str()), (false, Verdict::Invalid, ""));
+        assert_eq!(secret.arguments_text, r#"{"to":"[secret jira.token]"}"#);
+        // Another process reads it as the first one wrote it.
+        super::credentials::approve(&stage, task).await;
+        assert_eq!((bodies(&stage, task, "/send").len(), bodies(&stage, task, "/note").len()), (1, 0));
+        assert_eq!(stage.status(task).await, TaskStatus::Completed);
+    }
+
+    async fn edit_that_holds_a_secret_is_refused_and_changes_nothing(house) {
+        let (stage, task) = given(house, "a@b.c", WORD, vec![("send", r#"{"to":"x"}"#.to_owned())]).await;
+        let call = approval(&stage, task).await.pending_tool_calls[0].tool_call_id;
+        let (engine, bob) = (stage.engine(0), person("bob"));
+        for text in [json!({"to": WORD}), json!({WORD: 1, "to": 1}), json!({"to": BASE64_STANDARD.encode(format!("u:{WORD}"))}), json!({"to": MODEL_KEY})] {
+            let refusal = refused(&stage, &engine, &bob, task, each([(call, edit(&text.to_string()))])).await;
+            let places = places(&refusal);
+            assert!(places.iter().all(|place| place.starts_with(&format!("/decisions/{call}/arguments"))), "{places:?}");
+            assert!(!format!("{refusal:?}").contains(WORD));
+        }
+        let written = r#"{"to":"y"}"#;
+        engine.decide(&bob, approval(&stage, task).await.request_id, each([(call, edit(written))]), None).await.unwrap();
+        stage.run().await;
+        assert_eq!(bodies(&stage, task, "/send")[0].1, written);
+    }
+
+    async fn tool_that_sends_a_secret_back_twice_escaped_shows_nothing_of_it(house) {
+        let (stage, task) = given(house, "a@b.c", WORD, vec![("note", "{}".to_owned())]).await;
+        drop(task);
+        let percent: String = WORD.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let wrapped: String = BASE64_STANDARD.encode(format!("{{\"token\":\"{WORD}\"}}")).as_bytes().chunks(9).map(|line| format!("{}\n", String::from_utf8_lossy(line))).collect();
+        let json = |text: &str| serde_json::to_string(text).unwrap();
+        for spelled in [percent.replace('%', "%25"), percent.replace('%', "\\u0025"), json(&json(WORD)), wrapped.clone(), json(&wrapped)] {
+            stage.tool.answers(200, spelled.clone());
+            says(&stage, &[&[("comment", "{}")]]);
+            let task = begun(&stage).await;
+            fill(&stage, task, &jira(WORD)).await;
+            let content = &results(&stage, task).await[0].2;
+            assert!(content.contains("[secret jira.token]"), "{spelled}: {content}");
+        }
+    }
+
+    async fn argument_that_would_climb_in_a_path_is_invalid_before_anybody_is_asked(house) {
+        let ids = ["../admin", "..", "a/..%2fb", "%252e%252e", "..\\x", "17", "a..b"];
+        let calls = ids.iter().map(|id| ("order", json!({"id": id}).to_string())).collect();
+        let (stage, task) = given(house, "a@b.c", WORD, calls).await;
+        let judged = judged(&stage, task).await;
+        let verdicts: Vec<_> = judged.iter().map(|(_, verdict, _)| *verdict).collect();
+        let (no, held) = (Verdict::Invalid, Verdict::Hold);
+        assert_eq!(verdicts, [no, no, no, no, no, held, held]);
+        let asked = approval(&stage, task).await;
+        let call = asked.own_calls().next().unwrap().tool_call_id;
+        let refusal = refused(&stage, &stage.engine(0), &person("bob"), task, each([(call, edit(r#"{"id":"..%2Fx"}"#))])).await;
+        assert_eq!(places(&refusal), [format!("/decisions/{call}/arguments")]);
+        super::credentials::approve(&stage, task).await;
+        let sent: Vec<_> = stage.tool.ledger().into_iter().map(|call| call.uri).collect();
+        assert_eq!(sent, ["/comment", "/orders/17/items", "/orders/a..b/items"]);
+    }
+
+    async fn secret_of_the_configuration_is_found_in_what_any_model_says(house) {
+        let mut stage = Stage::set(house, &[]).await;
+        stage.configure(|_| TOOLS.to_owned() + ACCOUNTS);
+        stage.script(|asked| Ok(if asked == 1 { turn(&[("note", r#"{"to":"sk-model-key-0123456789"}"#)]) } else { turn(&[]) }));
+        let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
+        stage.run().await;
+        assert_eq!(results(&stage, task).await[0].1, Outcome::Invalid);
+        assert!(stage.tool.ledger().is_empty() && !seen(&stage, task).await.contains(MODEL_KEY));
+    }
+}
