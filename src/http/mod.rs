@@ -16,6 +16,7 @@ pub mod follow;
 pub mod health;
 pub mod json;
 pub mod language;
+pub mod listing;
 pub mod me;
 pub mod message;
 pub mod moved;

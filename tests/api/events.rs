@@ -36,7 +36,7 @@ on_both! {
         ];
         assert_eq!(names(&before), expected);
         assert_eq!(numbers(&before), [1, 2, 3, 4, 5, 6]);
-        assert_eq!(before.last().unwrap().data, json!({"after": 6}));
+        assert_eq!(before.last().unwrap().data, json!({"event": "caught_up", "after": 6}));
 
         app.model.then(says("All done."));
         app.owner().post(&format!("/resume/{}", held.request), &json!({"action": "approve"})).await;
@@ -68,7 +68,7 @@ on_both! {
             let marker = i64::try_from(after).unwrap();
             let rest = app.owner().events(&held.task, Some(marker)).await;
             assert_eq!(durable(&rest), whole[after..], "after {after}");
-            assert_eq!(rest.last().unwrap().data, json!({"after": 12}));
+            assert_eq!(rest.last().unwrap().data, json!({"event": "caught_up", "after": 12}));
             let mut again = app.owner().header("last-event-id", &after.to_string()).watch(&held.task, Some(12)).await;
             assert_eq!(durable(&again.rest().await), whole[after..], "the header beats the query");
         }
