@@ -10,18 +10,20 @@ use utoipa_axum::router::OpenApiRouter;
 
 use super::operation::{Door, Op};
 use super::problem::{Code, Problem};
-use super::sample;
 use super::sign_in::cookie;
 use super::wire::event::{
     CaughtUpEvent, MessageResetEvent, OutputTextDeltaEvent, ToolCallArgumentsDeltaEvent, ToolCallNamedEvent,
 };
 use super::wire::{event_schema, problem::Problem as ProblemSchema, request::InterventionRequest, task::AgentTask};
+use super::{constraints, links, sample};
+
+/// What the service is.
+const WHAT: &str = "Runs AI-agent tasks and stops them at the point where a human must agree.";
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
     info(
         title = "Holdpoint",
-        description = "Runs AI-agent tasks and stops them at the point where a human must agree.",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
     ),
     components(schemas(
@@ -68,6 +70,7 @@ pub(crate) fn document() -> Value {
         "description": "A browser's session, which `POST /sign-in` begins. `Authorization` beats it."
     });
     put(&mut document, &["components", "securitySchemes", "cookie"], cookie);
+    put(&mut document, &["info", "description"], json!(format!("{WHAT}\n\n{}", constraints::ABOUT)));
     event_schema::describe(&mut document);
     for (method, operation) in every_operation(&mut document) {
         let id = operation.get("operationId").and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -76,10 +79,13 @@ pub(crate) fn document() -> Value {
                 put_way_in(operation);
             }
             finish(operation, op);
+            constraints::describe(operation, op.id);
+            links::describe(operation, op.id);
         }
     }
     if let Some(schemas) = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut) {
         event_schema::add(schemas);
+        constraints::add(schemas);
         for (name, schema) in schemas.iter_mut() {
             complete(name, schema);
         }

@@ -44,8 +44,8 @@ use self::feed::Feed;
 pub use self::feed::{Heard, Listener, News};
 #[doc(hidden)]
 pub use self::open::PLANNED_ONCE;
-pub use self::page::Page;
 use self::page::PAGE;
+pub use self::page::Page;
 pub use self::remains::Remains;
 pub use self::tree::{Tree, TreeItem};
 use crate::task::change::{Change, Committed};

@@ -49,6 +49,7 @@ on_both! {
         for (event, item) in durable(&before).iter().chain(&after).zip(items.body["items"].as_array().unwrap()) {
             let mut shown = event.data.clone();
             let members = shown.as_object_mut().unwrap();
+            assert_eq!(members.remove("event"), Some(json!(event.name)));
             assert_eq!(members.remove("agent_path"), Some(json!(["billing"])));
             assert_eq!(members.remove("root_task_id"), Some(json!(held.task)));
             assert_eq!(members.remove("request").is_some(), event.name.starts_with("request."), "{}", event.name);

@@ -28,6 +28,15 @@ pub fn is_kept(method: &Method, path: &str, reply: &Reply) {
         assert!(said.contains("`Accept: text/event-stream`"), "{name} does not say that it streams");
         return;
     }
+    // So is the page of a request.
+    if *method != Method::POST && reply.status == 200 && kind == "text/html" && path.contains("/resume/") {
+        let page = described["content"]["text/html"].is_object();
+        assert!(
+            page || operation["description"].as_str().unwrap_or_default().contains("`text/html`"),
+            "{name} has no page"
+        );
+        return;
+    }
     assert!(described.is_object(), "{name} does not say that it answers {}: {}", reply.status, reply.text);
     assert!(!reply.header("x-request-id").is_empty(), "{name} names no request");
     let error_page =

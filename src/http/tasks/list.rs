@@ -31,11 +31,7 @@ pub const OP: Op = Op { id: "list_tasks", door: Door::Key, body: SMALL, problems
     get, path = "/v1/tasks", operation_id = "list_tasks", tag = "tasks", params(TaskQuery),
     responses((status = 200, body = TaskList, description = "Some tasks"))
 )]
-pub(crate) async fn list_tasks(
-    State(http): State<Arc<Http>>,
-    Who(caller): Who,
-    uri: Uri,
-) -> Result<Response, Problem> {
+pub(crate) async fn list_tasks(State(http): State<Arc<Http>>, Who(caller): Who, uri: Uri) -> Result<Response, Problem> {
     let mut query = Query::of(&uri);
     let roots = query.many("root_task_id", "a task id", |text| text.parse::<TaskId>().ok());
     let users = query.texts("user_id");

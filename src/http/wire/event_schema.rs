@@ -89,7 +89,9 @@ pub fn add(schemas: &mut Map<String, Value>) {
         schemas.insert(component, event);
     }
     for (_, component) in NAMES {
-        let Some(mut event) = schemas.get(component).filter(|_| !is_durable(component, &mapping)).cloned() else { continue };
+        let Some(mut event) = schemas.get(component).filter(|_| !is_durable(component, &mapping)).cloned() else {
+            continue;
+        };
         put(&mut event, &["properties", "event"], name_of(component, schemas));
         schemas.insert(component.to_owned(), event);
     }
@@ -181,10 +183,8 @@ pub fn examples() -> Vec<(&'static str, Vec<Value>)> {
         said,
     };
     let call = row.asked.own_calls().map(|call| (call.tool_call_id, call.name.clone())).next();
-    let mut all = vec![
-        ("TaskEvent", vec![json!(asked)]),
-        ("CaughtUpEvent", vec![json!(CaughtUpEvent::at(task.next_event))]),
-    ];
+    let mut all =
+        vec![("TaskEvent", vec![json!(asked)]), ("CaughtUpEvent", vec![json!(CaughtUpEvent::at(task.next_event))])];
     let mut passing = |component, said| all.push((component, vec![json!(Passing::of(&delta(said)))]));
     passing("OutputTextDeltaEvent", Said::Text { offset: 12, delta: "order 17.".to_owned() });
     passing("MessageResetEvent", Said::Reset);

@@ -391,7 +391,7 @@ mod tests {
         assert!(cut.truncated && cut.arguments.is_none());
         assert!(text.starts_with(&cut.arguments_text) && (LISTED - 3..=LISTED).contains(&cut.arguments_text.len()));
         assert_eq!((cut.digest, cut.summary), (all.digest, all.summary));
-        row.asked.pending_tool_calls[0].arguments_text = text[..LISTED - 1].to_owned() + "}";
+        row.asked.pending_tool_calls[0].arguments_text = "x".repeat(LISTED);
         assert_eq!(listed(&row), whole(&row), "16 KiB are not over 16 KiB");
     }
 
