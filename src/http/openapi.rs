@@ -10,18 +10,20 @@ use utoipa_axum::router::OpenApiRouter;
 
 use super::operation::{Door, Op};
 use super::problem::{Code, Problem};
-use super::sample;
 use super::sign_in::cookie;
 use super::wire::event::{
     CaughtUpEvent, MessageResetEvent, OutputTextDeltaEvent, ToolCallArgumentsDeltaEvent, ToolCallNamedEvent,
 };
 use super::wire::{event_schema, problem::Problem as ProblemSchema, request::InterventionRequest, task::AgentTask};
+use super::{constraints, links, sample};
+
+/// What the service is.
+const WHAT: &str = "Runs AI-agent tasks and stops them at the point where a human must agree.";
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
     info(
         title = "Holdpoint",
-        description = "Runs AI-agent tasks and stops them at the point where a human must agree.",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
     ),
     components(schemas(
@@ -69,6 +71,7 @@ pub(crate) fn document() -> Value {
                         with `__Host-`, or with `__Secure-` where `public_url` has a path."
     });
     put(&mut document, &["components", "securitySchemes", "cookie"], cookie);
+    put(&mut document, &["info", "description"], json!(format!("{WHAT}\n\n{}", constraints::ABOUT)));
     event_schema::describe(&mut document);
     for (method, operation) in every_operation(&mut document) {
         let id = operation.get("operationId").and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -77,10 +80,13 @@ pub(crate) fn document() -> Value {
                 put_way_in(operation);
             }
             finish(operation, op);
+            constraints::describe(operation, op.id);
+            links::describe(operation, op.id);
         }
     }
     if let Some(schemas) = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut) {
         event_schema::add(schemas);
+        constraints::add(schemas);
         for (name, schema) in schemas.iter_mut() {
             complete(name, schema);
         }
@@ -232,19 +238,19 @@ fn complete(name: &str, schema: &mut Value) {
     put(schema, &["required"], Value::Array(names));
 }
 
-/// The member that tells a variant from its siblings has one value in each.
+/// The member that tells a variant from its siblings has one value in each, or is an enum of those it has there.
 fn tag(schemas: &mut Map<String, Value>) {
-    let mut tags = Vec::new();
+    let mut tags: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
     for schema in schemas.values() {
         let Some(discriminator) = schema.get("discriminator") else { continue };
         let member = discriminator.get("propertyName").and_then(Value::as_str).unwrap_or_default().to_owned();
         for (word, target) in discriminator.get("mapping").and_then(Value::as_object).into_iter().flatten() {
             let component = target.as_str().unwrap_or_default().rsplit('/').next().unwrap_or_default().to_owned();
-            tags.push((component, member.clone(), word.clone()));
+            tags.entry((component, member.clone())).or_default().push(word.clone());
         }
     }
-    for (component, member, word) in tags {
-        if let Some(schema) = schemas.get_mut(&component) {
+    for ((component, member), words) in tags {
+        if let ([word], Some(schema)) = (words.as_slice(), schemas.get_mut(&component)) {
             put(schema, &["properties", &member, "const"], json!(word));
         }
     }
@@ -282,12 +288,9 @@ fn all_examples() -> Vec<(&'static str, Vec<Value>)> {
     let mut decisions = Map::new();
     decisions.insert(call, json!({ "action": "reject", "reason": "wrong customer" }));
     vec![
-        ("CreateTask", vec![json!({ "agent": "billing", "input": "Refund order 17, 120 EUR." })]),
+        ("CreateTask", vec![json!({ "input": "Please refund 120 for order 17" })]),
         ("SendMessage", vec![json!({ "input": "And tell the customer." })]),
-        (
-            "ApproveDecision",
-            vec![json!({ "action": "approve" }), json!({ "action": "approve", "digest": request.digest })],
-        ),
+        ("ApproveDecision", vec![json!({ "action": "approve" })]),
         ("RejectDecision", vec![json!({ "action": "reject", "then": "continue", "reason": "wrong customer" })]),
         ("RespondDecision", vec![json!({ "action": "respond", "response": { "answer": "Yes, both orders." } })]),
         ("RetryDecision", vec![json!({ "action": "retry" })]),

@@ -74,7 +74,8 @@ pub fn problem(problem: &Problem, instance: Uuid, public_url: &str, language: La
         title.unwrap_or(problem.code.title()),
         &html! {
             h1 { (said(words, problem.code.title(), title)) }
-            p { (said(words, &problem.detail, words.translated(&problem.detail))) }
+            // Of an `invalid` it says again what the first place says.
+            @if problem.code != Code::Invalid { p { (said(words, &problem.detail, words.translated(&problem.detail))) } }
             @for error in errors.into_iter().flatten() {
                 @let detail = member(error, "detail");
                 p { code { (visible(member(error, "pointer"))) } " " (said(words, detail, words.translated(detail))) }

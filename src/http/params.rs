@@ -14,7 +14,7 @@ pub struct MoveHeaders {
     #[param(rename = "Prefer")]
     prefer: Option<String>,
     /// 1 to 255 visible ASCII characters: the same key, path and body does nothing more and answers alike.
-    #[param(rename = "Idempotency-Key", min_length = 1, max_length = 255)]
+    #[param(rename = "Idempotency-Key", min_length = 1, max_length = 255, pattern = "^[!-~]+$")]
     idempotency_key: Option<String>,
 }
 
@@ -24,7 +24,7 @@ pub struct MoveHeaders {
 #[expect(dead_code, reason = "read from the headers themselves; this is what the document says of them")]
 pub struct KeyHeader {
     /// 1 to 255 visible ASCII characters: the same key, path and body does nothing more and answers alike.
-    #[param(rename = "Idempotency-Key", min_length = 1, max_length = 255)]
+    #[param(rename = "Idempotency-Key", min_length = 1, max_length = 255, pattern = "^[!-~]+$")]
     idempotency_key: Option<String>,
 }
 
@@ -90,6 +90,7 @@ pub struct TaskQuery {
     #[param(minimum = 1, maximum = 200)]
     limit: Option<i64>,
     /// `next_cursor` of the answer before.
+    #[param(min_length = 1)]
     cursor: Option<String>,
 }
 
@@ -112,5 +113,6 @@ pub struct RequestQuery {
     #[param(minimum = 1, maximum = 200)]
     limit: Option<i64>,
     /// `next_cursor` of the answer before.
+    #[param(min_length = 1)]
     cursor: Option<String>,
 }

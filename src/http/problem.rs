@@ -178,17 +178,13 @@ impl Problem {
     /// The request does not fit.
     #[must_use]
     pub fn invalid(errors: &[FieldError]) -> Self {
+        let detail = in_words(errors);
         let errors: Vec<Value> =
             errors.iter().map(|error| json!({ "pointer": error.pointer, "detail": error.detail })).collect();
-        let detail = match errors.as_slice() {
-            [] => "The request does not fit.".to_owned(),
-            [_] => "The request does not fit in one place.".to_owned(),
-            more => format!("The request does not fit in {} places.", more.len()),
-        };
         Self::new(Code::Invalid, detail).with("errors", errors)
     }
 
-    /// The request does not fit in one place.
+    /// One place of the request does not fit.
     #[must_use]
     pub fn invalid_at(pointer: &str, detail: impl Into<String>) -> Self {
         Self::invalid(&[FieldError { pointer: pointer.to_owned(), detail: detail.into() }])
@@ -221,6 +217,15 @@ impl Problem {
         document.extend(self.members.clone());
         Value::Object(document)
     }
+}
+
+/// The first place that does not fit, in words, and how many more there are.
+fn in_words(errors: &[FieldError]) -> String {
+    let Some((first, more)) = errors.split_first() else { return "The request does not fit.".to_owned() };
+    let expected = first.detail.trim_end_matches('.');
+    let place = if first.pointer.is_empty() { String::new() } else { format!(" at `{}`", first.pointer) };
+    let rest = if more.is_empty() { String::new() } else { format!(" (and {} more in `errors`)", more.len()) };
+    format!("The request does not fit{place}: {expected}{rest}.")
 }
 
 /// The address of a code's page.
@@ -264,9 +269,20 @@ mod tests {
             document,
             json!({
                 "type": "http://x/problems/invalid", "title": "The request does not fit", "status": 422,
-                "detail": "The request does not fit in one place.", "instance": id.to_string(), "code": "invalid",
+                "detail": "The request does not fit at `/a`: a string.", "instance": id.to_string(), "code": "invalid",
                 "errors": [{ "pointer": "/a", "detail": "a string" }]
             })
+        );
+    }
+
+    #[test]
+    fn the_detail_of_a_misfit_is_its_first_place_in_words() {
+        let error = |pointer: &str, detail: &str| FieldError { pointer: pointer.into(), detail: detail.into() };
+        let said = |errors: &[FieldError]| Problem::invalid(errors).detail;
+        assert_eq!(said(&[error("", "`action` or `decisions`")]), "The request does not fit: `action` or `decisions`.");
+        assert_eq!(
+            said(&[error("/input", "a string"), error("/x", "no such member"), error("/y", "no such member")]),
+            "The request does not fit at `/input`: a string (and 2 more in `errors`)."
         );
     }
 

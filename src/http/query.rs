@@ -109,14 +109,6 @@ pub fn cursor_of(id: Uuid) -> String {
     BASE64_URL_SAFE_NO_PAD.encode(id.as_bytes())
 }
 
-/// Cuts a list that was read with one more than `limit`; whether there was one more.
-pub fn cut<T>(list: &mut Vec<T>, limit: i64) -> bool {
-    let limit = usize::try_from(limit).unwrap_or(0);
-    let more = list.len() > limit;
-    list.truncate(limit);
-    more
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,13 +162,5 @@ mod tests {
     fn what_is_unknown_is_refused() {
         assert!(of("stauts=Running").finish().is_err());
         assert!(of("a=%00").finish().is_err());
-    }
-
-    #[test]
-    fn one_more_than_asked_for_means_that_there_are_more() {
-        let mut list = vec![1, 2, 3];
-        assert!(cut(&mut list, 2));
-        assert_eq!(list, [1, 2]);
-        assert!(!cut(&mut list, 2));
     }
 }

@@ -80,7 +80,7 @@ async fn pending(
     task: TaskId,
 ) -> Result<Vec<InterventionRequest>, Problem> {
     let rows = http.store.pending(root, task).await?;
-    Ok(rows.iter().map(|row| InterventionRequest::of(row, caller, &http.settings)).collect())
+    Ok(rows.iter().map(|row| InterventionRequest::listed(row, caller, &http.settings)).collect())
 }
 
 fn conflict(code: ConflictCode) -> (Code, &'static str) {

@@ -65,6 +65,39 @@ macro_rules! sql {
             t.agent_path, r.status, r.created_at, r.expires_at, r.seq as asked_seq, i.seq, i.at, i.body,
             (select doubted_at from database_identity where id = 1) as doubted_at",] $($rest)*)
     };
+    (@$engine:ident [$($out:tt)*] (fitting_tasks $bytes:literal) $($rest:tt)*) => {
+        sql!(@$engine [$($out)* ", sized (task_id, size) as (
+            select p.task_id, octet_length(t.metadata) + coalesce(octet_length(s.body), 0) + case
+                when t.open_requests = 0 then 0
+                else coalesce((select sum(octet_length(i.body))
+                   from intervention_request r join agent_task_item i on i.request_id = r.request_id
+                  where r.root_task_id = t.root_task_id and coalesce(r.status, '') = 'pending'
+                    and (t.parent_task_id is null or r.task_id = t.task_id)), 0) end
+              from page p join agent_task t on t.task_id = p.task_id
+              left join agent_task_item s on s.task_id = t.task_id and s.seq = t.status_seq
+         ),
+         summed (task_id, size, upto, found) as (
+            select task_id, size, sum(size) over (order by task_id desc), count(*) over () from sized
+         )
+         select ",] (task) ", p.found
+           from summed p join agent_task t on t.task_id = p.task_id
+           left join agent_task_item s on s.task_id = t.task_id and s.seq = t.status_seq
+          where p.upto <= $" $bytes " or p.upto = p.size order by t.task_id desc" $($rest)*)
+    };
+    (@$engine:ident [$($out:tt)*] (fitting_requests $bytes:literal) $($rest:tt)*) => {
+        sql!(@$engine [$($out)* ", sized (request_id, size) as (
+            select p.request_id,
+                   (select coalesce(sum(octet_length(i.body)), 0) from agent_task_item i where i.request_id = p.request_id)
+              from page p
+         ),
+         summed (request_id, size, upto, found) as (
+            select request_id, size, sum(size) over (order by request_id), count(*) over () from sized
+         )
+         select ",] (request) ", p.found, " (now 1) " as moment
+           from summed p join intervention_request r on r.request_id = p.request_id
+           join agent_task t on t.task_id = r.task_id join agent_task_item i on i.request_id = r.request_id
+          where p.upto <= $" $bytes " or p.upto = p.size order by r.request_id, i.seq" $($rest)*)
+    };
     (@pg [$($out:tt)*] $part:literal $($rest:tt)*) => { sql!(@pg [$($out)* $part,] $($rest)*) };
     (@lite [$($out:tt)*]) => { concat!($($out)*) };
     (@lite [$($out:tt)*] (now $n:literal) $($rest:tt)*) => { sql!(@lite [$($out)* "$", $n,] $($rest)*) };

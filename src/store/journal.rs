@@ -5,7 +5,7 @@ use sqlx::FromRow;
 use super::db::{Sql, Value, sql};
 use super::remains::whole;
 use super::tasks::{TaskRecord, corrupt, fact};
-use super::{ReadError, Store};
+use super::{PAGE, ReadError, Store};
 use crate::task::change::Journal;
 use crate::task::id::TaskId;
 use crate::task::item::Item;
@@ -22,8 +22,15 @@ const JOURNAL: Sql = sql!(
 )
 .by_key();
 
+/// Which items fit is found out by their sizes alone: nothing is read of those that do not.
 const ITEMS: Sql = sql!(
-    "select seq, at, body, event_number from agent_task_item where task_id = $1 and seq > $2 order by seq limit $3"
+    "with page (seq, size) as (
+        select seq, octet_length(body) from agent_task_item where task_id = $1 and seq > $2 order by seq limit $3
+     ),
+     summed (seq, size, upto) as (select seq, size, sum(size) over (order by seq) from page)
+     select i.seq, i.at, i.body, i.event_number
+       from summed p join agent_task_item i on i.task_id = $1 and i.seq = p.seq
+      where p.upto <= $4 or p.upto = p.size order by i.seq"
 )
 .by_key();
 
@@ -79,12 +86,13 @@ impl Store {
         Ok(Some(Journal { row, items, now, doubted_at }))
     }
 
-    /// A task's items after a `seq`, with each one's event number in its root's stream.
+    /// A task's items after a `seq`, with each one's event number in its root's stream: fewer than `limit` where more
+    /// would be too many bytes for a page, but at least one where there is one.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
     pub async fn items(&self, id: TaskId, after: i64, limit: i64) -> Result<Vec<(Item, i64)>, ReadError> {
-        let values = vec![Value::Id(id.0), Value::Int(after), Value::Int(limit)];
+        let values = vec![Value::Id(id.0), Value::Int(after), Value::Int(limit), Value::Int(PAGE)];
         let records: Vec<ItemRecord> = self.db().all(ITEMS, values).await?;
         records.iter().map(|record| Ok((record.item()?, record.event_number))).collect()
     }

@@ -17,6 +17,7 @@ mod identity;
 mod journal;
 mod line;
 mod open;
+mod page;
 mod relay;
 mod remains;
 mod requests;
@@ -45,6 +46,8 @@ use self::feed::Feed;
 pub use self::feed::{Heard, Listener, News};
 #[doc(hidden)]
 pub use self::open::PLANNED_ONCE;
+use self::page::PAGE;
+pub use self::page::Page;
 pub use self::remains::Remains;
 pub use self::tree::{Tree, TreeItem};
 use crate::task::change::{Change, Committed};
@@ -73,7 +76,7 @@ pub struct RequestRow {
     pub session_id: String,
     /// Names from the root's agent to the one that asked.
     pub agent_path: Vec<String>,
-    /// Where it stands. `Pending` past `expires_at` is expired, swept or not; see `expired`.
+    /// Where it stands: `Pending` until the commit that closes it, also past `expires_at`; see `expired`.
     pub status: RequestStatus,
     /// When it was asked.
     pub created_at: Time,
@@ -126,6 +129,8 @@ pub struct RequestFilter {
     pub sessions: Vec<String>,
     /// Of these trees; empty is any.
     pub roots: Vec<TaskId>,
+    /// Where only pending ones are asked for: also those past their deadline, which are pending until they are closed.
+    pub overdue: bool,
     /// Only requests younger (greater id) than this one.
     pub after: Option<RequestId>,
     /// How many at most.

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::db::{Sql, Value, sql};
 use super::tasks::{corrupt, fact, names};
-use super::{Person, ReadError, RequestFilter, RequestRow, Store};
+use super::{PAGE, Page, Person, ReadError, RequestFilter, RequestRow, Store};
 use crate::task::id::{RequestId, TaskId};
 use crate::task::item::Fact;
 use crate::task::status::RequestStatus;
@@ -25,8 +25,7 @@ const REQUESTS: Sql = sql!(
     "with page as (
         select r.request_id from intervention_request r join agent_task t on t.task_id = r.task_id
          where r.tenant = $2 and ($3 or r.request_id > $4)
-           and (" (none 5 text) " or case when r.status = 'pending' and r.expires_at <= " (now 1) " then 'expired'
-                else r.status end " (any 5 text) ")
+           and (" (none 5 text) " or r.status " (any 5 text) ")
            and (" (none 6 text) " or r.kind " (any 6 text) ")
            and (" (none 7 text) " or t.agent " (any 7 text) ")
            and (" (none 8 text) " or t.session_id " (any 8 text) ")
@@ -37,19 +36,16 @@ const REQUESTS: Sql = sql!(
              or exists (select 1 from decision d
                  where d.tenant = r.tenant and d.user_id " (any 11 text) " and d.request_id = r.request_id))
          order by r.request_id limit $13
-     )
-     select " (request) ", " (now 1) " as moment
-       from page p join intervention_request r on r.request_id = p.request_id
-       join agent_task t on t.task_id = r.task_id join agent_task_item i on i.request_id = r.request_id
-      order by r.request_id, i.seq"
+     )" (fitting_requests 14)
 );
 
-/// The same for pending ones only (one past its deadline is not): the partial index on open requests serves it, however many were closed.
+/// The same for pending ones only, without or with those past their deadline: the partial index on open requests serves it,
+/// however many were closed.
 const PENDING_REQUESTS: Sql = sql!(
     "with page as (
         select r.request_id from intervention_request r join agent_task t on t.task_id = r.task_id
          where r.tenant = $2 and ($3 or r.request_id > $4) and r.status = 'pending'
-           and (r.expires_at is null or r.expires_at > " (now 1) ")
+           and ($14 or r.expires_at is null or r.expires_at > " (now 1) ")
            and (" (none 5 text) " or r.kind " (any 5 text) ")
            and (" (none 6 text) " or t.agent " (any 6 text) ")
            and (" (none 7 text) " or t.session_id " (any 7 text) ")
@@ -58,11 +54,7 @@ const PENDING_REQUESTS: Sql = sql!(
              or exists (select 1 from request_approver a where a.tenant = r.tenant and a.request_id = r.request_id
                    and ((a.kind in ('owner', 'user') and a.name " (any 10 text) ") or (a.kind = 'group' and a.name " (any 11 text) "))))
          order by r.request_id limit $12
-     )
-     select " (request) ", " (now 1) " as moment
-       from page p join intervention_request r on r.request_id = p.request_id
-       join agent_task t on t.task_id = r.task_id join agent_task_item i on i.request_id = r.request_id
-      order by r.request_id, i.seq"
+     )" (fitting_requests 13)
 );
 
 const PENDING: Sql = sql!(
@@ -90,6 +82,16 @@ const PENDING_OF_ROOT: Sql = sql!(
 )
 .by_key();
 
+/// The same of several whole trees.
+const PENDING_OF_ROOTS: Sql = sql!(
+    "select " (request) ", " (now 2) " as moment
+       from intervention_request r join agent_task t on t.task_id = r.task_id
+       join agent_task_item i on i.request_id = r.request_id
+       join agent_task_item q on q.task_id = r.task_id and q.seq = r.seq
+      where r.root_task_id " (any 1 uuid) " and coalesce(r.status, '') = 'pending'
+      order by r.root_task_id, q.event_number, i.seq"
+);
+
 const OVERDUE: Sql = sql!(
     "select r.request_id, r.task_id from intervention_request r
       where r.status = 'pending' and r.expires_at is not null and r.expires_at <= " (now 1) "
@@ -107,7 +109,7 @@ const INVOLVED: Sql = sql!(
 );
 
 pub(super) const STATEMENTS: &[Sql] =
-    &[REQUEST, REQUESTS, PENDING_REQUESTS, PENDING, PENDING_OF_ROOT, OVERDUE, INVOLVED];
+    &[REQUEST, REQUESTS, PENDING_REQUESTS, PENDING, PENDING_OF_ROOT, PENDING_OF_ROOTS, OVERDUE, INVOLVED];
 
 /// One item of a request, with its row beside it.
 #[derive(FromRow)]
@@ -128,6 +130,14 @@ pub(super) struct RequestRecord {
     pub(super) body: String,
     moment: i64,
     doubted_at: Option<i64>,
+}
+
+/// The same of a list; `found` is the number of requests that there are, up to one more than were asked for.
+#[derive(FromRow)]
+struct ListedRecord {
+    #[sqlx(flatten)]
+    record: RequestRecord,
+    found: i64,
 }
 
 #[derive(FromRow)]
@@ -184,7 +194,10 @@ pub(super) fn gathered(records: Vec<RequestRecord>) -> Result<Vec<RequestRow>, R
 
 impl Store {
     async fn gather(&self, sql: Sql, values: Vec<Value>) -> Result<Vec<RequestRow>, ReadError> {
-        let records: Vec<RequestRecord> = self.db().all(sql, values).await?;
+        self.understood(self.db().all(sql, values).await?)
+    }
+
+    fn understood(&self, records: Vec<RequestRecord>) -> Result<Vec<RequestRow>, ReadError> {
         for record in records.iter().filter(|record| fact(&record.body).is_err()) {
             self.report_unreadable(TaskId(record.task_id));
         }
@@ -199,11 +212,11 @@ impl Store {
         Ok(self.gather(REQUEST, vec![Value::Id(id.0), Value::Now]).await?.into_iter().next())
     }
 
-    /// Requests, oldest first.
+    /// Requests, oldest first: one page, bounded in number and bytes.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
-    pub async fn requests(&self, filter: &RequestFilter) -> Result<Vec<RequestRow>, ReadError> {
+    pub async fn requests(&self, filter: &RequestFilter) -> Result<Page<RequestRow>, ReadError> {
         let only_pending = filter.statuses == [RequestStatus::Pending];
         let person = filter.person.as_ref();
         let spellings = match person {
@@ -228,8 +241,15 @@ impl Store {
             Value::Texts(spellings),
             Value::Texts(person.map(|person| person.groups.clone()).unwrap_or_default()),
         ]);
-        values.push(Value::Int(filter.limit));
-        self.gather(if only_pending { PENDING_REQUESTS } else { REQUESTS }, values).await
+        values.extend([Value::Int(filter.limit.saturating_add(1)), Value::Int(PAGE)]);
+        if only_pending {
+            values.push(Value::Bool(filter.overdue));
+        }
+        let sql = if only_pending { PENDING_REQUESTS } else { REQUESTS };
+        let records: Vec<ListedRecord> = self.db().all(sql, values).await?;
+        let found = records.first().map_or(0, |record| record.found);
+        let rows = self.understood(records.into_iter().map(|record| record.record).collect())?;
+        Ok(Page::cut(rows, found, filter.limit))
     }
 
     /// The open requests of a task and of its sub-agents, in the order they were asked.
@@ -241,6 +261,15 @@ impl Store {
             return self.gather(PENDING_OF_ROOT, vec![Value::Id(root.0), Value::Now]).await;
         }
         self.gather(PENDING, vec![Value::Id(root.0), Value::Id(task.0), Value::Now]).await
+    }
+
+    /// The open requests of whole trees, tree by tree, in the order they were asked.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
+    pub async fn pending_of(&self, roots: &[TaskId]) -> Result<Vec<RequestRow>, ReadError> {
+        let roots = roots.iter().map(|root| root.0).collect();
+        self.gather(PENDING_OF_ROOTS, vec![Value::Ids(roots), Value::Now]).await
     }
 
     /// Whether somebody may decide (by approver rows) or has decided one of a tree's requests.

@@ -4,7 +4,7 @@ use sqlx::FromRow;
 use uuid::Uuid;
 
 use super::db::{Sql, Value, sql};
-use super::{ReadError, Store, TaskFilter};
+use super::{PAGE, Page, ReadError, Store, TaskFilter};
 use crate::task::change::TaskRow;
 use crate::task::id::{CallId, TaskId};
 use crate::task::item::{Fact, Usage};
@@ -19,28 +19,26 @@ const TASK: Sql = sql!(
 .by_key();
 
 const ROOTS: Sql = sql!(
-    "select " (task) "
-       from agent_task t left join agent_task_item s on s.task_id = t.task_id and s.seq = t.status_seq
+    "with page (task_id) as (select t.task_id from agent_task t
       where t.tenant = $1 and t.parent_task_id is null
         and (" (none 2 text) " or t.user_id " (any 2 text) ")
         and (" (none 3 text) " or t.status " (any 3 text) ")
         and (" (none 4 text) " or t.agent " (any 4 text) ")
         and (" (none 5 text) " or t.session_id " (any 5 text) ")
         and ($6 or t.task_id < $7)
-      order by t.task_id desc limit $8"
+      order by t.task_id desc limit $8)" (fitting_tasks 9)
 );
 
 const OF_TREES: Sql = sql!(
-    "select " (task) "
-       from agent_task t left join agent_task_item s on s.task_id = t.task_id and s.seq = t.status_seq
+    "with page (task_id) as (select t.task_id from agent_task t
       where t.tenant = $1
         and (" (none 2 text) " or t.user_id " (any 2 text) ")
         and (" (none 3 text) " or t.status " (any 3 text) ")
         and (" (none 4 text) " or t.agent " (any 4 text) ")
         and (" (none 5 text) " or t.session_id " (any 5 text) ")
         and ($6 or t.task_id < $7)
-        and (t.task_id " (any 9 uuid) " or (t.parent_task_id is not null and t.root_task_id " (any 9 uuid) "))
-      order by t.task_id desc limit $8"
+        and (t.task_id " (any 10 uuid) " or (t.parent_task_id is not null and t.root_task_id " (any 10 uuid) "))
+      order by t.task_id desc limit $8)" (fitting_tasks 9)
 );
 
 const CENSUS: Sql = sql!("select status as word, count(*) as number from agent_task group by status order by status");
@@ -84,6 +82,14 @@ pub(super) struct TaskRecord {
     created_at: i64,
     updated_at: i64,
     status_body: Option<String>,
+}
+
+/// The same of a list; `found` is the number of tasks that there are, up to one more than were asked for.
+#[derive(FromRow)]
+struct ListedRecord {
+    #[sqlx(flatten)]
+    record: TaskRecord,
+    found: i64,
 }
 
 impl TaskRecord {
@@ -181,11 +187,11 @@ impl Store {
         row
     }
 
-    /// Tasks, newest first.
+    /// Tasks, newest first: one page, bounded in number and bytes, the open requests of each task included.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
-    pub async fn tasks(&self, filter: &TaskFilter) -> Result<Vec<TaskRow>, ReadError> {
+    pub async fn tasks(&self, filter: &TaskFilter) -> Result<Page<TaskRow>, ReadError> {
         let statuses = filter.statuses.iter().map(|status| status.as_str().to_owned()).collect();
         let mut values = vec![
             Value::Text(filter.tenant.clone()),
@@ -195,7 +201,8 @@ impl Store {
             Value::Texts(filter.sessions.clone()),
             Value::Bool(filter.before.is_none()),
             Value::Id(filter.before.map_or(Uuid::max(), |id| id.0)),
-            Value::Int(filter.limit),
+            Value::Int(filter.limit.saturating_add(1)),
+            Value::Int(PAGE),
         ];
         let sql = if filter.roots.is_empty() {
             ROOTS
@@ -203,8 +210,10 @@ impl Store {
             values.push(Value::Ids(filter.roots.iter().map(|id| id.0).collect()));
             OF_TREES
         };
-        let records: Vec<TaskRecord> = self.db().all(sql, values).await?;
-        records.into_iter().map(TaskRecord::row).collect()
+        let records: Vec<ListedRecord> = self.db().all(sql, values).await?;
+        let found = records.first().map_or(0, |record| record.found);
+        let rows = records.into_iter().map(|record| record.record.row()).collect::<Result<_, _>>()?;
+        Ok(Page::cut(rows, found, filter.limit))
     }
 
     /// How many tasks stand in each status, and how many open requests there are of each kind (wire words).

@@ -146,8 +146,9 @@ impl Fact {
             Self::UserMessage { .. } => "user",
             Self::AssistantMessage(_) | Self::InterventionRequested(_) => "assistant",
             Self::Decision { .. } => "human",
-            Self::ToolResult(_) | Self::LateResult(_) => "tool",
+            Self::ToolResult(_) => "tool",
             Self::TaskStatus { .. }
+            | Self::LateResult(_)
             | Self::Judged { .. }
             | Self::RequestClosed { .. }
             | Self::ToolStarted { .. }

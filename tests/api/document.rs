@@ -1,11 +1,95 @@
 //! The committed document of the API. That every answer is one of those it describes is checked wherever a test talks to
 //! the service (`support/document.rs`).
 
+use serde_json::{Value, json};
+
+use crate::support::app::{On, TestApp};
+
+const COMMITTED: &str = include_str!("../../openapi/openapi.json");
+const DEMONSTRATION: &str = include_str!("../../src/config/demo.yaml");
+
+fn document() -> Value {
+    serde_json::from_str(COMMITTED).unwrap()
+}
+
 #[test]
 fn the_committed_document_is_what_the_code_says() {
-    let committed = include_str!("../../openapi/openapi.json");
-    assert!(
-        committed == holdpoint::http::openapi::openapi_json(),
-        "run scripts/openapi and commit openapi/openapi.json"
-    );
+    let said = holdpoint::http::openapi::openapi_json();
+    assert!(COMMITTED == said, "run scripts/openapi and commit openapi/openapi.json");
+}
+
+#[test]
+fn no_post_answers_with_a_stream_as_far_as_types_go() {
+    let document = document();
+    let mut streams = Vec::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            let responses = operation["responses"].as_object().unwrap();
+            if responses.values().any(|response| response["content"]["text/event-stream"].is_object()) {
+                streams.push(format!("{method} {path}"));
+            }
+            // One type for each operation's success, so that a generated client has one.
+            let types = responses.iter().filter(|(status, _)| status.starts_with('2'));
+            let types: std::collections::BTreeSet<_> = types
+                .flat_map(|(_, response)| response["content"].as_object().into_iter().flatten())
+                .map(|(kind, _)| kind)
+                .collect();
+            assert!(types.len() <= 1, "{method} {path}: {types:?}");
+        }
+    }
+    assert_eq!(streams, ["get /v1/tasks/{task_id}/events"]);
+}
+
+/// The examples of a body, as the page offers them to be tried.
+fn examples(component: &str) -> Vec<Value> {
+    let found = document()["components"]["schemas"][component]["examples"].as_array().cloned();
+    found.unwrap_or_else(|| panic!("{component} has no example"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn examples_of_bodies_do_what_they_say_on_the_demonstration() {
+    let app = TestApp::with(On::Sqlite, DEMONSTRATION).await;
+    let user = app.nobody();
+    let [create] = &examples("CreateTask")[..] else { panic!("one") };
+    let mut done = Vec::new();
+    for (door, component) in
+        [("", "ApproveDecision"), ("", "RejectDecision"), ("/approve", "ApproveBody"), ("/reject", "RejectBody")]
+    {
+        for example in examples(component) {
+            let task = user.post("/v1/tasks", create).await;
+            assert_eq!((task.status, task.str("/status").as_str()), (201, "Paused"), "{}", task.text);
+            let path = format!("/resume/{}{door}", task.str("/pending/0/request_id"));
+            let decided = user.post(&path, &example).await;
+            assert_eq!(
+                (decided.status, decided.str("/status").as_str()),
+                (200, "Completed"),
+                "{component} {}",
+                decided.text
+            );
+            done.push(task.str("/task_id"));
+        }
+    }
+    let [send] = &examples("SendMessage")[..] else { panic!("one") };
+    let sent = user.post(&format!("/v1/tasks/{}/messages", done[0]), send).await;
+    assert_eq!((sent.status, sent.str("/status").as_str()), (200, "Completed"), "{}", sent.text);
+    app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_form_without_a_key_is_refused_with_and_without_accounts() {
+    let with = TestApp::start(On::Sqlite).await;
+    let without = TestApp::with(On::Sqlite, DEMONSTRATION).await;
+    for app in [with, without] {
+        for (form, place) in [("", "/key"), ("next=%2Fdocs", "/key"), ("key=x&then=y", "/then")] {
+            let body = Some(("application/x-www-form-urlencoded", form.to_owned()));
+            let reply = app.nobody().send(reqwest::Method::POST, "/sign-in", body).await;
+            assert_eq!(
+                (reply.status, &reply.body["errors"][0]["pointer"]),
+                (422, &json!(place)),
+                "{form}: {}",
+                reply.text
+            );
+        }
+        app.stop().await;
+    }
 }

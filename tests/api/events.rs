@@ -36,7 +36,7 @@ on_both! {
         ];
         assert_eq!(names(&before), expected);
         assert_eq!(numbers(&before), [1, 2, 3, 4, 5, 6]);
-        assert_eq!(before.last().unwrap().data, json!({"after": 6}));
+        assert_eq!(before.last().unwrap().data, json!({"event": "caught_up", "after": 6}));
 
         app.model.then(says("All done."));
         app.owner().post(&format!("/resume/{}", held.request), &json!({"action": "approve"})).await;
@@ -49,6 +49,7 @@ on_both! {
         for (event, item) in durable(&before).iter().chain(&after).zip(items.body["items"].as_array().unwrap()) {
             let mut shown = event.data.clone();
             let members = shown.as_object_mut().unwrap();
+            assert_eq!(members.remove("event"), Some(json!(event.name)));
             assert_eq!(members.remove("agent_path"), Some(json!(["billing"])));
             assert_eq!(members.remove("root_task_id"), Some(json!(held.task)));
             assert_eq!(members.remove("request").is_some(), event.name.starts_with("request."), "{}", event.name);
@@ -68,7 +69,7 @@ on_both! {
             let marker = i64::try_from(after).unwrap();
             let rest = app.owner().events(&held.task, Some(marker)).await;
             assert_eq!(durable(&rest), whole[after..], "after {after}");
-            assert_eq!(rest.last().unwrap().data, json!({"after": 12}));
+            assert_eq!(rest.last().unwrap().data, json!({"event": "caught_up", "after": 12}));
             let mut again = app.owner().header("last-event-id", &after.to_string()).watch(&held.task, Some(12)).await;
             assert_eq!(durable(&again.rest().await), whole[after..], "the header beats the query");
         }

@@ -14,6 +14,7 @@ mod events;
 mod hostile;
 mod kept;
 mod kinds;
+mod lists;
 mod live;
 mod logs;
 mod matrix;

@@ -77,7 +77,7 @@ pub async fn journals(database: &str, statuses: Vec<(String, String)>) -> Vec<To
     for (task, status) in statuses {
         let root: TaskId = task.parse().unwrap();
         let tree = TaskFilter { tenant: "acme".to_owned(), roots: vec![root], limit: 1_000, ..TaskFilter::default() };
-        let mut rows = store.tasks(&tree).await.unwrap();
+        let mut rows = store.tasks(&tree).await.unwrap().rows;
         rows.retain(|row| row.task_id != root);
         let children = rows.into_iter().map(|row| {
             let status = row.status.as_str().to_owned();

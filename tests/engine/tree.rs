@@ -180,7 +180,7 @@ impl Stage {
     /// The rows of a tree, the root first, then by age.
     pub async fn tree(&self, root: TaskId) -> Vec<TaskRow> {
         let filter = TaskFilter { tenant: "acme".to_owned(), roots: vec![root], limit: 200, ..TaskFilter::default() };
-        let mut rows = self.house.store.tasks(&filter).await.unwrap();
+        let mut rows = self.house.store.tasks(&filter).await.unwrap().rows;
         rows.sort_by_key(|row| (row.task_id != root, row.task_id));
         rows
     }

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use holdpoint::store::TaskFilter;
+use holdpoint::store::{RequestFilter, TaskFilter};
 use holdpoint::task::id::TaskId;
+use holdpoint::task::request::RequestKind;
 use holdpoint::task::status::TaskStatus;
 
-use super::house::{both, change, child_task, finance, fresh, said};
+use super::house::{asked, both, change, child_task, finance, fresh, said};
 
 both! {
     async fn tasks_are_listed_newest_first_page_by_page_and_only_roots(house) {
@@ -50,6 +51,46 @@ both! {
         house.write(next).await.unwrap();
         let items = house.store.items(id, 3, 2).await.unwrap();
         assert_eq!(items.iter().map(|(item, event)| (item.seq, *event)).collect::<Vec<_>>(), [(4, 4), (5, 5)]);
+    }
+
+    async fn a_page_reads_no_more_than_it_may_hold(house) {
+        const PAGE: usize = 4 * 1024 * 1024;
+        let id = house.task().await;
+        let large = "x".repeat(PAGE / 4);
+        let mut next = house.next(id).await;
+        next.facts = [large.as_str(), &large, &large, &large, &"y".repeat(PAGE + 1), "z"].iter().map(|text| said(text)).collect();
+        house.write(next).await.unwrap();
+        let mut pages = Vec::new();
+        let mut after = 0;
+        loop {
+            let page = house.store.items(id, after, 200).await.unwrap();
+            let Some((last, _)) = page.last() else { break };
+            after = last.seq;
+            pages.push(page.len());
+        }
+        // The first two and three large ones are under 4 MiB; the fourth, the one that is larger than a page, the last.
+        assert_eq!(pages, [5, 1, 1, 1]);
+        let mut filter = TaskFilter { tenant: "acme".to_owned(), limit: 200, ..TaskFilter::default() };
+        for _ in 0..3 {
+            let mut asked = asked(RequestKind::Approval, finance(1), 8);
+            asked.pending_tool_calls.iter_mut().for_each(|call| call.arguments_text = "x".repeat(250_000));
+            let task = house.task().await;
+            house.pause(task, &asked).await;
+        }
+        let page = house.store.tasks(&filter).await.unwrap();
+        assert_eq!((page.len(), page.more), (2, true), "what is open of each task is counted");
+        filter.before = page.last().map(|row| row.task_id);
+        let page = house.store.tasks(&filter).await.unwrap();
+        assert_eq!((page.len(), page.more), (2, false));
+        let mut filter = RequestFilter { tenant: "acme".to_owned(), limit: 2, ..RequestFilter::default() };
+        let page = house.store.requests(&filter).await.unwrap();
+        assert_eq!((page.len(), page.more), (2, true));
+        filter.limit = 200;
+        let page = house.store.requests(&filter).await.unwrap();
+        assert_eq!((page.len(), page.more), (2, true), "two of 2 MB are read, and not the third");
+        filter.after = page.last().map(|row| row.asked.request_id);
+        let page = house.store.requests(&filter).await.unwrap();
+        assert_eq!((page.len(), page.more), (1, false));
     }
 
     async fn the_census_counts_tasks_by_status_and_open_requests_by_kind(house) {

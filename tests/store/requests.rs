@@ -102,11 +102,14 @@ both! {
         assert_eq!(overdue, [(question.request_id, id)]);
         let filter = |status| RequestFilter { tenant: "acme".to_owned(), statuses: vec![status], limit: 9, ..RequestFilter::default() };
         assert!(house.store.requests(&filter(RequestStatus::Pending)).await.unwrap().is_empty());
-        assert_eq!(house.store.requests(&filter(RequestStatus::Expired)).await.unwrap().len(), 1);
+        assert!(house.store.requests(&filter(RequestStatus::Expired)).await.unwrap().is_empty(), "not closed yet");
+        let late = RequestFilter { overdue: true, ..filter(RequestStatus::Pending) };
+        assert_eq!(house.store.requests(&late).await.unwrap().len(), 1);
 
         house.write(expire).await.unwrap();
         let row = house.store.request(question.request_id).await.unwrap().unwrap();
         assert_eq!(row.status, RequestStatus::Expired);
+        assert_eq!(house.store.requests(&filter(RequestStatus::Expired)).await.unwrap().len(), 1);
         assert!(house.store.overdue(10).await.unwrap().is_empty());
     }
 

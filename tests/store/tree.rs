@@ -190,9 +190,9 @@ both! {
             assert!(house.store.tree(none, 0).await.unwrap().is_none(), "only roots have a tree");
         }
         let filter = |roots| TaskFilter { tenant: "acme".to_owned(), limit: 99, roots, ..TaskFilter::default() };
-        let of_both = house.store.tasks(&filter(vec![grown.root, other.root])).await.unwrap();
+        let of_both = house.store.tasks(&filter(vec![grown.root, other.root])).await.unwrap().rows;
         assert_eq!(of_both.len(), 80);
-        let mut of_one = house.store.tasks(&filter(vec![grown.root])).await.unwrap();
+        let mut of_one = house.store.tasks(&filter(vec![grown.root])).await.unwrap().rows;
         of_one.reverse();
         assert_eq!(of_one, tree.rows);
     }

@@ -159,7 +159,7 @@ impl Stream {
         self.reader.rests();
         if let Some(head) = self.head.take() {
             self.reader.reached(head)?;
-            self.say(CaughtUpEvent::NAME, &CaughtUpEvent { after: self.reader.seen })?;
+            self.say(CaughtUpEvent::NAME, &CaughtUpEvent::at(self.reader.seen))?;
         }
         self.over = self.reader.status.is_terminal();
         self.listening = true;

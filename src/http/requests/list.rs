@@ -2,17 +2,18 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
+use axum::response::Response;
 use http::Uri;
 
 use crate::http::caller::Who;
+use crate::http::listing::Listing;
 use crate::http::operation::{Door, Op, SMALL};
 use crate::http::params::RequestQuery;
 use crate::http::problem::{Code, Problem};
-use crate::http::query::{Query, cursor_of, cut};
+use crate::http::query::{Query, cursor_of};
 use crate::http::wire::list::RequestList;
-use crate::http::wire::request::{InterventionRequest, can_decide, status_of};
+use crate::http::wire::request::{InterventionRequest, can_decide};
 use crate::http::{Http, read};
 use crate::store::RequestFilter;
 use crate::task::id::{RequestId, TaskId};
@@ -33,7 +34,7 @@ pub(crate) async fn list_requests(
     State(http): State<Arc<Http>>,
     Who(caller): Who,
     uri: Uri,
-) -> Result<Json<RequestList>, Problem> {
+) -> Result<Response, Problem> {
     let mut query = Query::of(&uri);
     let tasks = query.many("task_id", "a task id", |text| text.parse::<TaskId>().ok());
     let mut wanted = query.many("status", "a request status", RequestStatus::parse);
@@ -51,36 +52,37 @@ pub(crate) async fn list_requests(
     if wanted.is_empty() && tasks.is_empty() {
         wanted.push(RequestStatus::Pending);
     }
-    // The inbox proper shows neither what he has answered already (and others have not yet), nor what his key may not decide.
+    // The inbox proper shows neither what this caller has answered already (and others have not yet), nor what their key may
+    // not decide.
     let inbox = tasks.is_empty() && wanted.iter().all(|status| *status == RequestStatus::Pending);
-    let filter = RequestFilter {
+    let mut filter = RequestFilter {
         tenant: caller.tenant.clone(),
         person: tasks.is_empty().then(|| read::person(&caller)),
-        statuses: asked_of_store(&wanted),
+        statuses: wanted,
         kinds: kinds.into_iter().map(|kind| kind.as_str().to_owned()).collect(),
         agents,
         sessions,
         roots,
+        overdue: !inbox,
         after,
-        limit: limit + 1,
+        limit,
     };
-    let mut rows = http.store.requests(&filter).await?;
-    let more = cut(&mut rows, limit);
-    let next_cursor = rows.last().filter(|_| more).map(|row| cursor_of(row.asked.request_id.0));
-    let requests = rows
-        .iter()
-        .filter(|row| wanted.is_empty() || wanted.contains(&status_of(row)))
-        .filter(|row| !inbox || can_decide(row, &caller))
-        .map(|row| InterventionRequest::of(row, &caller, &http.settings))
-        .collect();
-    Ok(Json(RequestList { requests, next_cursor }))
-}
-
-/// What is past its deadline and not swept yet stands as pending in the store.
-fn asked_of_store(wanted: &[RequestStatus]) -> Vec<RequestStatus> {
-    let mut statuses = wanted.to_vec();
-    if wanted.contains(&RequestStatus::Expired) && !wanted.contains(&RequestStatus::Pending) {
-        statuses.push(RequestStatus::Pending);
-    }
-    statuses
+    let mut listing = Listing::of("requests");
+    let more = loop {
+        let page = http.store.requests(&filter).await?;
+        let mut more = page.more;
+        for row in &page.rows {
+            let shown = !inbox || can_decide(row, &caller);
+            if shown && !listing.push(&InterventionRequest::listed(row, &caller, &http.settings))? {
+                more = true;
+                break;
+            }
+            filter.after = Some(row.asked.request_id);
+        }
+        // Where none of a page was for this caller, the next one is read: a page has an entry, or nothing follows it.
+        if !more || !listing.is_empty() {
+            break more;
+        }
+    };
+    listing.close("next_cursor", &filter.after.filter(|_| more).map(|id| cursor_of(id.0)))
 }

@@ -22,12 +22,11 @@ pub const OP: Op = Op { id: "get_request", door: Door::Key, body: SMALL, problem
 
 /// Get a request
 ///
-/// As JSON, or as the page for a person where `Accept` prefers `text/html`. Never changes anything.
+/// As JSON. Where `Accept` asks for `text/html` it is the page for a person instead. Never changes anything.
 #[utoipa::path(
     get, path = "/resume/{request_id}", operation_id = "get_request", tag = "requests",
     params(("request_id" = String, Path, format = Uuid, description = "The request")),
-    responses((status = 200, description = "The request", content(
-        (InterventionRequest = "application/json"), (String = "text/html"))))
+    responses((status = 200, body = InterventionRequest, description = "The request"))
 )]
 pub(crate) async fn get_request(
     State(http): State<Arc<Http>>,

@@ -228,7 +228,6 @@ words! {
     an_object_replacement: "an object: the full replacement", "须为对象：完整替换";
     a_string: "a string", "须为字符串";
     reason_too_long: "at most 4096 bytes", "最多 4096 字节";
-    one_place: "The request does not fit in one place.", "请求有一处不符合要求。";
     // What happens while the page is open.
     live_head: "What happens", "进展";
     live_running: "The task is running.", "任务进行中。";

@@ -73,11 +73,11 @@ impl std::fmt::Debug for SignIn {
 pub(crate) async fn sign_in(State(http): State<Arc<Http>>, request: Request) -> Result<Response, Problem> {
     let language = Language::of(request.headers());
     let source = Source::of(request.extensions());
+    let (headers, fields) = form(request).await?;
+    let sent = SignIn::read(fields)?;
     if http.settings.open {
         return Ok(page::not_needed(language).into_response());
     }
-    let (headers, fields) = form(request).await?;
-    let sent = SignIn::read(fields)?;
     let prefix = prefix(&http.settings.public_url);
     let next = sent.next.as_deref().and_then(|next| next::own(next, &prefix));
     let token = Token::of(random_bytes().map_err(|_| Problem::unavailable())?);
@@ -104,14 +104,16 @@ pub(crate) async fn sign_in(State(http): State<Arc<Http>>, request: Request) -> 
 impl SignIn {
     fn read(mut fields: BTreeMap<String, String>) -> Result<Self, Problem> {
         let mut errors = Errors::default();
-        let (key, next) = (fields.remove("key").unwrap_or_default(), fields.remove("next"));
+        let (key, next) = (fields.remove("key"), fields.remove("next"));
+        if key.is_none() {
+            errors.add("/key", "the key");
+        }
         for name in fields.keys() {
             errors.add(&pointer("", name), "no such member");
         }
-        if errors.0.is_empty() {
-            Ok(Self { key, next: next.filter(|next| !next.is_empty()) })
-        } else {
-            Err(Problem::invalid(&errors.0))
+        match key.filter(|_| errors.0.is_empty()) {
+            Some(key) => Ok(Self { key, next: next.filter(|next| !next.is_empty()) }),
+            None => Err(Problem::invalid(&errors.0)),
         }
     }
 }

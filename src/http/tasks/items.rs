@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
+use axum::response::Response;
 use http::Uri;
 
 use crate::http::caller::Who;
+use crate::http::listing::Listing;
 use crate::http::operation::{Door, Id, Op, SMALL};
 use crate::http::params::ItemQuery;
 use crate::http::problem::{Code, Problem};
@@ -21,7 +22,7 @@ pub const OP: Op =
 
 /// List a task's items
 ///
-/// The task's append-only journal, in its order.
+/// The task's append-only journal, in its order. A page holds 4 MiB at most and ends earlier then; the last one is empty.
 #[utoipa::path(
     get, path = "/v1/tasks/{task_id}/items", operation_id = "list_task_items", tag = "tasks",
     params(("task_id" = String, Path, format = Uuid, description = "The task"), ItemQuery),
@@ -32,13 +33,17 @@ pub(crate) async fn list_task_items(
     Who(caller): Who,
     Id(id): Id<TaskId>,
     uri: Uri,
-) -> Result<Json<ItemList>, Problem> {
+) -> Result<Response, Problem> {
     read::readable(&http, &caller, id).await?;
     let mut query = Query::of(&uri);
     let (after, limit) = (query.number("after").unwrap_or(0), query.limit());
     query.finish()?;
-    let rows = http.store.items(id, after, limit).await?;
-    let items: Vec<AgentTaskItem> = rows.iter().map(|(item, _)| AgentTaskItem::of(id, item, &http.settings)).collect();
-    let next_after = rows.last().map_or(after, |(item, _)| item.seq);
-    Ok(Json(ItemList { items, next_after }))
+    let (mut listing, mut next_after) = (Listing::of("items"), after);
+    for (item, _) in http.store.items(id, after, limit).await? {
+        if !listing.push(&AgentTaskItem::of(id, &item, &http.settings))? {
+            break;
+        }
+        next_after = item.seq;
+    }
+    listing.close("next_after", &next_after)
 }

@@ -3,22 +3,23 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
+use axum::response::Response;
 use http::Uri;
 
 use crate::http::caller::{Who, must_read};
+use crate::http::listing::Listing;
 use crate::http::operation::{Door, Op, SMALL};
 use crate::http::params::TaskQuery;
 use crate::http::problem::{Code, Problem};
-use crate::http::query::{Query, cursor_of, cut};
+use crate::http::query::{Query, cursor_of};
 use crate::http::wire::{list::TaskList, task::AgentTask};
 use crate::http::{Http, read};
 use crate::people::Caller;
-use crate::store::{RequestFilter, RequestRow, TaskFilter};
+use crate::store::{RequestRow, TaskFilter};
 use crate::task::change::TaskRow;
 use crate::task::id::TaskId;
-use crate::task::status::{RequestStatus, TaskStatus};
+use crate::task::status::TaskStatus;
 use crate::task::user::UserId;
 
 /// The operation.
@@ -31,11 +32,7 @@ pub const OP: Op = Op { id: "list_tasks", door: Door::Key, body: SMALL, problems
     get, path = "/v1/tasks", operation_id = "list_tasks", tag = "tasks", params(TaskQuery),
     responses((status = 200, body = TaskList, description = "Some tasks"))
 )]
-pub(crate) async fn list_tasks(
-    State(http): State<Arc<Http>>,
-    Who(caller): Who,
-    uri: Uri,
-) -> Result<Json<TaskList>, Problem> {
+pub(crate) async fn list_tasks(State(http): State<Arc<Http>>, Who(caller): Who, uri: Uri) -> Result<Response, Problem> {
     let mut query = Query::of(&uri);
     let roots = query.many("root_task_id", "a task id", |text| text.parse::<TaskId>().ok());
     let ids = caller.user_id.ids();
@@ -58,12 +55,24 @@ pub(crate) async fn list_tasks(
         read::readable(&http, &caller, *root).await?;
     }
     query.finish()?;
-    let limit = filter.limit;
-    filter.limit += 1;
-    let mut rows = http.store.tasks(&filter).await?;
-    let more = cut(&mut rows, limit);
-    let next_cursor = rows.last().filter(|_| more).map(|row| cursor_of(row.task_id.0));
-    Ok(Json(TaskList { tasks: shown(&http, &caller, rows).await?, next_cursor }))
+    let page = http.store.tasks(&filter).await?;
+    let mut pending = open_requests(&http, &page).await?;
+    let (mut listing, mut more, mut last) = (Listing::of("tasks"), page.more, None);
+    for row in page {
+        let id = row.task_id;
+        let task = if id == row.root_task_id {
+            let open = pending.remove(&id).unwrap_or_default();
+            AgentTask::of(&row, &open, &caller, &http.settings)
+        } else {
+            read::with_pending(&http, &caller, row).await?
+        };
+        if !listing.push(&task)? {
+            more = true;
+            break;
+        }
+        last = Some(id);
+    }
+    listing.close("next_cursor", &last.filter(|_| more).map(|id| cursor_of(id.0)))
 }
 
 /// Whose tasks: one's own, unless one is an admin or looks at a tree one may read.
@@ -77,31 +86,15 @@ fn whose(caller: &Caller, users: Vec<UserId>, roots_only: bool) -> Result<Vec<Us
     Ok(if roots_only { vec![caller.user_id.clone()] } else { users })
 }
 
-/// The tasks with their open requests: those of roots are read together.
-async fn shown(http: &Http, caller: &Caller, rows: Vec<TaskRow>) -> Result<Vec<AgentTask>, Problem> {
-    let waiting: Vec<&TaskRow> =
-        rows.iter().filter(|row| row.open_requests > 0 && row.task_id == row.root_task_id).collect();
+/// The open requests of the roots among these, read together.
+async fn open_requests(http: &Http, rows: &[TaskRow]) -> Result<BTreeMap<TaskId, Vec<RequestRow>>, Problem> {
+    let waiting = rows.iter().filter(|row| row.open_requests > 0 && row.task_id == row.root_task_id);
+    let waiting: Vec<TaskId> = waiting.map(|row| row.task_id).collect();
     let mut pending: BTreeMap<TaskId, Vec<RequestRow>> = BTreeMap::new();
     if !waiting.is_empty() {
-        let filter = RequestFilter {
-            tenant: caller.tenant.clone(),
-            statuses: vec![RequestStatus::Pending],
-            roots: waiting.iter().map(|row| row.task_id).collect(),
-            limit: waiting.iter().map(|row| i64::from(row.open_requests)).sum::<i64>() + 100,
-            ..RequestFilter::default()
-        };
-        for request in http.store.requests(&filter).await? {
+        for request in http.store.pending_of(&waiting).await? {
             pending.entry(request.root_task_id).or_default().push(request);
         }
     }
-    let mut tasks = Vec::new();
-    for row in rows {
-        if row.task_id == row.root_task_id {
-            let open = pending.remove(&row.task_id).unwrap_or_default();
-            tasks.push(AgentTask::of(&row, &open, caller, &http.settings));
-        } else {
-            tasks.push(read::with_pending(http, caller, row).await?);
-        }
-    }
-    Ok(tasks)
+    Ok(pending)
 }

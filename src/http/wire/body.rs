@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 #[serde(deny_unknown_fields)]
 pub struct CreateTask {
     /// The agent; without it the default one.
+    #[schema(min_length = 1)]
     pub agent: Option<String>,
     /// The user's message, as text.
     pub input: Option<String>,
@@ -89,6 +90,7 @@ pub struct ApproveDecision {
     /// `approve`.
     pub action: String,
     /// Why; at most 4 KiB.
+    #[schema(max_length = 4096)]
     pub reason: Option<String>,
     /// What the approver saw; another digest changes nothing.
     pub digest: Option<String>,
@@ -103,6 +105,7 @@ pub struct RejectDecision {
     /// What follows; without it the rule decides.
     pub then: Option<super::decision::ThenAction>,
     /// Why; at most 4 KiB.
+    #[schema(max_length = 4096)]
     pub reason: Option<String>,
     /// What the approver saw; another digest changes nothing.
     pub digest: Option<String>,
@@ -119,6 +122,7 @@ pub struct RespondDecision {
     /// The result; a string is passed on as text.
     pub result: Option<Value>,
     /// Why; at most 4 KiB.
+    #[schema(max_length = 4096)]
     pub reason: Option<String>,
     /// What the approver saw; another digest changes nothing.
     pub digest: Option<String>,
@@ -131,6 +135,7 @@ pub struct RetryDecision {
     /// `retry`.
     pub action: String,
     /// Why; at most 4 KiB.
+    #[schema(max_length = 4096)]
     pub reason: Option<String>,
     /// What the approver saw; another digest changes nothing.
     pub digest: Option<String>,
@@ -173,6 +178,7 @@ pub struct ApproveCall {
     /// `approve`.
     pub action: String,
     /// Why; at most 4 KiB.
+    #[schema(max_length = 4096)]
     pub reason: Option<String>,
 }
 
@@ -185,6 +191,7 @@ pub struct RejectCall {
     /// What follows.
     pub then: Option<super::decision::ThenAction>,
     /// Why; at most 4 KiB.
+    #[schema(max_length = 4096)]
     pub reason: Option<String>,
 }
 
@@ -197,6 +204,7 @@ pub struct EditCall {
     /// The full replacement.
     pub arguments: BTreeMap<String, Value>,
     /// Why; at most 4 KiB.
+    #[schema(max_length = 4096)]
     pub reason: Option<String>,
 }
 
@@ -209,6 +217,7 @@ pub struct RespondCall {
     /// The result; a string is passed on as text.
     pub result: Value,
     /// Why; at most 4 KiB.
+    #[schema(max_length = 4096)]
     pub reason: Option<String>,
 }
 
@@ -217,6 +226,7 @@ pub struct RespondCall {
 #[serde(deny_unknown_fields)]
 pub struct ApproveBody {
     /// Why; at most 4 KiB.
+    #[schema(max_length = 4096)]
     pub reason: Option<String>,
     /// What the approver saw; another digest changes nothing.
     pub digest: Option<String>,
@@ -229,6 +239,7 @@ pub struct RejectBody {
     /// What follows; without it the rule decides.
     pub then: Option<super::decision::ThenAction>,
     /// Why; at most 4 KiB.
+    #[schema(max_length = 4096)]
     pub reason: Option<String>,
     /// What the approver saw; another digest changes nothing.
     pub digest: Option<String>,

@@ -62,6 +62,7 @@ fn status_name(status: TaskStatus, of_root: bool, first: bool) -> &'static str {
 /// The data of a durable event.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct EventData {
+    event: &'static str,
     #[serde(flatten)]
     item: AgentTaskItem,
     agent_path: Vec<String>,
@@ -75,6 +76,7 @@ impl EventData {
     #[must_use]
     pub fn of(root: TaskId, event: &store::Event, request: Option<InterventionRequest>, settings: &Settings) -> Self {
         Self {
+            event: name(event),
             item: AgentTaskItem::of(event.task_id, &event.item, settings),
             agent_path: event.agent_path.clone(),
             root_task_id: root.to_string(),
@@ -99,6 +101,8 @@ impl Serialize for RequestThen {
 /// Everything up to the number was sent: what follows happens now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct CaughtUpEvent {
+    /// Its name.
+    pub event: &'static str,
     /// The number of the last event that there was.
     pub after: i64,
 }
@@ -106,11 +110,19 @@ pub struct CaughtUpEvent {
 impl CaughtUpEvent {
     /// Its name.
     pub const NAME: &'static str = "caught_up";
+
+    /// Everything up to that number was sent.
+    #[must_use]
+    pub fn at(after: i64) -> Self {
+        Self { event: Self::NAME, after }
+    }
 }
 
 /// More of the text of an answer that is not whole yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct OutputTextDeltaEvent {
+    /// Its name.
+    pub event: &'static str,
     /// Which answer of the task it will be: that of the `message.completed` to come.
     pub turn: u32,
     /// How many characters (Unicode code points) there were before.
@@ -130,6 +142,8 @@ pub struct OutputTextDeltaEvent {
 /// The name of a call is known; its arguments are not yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct ToolCallNamedEvent {
+    /// Its name.
+    pub event: &'static str,
     /// Which answer of the task it will be of.
     pub turn: u32,
     /// The id that the call will have.
@@ -150,6 +164,8 @@ pub struct ToolCallNamedEvent {
 /// More of the arguments of a call that is not whole yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct ToolCallArgumentsDeltaEvent {
+    /// Its name.
+    pub event: &'static str,
     /// Which answer of the task it will be of.
     pub turn: u32,
     /// The id that the call will have.
@@ -172,6 +188,8 @@ pub struct ToolCallArgumentsDeltaEvent {
 /// Forget what was told of that turn: it is void.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct MessageResetEvent {
+    /// Its name.
+    pub event: &'static str,
     /// Which answer of the task it would have been.
     pub turn: u32,
     /// The task whose model spoke.
@@ -203,20 +221,28 @@ impl Passing {
     #[must_use]
     pub fn of(delta: &Delta) -> Self {
         let (turn, task_id, agent_path) = (delta.turn, delta.task_id.to_string(), delta.agent_path.clone());
-        let at = delta.at.to_string();
+        let (event, at) = (word(&delta.said), delta.at.to_string());
         match &delta.said {
             Said::Text { offset, delta } => {
                 let (offset, delta) = (*offset, delta.clone());
-                Self::Text(OutputTextDeltaEvent { turn, offset, delta, task_id, agent_path, at })
+                Self::Text(OutputTextDeltaEvent { event, turn, offset, delta, task_id, agent_path, at })
             }
             Said::Named { tool_call_id, name } => {
                 let (tool_call_id, name) = (tool_call_id.to_string(), name.clone());
-                Self::Named(ToolCallNamedEvent { turn, tool_call_id, name, task_id, agent_path, at })
+                Self::Named(ToolCallNamedEvent { event, turn, tool_call_id, name, task_id, agent_path, at })
             }
             Said::Arguments { tool_call_id, offset, delta } => {
                 let (tool_call_id, offset, delta) = (tool_call_id.to_string(), *offset, delta.clone());
-                let said = ToolCallArgumentsDeltaEvent { turn, tool_call_id, offset, delta, task_id, agent_path, at };
-                Self::Arguments(said)
+                Self::Arguments(ToolCallArgumentsDeltaEvent {
+                    event,
+                    turn,
+                    tool_call_id,
+                    offset,
+                    delta,
+                    task_id,
+                    agent_path,
+                    at,
+                })
             }
             Said::Reset => Self::reset(delta),
         }
@@ -226,6 +252,7 @@ impl Passing {
     #[must_use]
     pub fn reset(delta: &Delta) -> Self {
         Self::Reset(MessageResetEvent {
+            event: word(&Said::Reset),
             turn: delta.turn,
             task_id: delta.task_id.to_string(),
             agent_path: delta.agent_path.clone(),
@@ -237,10 +264,20 @@ impl Passing {
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
-            Self::Text(_) => "output_text.delta",
-            Self::Named(_) => "tool_call.named",
-            Self::Arguments(_) => "tool_call.arguments.delta",
-            Self::Reset(_) => "message.reset",
+            Self::Text(event) => event.event,
+            Self::Named(event) => event.event,
+            Self::Arguments(event) => event.event,
+            Self::Reset(event) => event.event,
         }
+    }
+}
+
+/// The name of the event of what a model said.
+fn word(said: &Said) -> &'static str {
+    match said {
+        Said::Text { .. } => "output_text.delta",
+        Said::Named { .. } => "tool_call.named",
+        Said::Arguments { .. } => "tool_call.arguments.delta",
+        Said::Reset => "message.reset",
     }
 }

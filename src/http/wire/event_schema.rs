@@ -1,6 +1,8 @@
 //! What the API's document says of streams: the data of each event as a component, made from that of its item, and the
 //! answers that are streams.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value, json};
 
 use super::event::{CaughtUpEvent, EventData, OF_A_CALLER, Passing};
@@ -45,8 +47,13 @@ pub const NAMES: [(&str, &str); 28] = [
 ];
 
 /// The operations whose answer is a stream where one is asked for.
-const POSTS: [&str; 6] =
+pub const POSTS: [&str; 6] =
     ["create_task", "send_message", "retry_task", "decide_request", "approve_request", "reject_request"];
+
+/// Of them: the document says it in words. As a response it would make generators give up the type of the JSON answer.
+const STREAMED: &str = "With `Accept: text/event-stream` the answer is 200 and the stream of the task's events instead, as \
+    that of `stream_task_events`, from the first event of this POST's own commit on; its `Content-Location` says where it \
+    goes on. What is refused is a problem as ever.";
 
 fn reference(component: &str) -> String {
     format!("#/components/schemas/{component}")
@@ -78,7 +85,15 @@ pub fn add(schemas: &mut Map<String, Value>) {
         }
         let component = item.replace("Item", "Event");
         mapping.insert(kind.clone(), json!(reference(&component)));
+        put(&mut event, &["properties", "event"], name_of(&component, schemas));
         schemas.insert(component, event);
+    }
+    for (_, component) in NAMES {
+        let Some(mut event) = schemas.get(component).filter(|_| !is_durable(component, &mapping)).cloned() else {
+            continue;
+        };
+        put(&mut event, &["properties", "event"], name_of(component, schemas));
+        schemas.insert(component.to_owned(), event);
     }
     let variants: Vec<Value> = mapping.values().map(|event| json!({ "$ref": event })).collect();
     let durable = json!({
@@ -90,22 +105,31 @@ pub fn add(schemas: &mut Map<String, Value>) {
     schemas.insert("StreamedEvent".to_owned(), streamed());
 }
 
+/// Whether a component is that of an item's event.
+fn is_durable(component: &str, mapping: &Map<String, Value>) -> bool {
+    mapping.values().any(|event| *event == reference(component))
+}
+
+/// The schema of `event` in a component: the one name that it goes with, or an enum of its own.
+fn name_of(component: &str, schemas: &mut Map<String, Value>) -> Value {
+    let names: Vec<&str> = NAMES.iter().filter(|(_, of)| *of == component).map(|(name, _)| *name).collect();
+    if let [only] = names.as_slice() {
+        return json!({ "type": "string", "const": only, "description": "Its name." });
+    }
+    let name = format!("{component}Name");
+    let described = "The names of the events whose data this is.";
+    schemas.insert(name.clone(), json!({ "type": "string", "enum": names, "description": described }));
+    json!({ "$ref": reference(&name) })
+}
+
 fn streamed() -> Value {
     let names: Map<String, Value> =
         NAMES.iter().map(|(name, component)| ((*name).to_owned(), json!(reference(component)))).collect();
-    let variants = [
-        "TaskEvent",
-        "CaughtUpEvent",
-        "OutputTextDeltaEvent",
-        "ToolCallNamedEvent",
-        "ToolCallArgumentsDeltaEvent",
-        "MessageResetEvent",
-    ];
+    let variants: BTreeSet<&str> = NAMES.iter().map(|(_, component)| *component).collect();
+    let variants: Vec<Value> = variants.into_iter().map(|component| json!({ "$ref": reference(component) })).collect();
     json!({
-        "description": "The `data` of one event of a stream. `x-events` says which component goes with which `event:`. \
-            Clients ignore events that they do not know.",
-        "anyOf": variants.map(|component| json!({ "$ref": reference(component) })),
-        "x-events": names
+        "description": "The `data` of one event of a stream; `event` says which. Clients ignore events that they do not know.",
+        "oneOf": variants, "discriminator": { "propertyName": "event", "mapping": names }
     })
 }
 
@@ -113,8 +137,12 @@ fn streamed() -> Value {
 pub fn describe(document: &mut Value) {
     for (_, operation) in every_operation(document) {
         let id = operation.get("operationId").and_then(Value::as_str).unwrap_or_default().to_owned();
-        let posted = POSTS.contains(&id.as_str());
-        if !posted && id != "stream_task_events" {
+        if POSTS.contains(&id.as_str()) {
+            let said = operation.get("description").and_then(Value::as_str).unwrap_or_default();
+            let said = format!("{said}\n\n{STREAMED}");
+            operation.insert("description".to_owned(), json!(said.trim()));
+        }
+        if id != "stream_task_events" {
             continue;
         }
         let Some(responses) = operation.get_mut("responses") else { continue };
@@ -126,19 +154,8 @@ pub fn describe(document: &mut Value) {
         } });
         put(responses, &["200", "content", "text/event-stream"], stream);
         let said = |text: &str| json!({ "description": text, "schema": { "type": "string" } });
-        put(responses, &["200", "headers", "Cache-Control"], said("`no-store, no-transform` on a stream"));
-        put(responses, &["200", "headers", "X-Accel-Buffering"], said("`no` on a stream"));
-        if posted {
-            let place = "On a stream, which `Accept: text/event-stream` asks for: where it goes on";
-            put(responses, &["200", "headers", "Content-Location"], said(place));
-        }
-        if id == "create_task" {
-            let text = "Created, and the answer is the stream of its events";
-            put(responses, &["200", "description"], json!(text));
-            put(responses, &["200", "headers", "Location"], said("The task"));
-            let replayed = "`true` when an earlier POST with the same key did it";
-            put(responses, &["200", "headers", "Idempotency-Replayed"], said(replayed));
-        }
+        put(responses, &["200", "headers", "Cache-Control"], said("`no-store, no-transform`"));
+        put(responses, &["200", "headers", "X-Accel-Buffering"], said("`no`"));
     }
 }
 
@@ -166,10 +183,8 @@ pub fn examples() -> Vec<(&'static str, Vec<Value>)> {
         said,
     };
     let call = row.asked.own_calls().map(|call| (call.tool_call_id, call.name.clone())).next();
-    let mut all = vec![
-        ("TaskEvent", vec![json!(asked)]),
-        ("CaughtUpEvent", vec![json!(CaughtUpEvent { after: task.next_event })]),
-    ];
+    let mut all =
+        vec![("TaskEvent", vec![json!(asked)]), ("CaughtUpEvent", vec![json!(CaughtUpEvent::at(task.next_event))])];
     let mut passing = |component, said| all.push((component, vec![json!(Passing::of(&delta(said)))]));
     passing("OutputTextDeltaEvent", Said::Text { offset: 12, delta: "order 17.".to_owned() });
     passing("MessageResetEvent", Said::Reset);

@@ -35,6 +35,16 @@ wire_enum! {
     Verdict from verdict::Verdict, "snake_case" { Allow, Hold, Deny, Invalid, Human }
 }
 
+/// How many bytes of a call's `arguments_text` are shown in lists, and in the `pending` of a task.
+pub const LISTED: usize = 16 * 1024;
+
+/// How much of a request's calls is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extent {
+    Whole,
+    Listed,
+}
+
 /// One question to a human, with its own fresh id; never reused.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct InterventionRequest {
@@ -98,9 +108,9 @@ pub struct RequestedCall {
     pub tool_call_id: String,
     /// The tool.
     pub name: String,
-    /// The arguments as JSON; null where the text does not parse.
+    /// The arguments as JSON; null where the text does not parse, or was cut.
     pub arguments: Option<Value>,
-    /// The exact text the model wrote, which is what runs.
+    /// The exact text the model wrote, which is what runs; its beginning where it was cut.
     pub arguments_text: String,
     /// What repeating it does.
     pub effect: Effect,
@@ -122,10 +132,13 @@ pub struct RequestedCall {
     pub parameters: Value,
     /// Approvals so far, where several are required.
     pub approvals: Vec<Approval>,
-    /// Opaque.
-    pub digest: String,
+    /// Opaque; null of a call that can never run.
+    pub digest: Option<String>,
     /// The answer, once it is decided.
     pub decision: Option<Decision>,
+    /// Whether `arguments_text` was cut: where requests are listed, and in the `pending` of a task, it is cut at 16 KiB.
+    /// `GET /resume/{request_id}`, items and events have the whole.
+    pub truncated: bool,
 }
 
 /// Something an approver should look at.
@@ -155,11 +168,18 @@ pub struct Approvers {
 /// A call as it was asked, without what was answered.
 #[must_use]
 pub fn asked_call(call: &AskedCall) -> RequestedCall {
+    call_within(call, Extent::Whole)
+}
+
+fn call_within(call: &AskedCall, extent: Extent) -> RequestedCall {
+    let text = &call.arguments_text;
+    let truncated = extent == Extent::Listed && text.len() > LISTED;
+    let shown = if truncated { &text[..text.floor_char_boundary(LISTED)] } else { text };
     RequestedCall {
         tool_call_id: call.tool_call_id.to_string(),
         name: call.name.clone(),
-        arguments: arguments(&call.arguments_text),
-        arguments_text: call.arguments_text.clone(),
+        arguments: if truncated { None } else { arguments(text) },
+        arguments_text: shown.to_owned(),
         effect: call.effect.into(),
         target: call.target.clone(),
         summary: call.summary.clone(),
@@ -170,8 +190,9 @@ pub fn asked_call(call: &AskedCall) -> RequestedCall {
         reason: call.reason.clone(),
         parameters: call.parameters.clone(),
         approvals: Vec::new(),
-        digest: call.digest.clone(),
+        digest: Some(call.digest.clone()).filter(|digest| !digest.is_empty()),
         decision: None,
+        truncated,
     }
 }
 
@@ -187,20 +208,12 @@ fn arguments(text: &str) -> Option<Value> {
     json::build(text.as_bytes()).ok()
 }
 
-/// Where a request stands: from its deadline on it is expired, swept or not.
-#[must_use]
-pub fn status_of(row: &RequestRow) -> status::RequestStatus {
-    if row.expired && row.status == status::RequestStatus::Pending {
-        status::RequestStatus::Expired
-    } else {
-        row.status
-    }
-}
-
-/// Whether `caller` may answer it now: he is one of those it asks, it is open, and he has something left to answer.
+/// Whether `caller` may answer it now: he is one of those it asks, it is open, its deadline has not passed, and he has
+/// something left to answer.
 #[must_use]
 pub fn can_decide(row: &RequestRow, caller: &Caller) -> bool {
-    status_of(row) == status::RequestStatus::Pending
+    row.status == status::RequestStatus::Pending
+        && !row.expired
         && may_decide(caller, &row.tenant, &row.owner, &row.asked.terms.approvers)
         && decision::open_for(row, &caller.user_id)
 }
@@ -209,6 +222,16 @@ impl InterventionRequest {
     /// The request as `caller` sees it.
     #[must_use]
     pub fn of(row: &RequestRow, caller: &Caller, settings: &Settings) -> Self {
+        Self::within(row, caller, settings, Extent::Whole)
+    }
+
+    /// The same for a list, where long arguments are cut.
+    #[must_use]
+    pub fn listed(row: &RequestRow, caller: &Caller, settings: &Settings) -> Self {
+        Self::within(row, caller, settings, Extent::Listed)
+    }
+
+    fn within(row: &RequestRow, caller: &Caller, settings: &Settings, extent: Extent) -> Self {
         let (asked, ids) = (&row.asked, settings.roster.ids());
         let can_decide = can_decide(row, caller);
         let page = format!("{}/resume/{}", settings.public_url, asked.request_id);
@@ -221,9 +244,9 @@ impl InterventionRequest {
             session_id: row.session_id.clone(),
             agent_path: row.agent_path.clone(),
             kind: asked.kind.into(),
-            status: status_of(row).into(),
+            status: row.status.into(),
             message: asked.terms.message.clone().unwrap_or_else(|| "Human intervention required.".to_owned()),
-            tool_calls: asked.pending_tool_calls.iter().map(|call| answered_call(row, call, ids)).collect(),
+            tool_calls: asked.pending_tool_calls.iter().map(|call| answered_call(row, call, extent, ids)).collect(),
             approvers: Approvers {
                 owner: asked.terms.approvers.owner,
                 users: asked.terms.approvers.users.clone(),
@@ -259,11 +282,11 @@ fn has_action(kind: request::RequestKind, action: Action) -> bool {
     }
 }
 
-fn answered_call(row: &RequestRow, call: &AskedCall, ids: UserIds) -> RequestedCall {
-    let mut shown = asked_call(call);
+fn answered_call(row: &RequestRow, call: &AskedCall, extent: Extent, ids: UserIds) -> RequestedCall {
+    let mut shown = call_within(call, extent);
     if call.needs_decision {
         let known = call.warnings.iter().any(|warning| warning.code == MAY_ALREADY_HAVE_RUN);
-        let open = status_of(row) == status::RequestStatus::Pending;
+        let open = row.status == status::RequestStatus::Pending;
         if row.doubted && open && !known && !call.effect.repeatable() {
             shown.warnings.push(warning(&Warning::may_already_have_run()));
         }
@@ -306,7 +329,7 @@ mod tests {
                     "arguments_text": "{\"amount\":120, \"order\":17}", "effect": "once",
                     "target": "POST http://payments.internal", "summary": "Refund 120 for order 17", "warnings": [],
                     "needs_decision": true, "verdict": "hold", "rule": "large-refund", "reason": "Refunds above 20 need finance.",
-                    "parameters": call.parameters, "approvals": [], "digest": call.digest, "decision": null
+                    "parameters": call.parameters, "approvals": [], "digest": call.digest, "decision": null, "truncated": false
                 }],
                 "approvers": {"owner": false, "users": [], "groups": ["finance"], "required": 1},
                 "allowed_actions": ["approve", "reject", "edit", "respond"], "can_decide": true,
@@ -346,10 +369,39 @@ mod tests {
     }
 
     #[test]
-    fn from_its_deadline_on_it_is_expired() {
-        let row = RequestRow { expired: true, ..sample::request() };
+    fn past_its_deadline_a_request_is_pending_until_it_is_closed_but_takes_no_answer() {
+        let mut row = RequestRow { expired: true, ..sample::request() };
         let shown = InterventionRequest::of(&row, &sample::approver(), &sample::settings());
-        assert_eq!((shown.status, shown.can_decide), (RequestStatus::Expired, false));
+        assert_eq!((shown.status, shown.can_decide), (RequestStatus::Pending, false));
+        assert!(shown.allowed_actions.is_empty());
+        row.status = status::RequestStatus::Expired;
+        let shown = InterventionRequest::of(&row, &sample::approver(), &sample::settings());
+        assert_eq!(shown.status, RequestStatus::Expired);
+    }
+
+    #[test]
+    fn long_arguments_are_cut_in_lists_only() {
+        let mut row = sample::request();
+        let whole = |row: &RequestRow| InterventionRequest::of(row, &sample::approver(), &sample::settings());
+        let listed = |row: &RequestRow| InterventionRequest::listed(row, &sample::approver(), &sample::settings());
+        // 16 KiB end in the middle of an `é`.
+        let text = format!(r#"{{"a":"{}"}}"#, "é".repeat(LISTED / 2));
+        row.asked.pending_tool_calls[0].arguments_text.clone_from(&text);
+        let (all, cut) = (whole(&row).tool_calls.remove(0), listed(&row).tool_calls.remove(0));
+        assert!(!all.truncated && all.arguments.is_some() && all.arguments_text == text);
+        assert!(cut.truncated && cut.arguments.is_none());
+        assert!(text.starts_with(&cut.arguments_text) && (LISTED - 3..=LISTED).contains(&cut.arguments_text.len()));
+        assert_eq!((cut.digest, cut.summary), (all.digest, all.summary));
+        row.asked.pending_tool_calls[0].arguments_text = "x".repeat(LISTED);
+        assert_eq!(listed(&row), whole(&row), "16 KiB are not over 16 KiB");
+    }
+
+    #[test]
+    fn a_call_that_can_never_run_has_no_digest() {
+        let mut call = sample::request().asked.pending_tool_calls[0].clone();
+        assert!(asked_call(&call).digest.is_some());
+        call.digest = String::new();
+        assert_eq!(asked_call(&call).digest, None);
     }
 
     #[test]

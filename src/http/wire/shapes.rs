@@ -148,7 +148,7 @@ fn facts() -> Vec<(Fact, &'static str, Value)> {
             json!({"tool_call_id": call, "name": "refund", "digest": "sha256:x", "attempt": 1}),
         ),
         (Fact::ToolResult(result()), "tool", result_members.clone()),
-        (Fact::LateResult(result()), "tool", result_members),
+        (Fact::LateResult(result()), "system", result_members),
         (
             Fact::SubAgentStarted { tool_call_id: call, child_task_id: task, agent: "analyst".into() },
             "system",
@@ -202,6 +202,7 @@ fn every_event_is_its_item_in_its_place_and_fits_the_component_of_its_name() {
         let text = serde_json::to_string(&EventData::of(TaskId(Uuid::from_u128(6)), &event, about, &settings)).unwrap();
         let shown: Value = serde_json::from_str(&text).unwrap();
         let mut expected = item;
+        expected["event"] = json!(name(&event));
         expected["agent_path"] = json!(agent_path);
         expected["root_task_id"] = json!(Uuid::from_u128(6));
         if event.item.fact.request_id().is_some() {

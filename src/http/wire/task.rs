@@ -42,7 +42,7 @@ pub struct AgentTask {
     pub output: Option<String>,
     /// Why it is Failed.
     pub error: Option<TaskError>,
-    /// Every open request of this task and of its sub-agents, oldest first.
+    /// Every open request of this task and of its sub-agents, oldest first; long arguments are cut (`truncated`).
     pub pending: Vec<InterventionRequest>,
     /// Of its tree, for life.
     pub usage: TaskUsage,
@@ -145,7 +145,7 @@ impl AgentTask {
             status: row.status.into(),
             output: row.output.clone(),
             error: row.error.as_ref().map(|failure| TaskError::of(failure, settings)),
-            pending: pending.iter().map(|request| InterventionRequest::of(request, caller, settings)).collect(),
+            pending: pending.iter().map(|request| InterventionRequest::listed(request, caller, settings)).collect(),
             usage: TaskUsage {
                 prompt_tokens: row.usage.prompt_tokens,
                 completion_tokens: row.usage.completion_tokens,

@@ -54,7 +54,7 @@ async fn checked(app: &TestApp, root: &str) -> Vec<Event> {
             let mut item = event.data.clone();
             item.as_object_mut()
                 .unwrap()
-                .retain(|name, _| !["agent_path", "root_task_id", "request"].contains(&name.as_str()));
+                .retain(|name, _| !["event", "agent_path", "root_task_id", "request"].contains(&name.as_str()));
             own.push(item);
         }
         assert_eq!(own, super::super::kinds::items(app, &id).await);

@@ -80,11 +80,11 @@ on_both! {
         model.says(Said::Reset);
         let (task_id, agent_path, at) = (&held.task, ["billing"], "1970-01-01T00:00:00.000000Z");
         for (name, data) in [
-            (TEXT, json!({"turn": 2, "offset": 0, "delta": "Grüße ", "task_id": task_id, "agent_path": agent_path, "at": at})),
-            (TEXT, json!({"turn": 2, "offset": 6, "delta": "an alle\nhier", "task_id": task_id, "agent_path": agent_path, "at": at})),
-            ("tool_call.named", json!({"turn": 2, "tool_call_id": call, "name": "refund", "task_id": task_id, "agent_path": agent_path, "at": at})),
-            ("tool_call.arguments.delta", json!({"turn": 2, "tool_call_id": call, "offset": 0, "delta": "{", "task_id": task_id, "agent_path": agent_path, "at": at})),
-            ("message.reset", json!({"turn": 2, "task_id": task_id, "agent_path": agent_path, "at": at})),
+            (TEXT, json!({"event": TEXT, "turn": 2, "offset": 0, "delta": "Grüße ", "task_id": task_id, "agent_path": agent_path, "at": at})),
+            (TEXT, json!({"event": TEXT, "turn": 2, "offset": 6, "delta": "an alle\nhier", "task_id": task_id, "agent_path": agent_path, "at": at})),
+            ("tool_call.named", json!({"event": "tool_call.named", "turn": 2, "tool_call_id": call, "name": "refund", "task_id": task_id, "agent_path": agent_path, "at": at})),
+            ("tool_call.arguments.delta", json!({"event": "tool_call.arguments.delta", "turn": 2, "tool_call_id": call, "offset": 0, "delta": "{", "task_id": task_id, "agent_path": agent_path, "at": at})),
+            ("message.reset", json!({"event": "message.reset", "turn": 2, "task_id": task_id, "agent_path": agent_path, "at": at})),
         ] {
             let event = watch.event().await.unwrap();
             assert_eq!((event.id, event.name.as_str(), event.data), (None, name, data));

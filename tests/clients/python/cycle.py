@@ -1,4 +1,5 @@
-"""The whole cycle by the generated Python client, against the built-in demonstration: create, Paused, approve, Completed."""
+"""The whole cycle by the client of openapi-python-client, against the built-in demonstration: a refund is held, read and
+approved, another one is rejected, both are listed, and the journal says what ran."""
 
 import importlib
 import pkgutil
@@ -7,8 +8,8 @@ from http import HTTPStatus
 
 import holdpoint_client
 from holdpoint_client import Client
-from holdpoint_client.api.requests import approve_request, get_request
-from holdpoint_client.api.tasks import create_task, list_task_items
+from holdpoint_client.api.requests import approve_request, decide_request, get_request
+from holdpoint_client.api.tasks import create_task, list_task_items, list_tasks
 from holdpoint_client.models import (
     AgentTask,
     ApproveBody,
@@ -16,7 +17,10 @@ from holdpoint_client.models import (
     InterventionRequest,
     ItemList,
     Problem,
+    RejectDecision,
+    TaskList,
     TaskStatus,
+    ThenAction,
     ToolResultItem,
 )
 
@@ -29,21 +33,24 @@ def import_everything() -> int:
     return len(names)
 
 
-def main(base_url: str) -> None:
-    assert import_everything() > 20
-    client = Client(base_url=base_url, raise_on_unexpected_status=True)
-
-    created = create_task.sync_detailed(client=client, body=CreateTask(input_="Please refund 120 for order 17"))
+def held(client: Client, order: int) -> AgentTask:
+    body = CreateTask(input_=f"Please refund 120 for order {order}")
+    created = create_task.sync_detailed(client=client, body=body)
     assert created.status_code == HTTPStatus.CREATED, created
     task = created.parsed
     assert isinstance(task, AgentTask), task
     assert task.status == TaskStatus.PAUSED, task
+    return task
 
-    request = task.pending[0]
-    assert request.kind == "approval", request
-    found = get_request.sync(request.request_id, client=client)
-    assert isinstance(found, InterventionRequest), found
-    assert found.status == "pending", found
+
+def main(base_url: str) -> None:
+    assert import_everything() > 20
+    client = Client(base_url=base_url, raise_on_unexpected_status=True)
+
+    task = held(client, 37)
+    request = get_request.sync(task.pending[0].request_id, client=client)
+    assert isinstance(request, InterventionRequest), request
+    assert (request.status, request.kind, request.can_decide) == ("pending", "approval", True), request
 
     answer = ApproveBody(reason="agreed by phone", digest=request.digest)
     approved = approve_request.sync_detailed(request.request_id, client=client, body=answer)
@@ -57,13 +64,24 @@ def main(base_url: str) -> None:
     assert isinstance(late.parsed, Problem), late
     assert late.parsed.code == "already_decided", late
 
+    other = held(client, 38)
+    no = RejectDecision(action="reject", then=ThenAction.CONTINUE, reason="wrong order")
+    rejected = decide_request.sync_detailed(other.pending[0].request_id, client=client, body=no)
+    assert rejected.status_code == HTTPStatus.OK, rejected
+    assert isinstance(rejected.parsed, AgentTask), rejected
+    assert rejected.parsed.status == TaskStatus.COMPLETED, rejected
+
+    listed = list_tasks.sync(client=client, status=[TaskStatus.COMPLETED], limit=200)
+    assert isinstance(listed, TaskList), listed
+    assert {task.task_id, other.task_id} <= {one.task_id for one in listed.tasks}, listed
+
     journal = list_task_items.sync(task.task_id, client=client, limit=200)
     assert isinstance(journal, ItemList), journal
     call = request.tool_calls[0].tool_call_id
     ran = [item.outcome for item in journal.items if isinstance(item, ToolResultItem) and item.tool_call_id == call]
     assert ran == ["succeeded"], ran
 
-    print("the Python client created, approved and completed a task")
+    print("openapi-python-client: created, approved, rejected, listed and read")
 
 
 if __name__ == "__main__":

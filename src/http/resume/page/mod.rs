@@ -111,6 +111,7 @@ impl<'a> View<'a> {
             RequestStatus::Responded | RequestStatus::Resumed => return Some(words.is_decided),
             RequestStatus::Expired => return Some(words.has_expired),
             RequestStatus::Withdrawn => return Some(words.was_withdrawn),
+            RequestStatus::Pending if self.row.expired => return Some(words.has_expired),
             RequestStatus::Pending => {}
         }
         let (row, terms) = (self.row, &self.row.asked.terms);

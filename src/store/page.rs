@@ -1,0 +1,48 @@
+//! One page of a list. The statements of lists sum the sizes of what they found before they read any of it, so that a page
+//! never loads much more than it may hold.
+
+use std::ops::{Deref, DerefMut};
+
+/// How many bytes a page reads from the database at most, unless its first entry alone is larger.
+pub(super) const PAGE: i64 = 4 * 1024 * 1024;
+
+/// Some rows of a list.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Page<T> {
+    /// The rows.
+    pub rows: Vec<T>,
+    /// Whether there were more.
+    pub more: bool,
+}
+
+impl<T> Page<T> {
+    /// The rows that were read, of `found` (at most one more than `limit`).
+    pub(super) fn cut(mut rows: Vec<T>, found: i64, limit: i64) -> Self {
+        rows.truncate(usize::try_from(limit).unwrap_or(0));
+        let more = i64::try_from(rows.len()).is_ok_and(|count| count < found);
+        Self { rows, more }
+    }
+}
+
+impl<T> Deref for Page<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.rows
+    }
+}
+
+impl<T> DerefMut for Page<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        &mut self.rows
+    }
+}
+
+impl<T> IntoIterator for Page<T> {
+    type Item = T;
+    type IntoIter = std::vec::IntoIter<T>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.rows.into_iter()
+    }
+}

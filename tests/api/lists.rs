@@ -1,0 +1,178 @@
+//! Lists as a client pages through them: no page is larger than 4 MiB, long arguments are cut, and what is past its deadline
+//! but not closed yet is pending.
+
+use serde_json::{Value, json};
+
+use super::cycle::on_both;
+use super::kinds::{ASKING, ask, short};
+use crate::support::app::{ACCOUNTS, On, REFUNDS, Reply, TestApp};
+use crate::support::model::calls;
+
+const PAGE: usize = 4 * 1024 * 1024;
+
+/// Every page of a list, each of at most 4 MiB or of one entry, and all entries in their order.
+async fn pages(app: &TestApp, path: &str, member: &str) -> (usize, Vec<Value>) {
+    let (mut count, mut all, mut next) = (0, Vec::new(), String::new());
+    let join = if path.contains('?') { '&' } else { '?' };
+    loop {
+        let page = app.owner().get(&format!("{path}{join}limit=200{next}")).await;
+        assert_eq!(page.status, 200, "{}", page.text);
+        let entries = page.body[member].as_array().unwrap().clone();
+        assert!(page.text.len() <= PAGE || entries.len() == 1, "{} bytes in {}", page.text.len(), entries.len());
+        count += usize::from(!entries.is_empty());
+        let more = match &page.body["next_cursor"] {
+            Value::String(cursor) => {
+                next = format!("&cursor={cursor}");
+                assert!(!entries.is_empty(), "an empty page is followed by none");
+                true
+            }
+            _ => {
+                next = format!("&after={}", page.body["next_after"]);
+                page.body["next_after"].is_number() && !entries.is_empty()
+            }
+        };
+        all.extend(entries);
+        if !more {
+            return (count, all);
+        }
+    }
+}
+
+fn long(bytes: usize) -> String {
+    format!(r#"{{"order": 17, "amount": 120, "note": "{}"}}"#, "x".repeat(bytes))
+}
+
+/// The refund agent, whose refunds take a note; the owner decides.
+async fn noting(on: On) -> TestApp {
+    let note = "amount: { type: number, exclusiveMinimum: 0 }";
+    let yaml =
+        REFUNDS.replace("{approvers}", "{ owner: true }").replace(note, &format!("{note}, note: {{ type: string }}"));
+    TestApp::with(on, &(yaml + ACCOUNTS)).await
+}
+
+/// A task with so many held refunds in one request, each with arguments of about so many bytes.
+async fn held(app: &TestApp, count: usize, bytes: usize) -> Reply {
+    let arguments = long(bytes);
+    app.model.then(calls(&vec![("refund", arguments.as_str()); count]));
+    let task = app.owner().post("/v1/tasks", &json!({"input": "please"})).await;
+    assert_eq!(task.str("/status"), "Paused", "{}", task.text);
+    task
+}
+
+on_both! {
+    async fn a_page_of_items_ends_at_4_mib_and_has_one_entry_at_least(on: On) {
+        let app = TestApp::start(on).await;
+        // Each message is too large for the fake model: Running, the message, Failed.
+        let first = app.owner().post("/v1/tasks", &json!({"input": "x".repeat(5 << 20)})).await;
+        let path = format!("/v1/tasks/{}", first.str("/task_id"));
+        for _ in 0..4 {
+            app.owner().post(&format!("{path}/messages"), &json!({"input": "x".repeat(3 << 19)})).await;
+        }
+        let (count, items) = pages(&app, &format!("{path}/items"), "items").await;
+        let seqs: Vec<_> = items.iter().map(|item| item["seq"].as_i64().unwrap()).collect();
+        assert_eq!(seqs, (1..=i64::try_from(items.len()).unwrap()).collect::<Vec<_>>(), "none twice, none left out");
+        // What precedes the first message, that message, two of the others, the last two.
+        assert_eq!((count, items.len()), (4, 3 + 4 * 3));
+        app.stop().await;
+    }
+
+    async fn a_page_of_tasks_or_requests_ends_at_4_mib_of_what_is_read_for_it(on: On) {
+        let app = noting(on).await;
+        let mut expected = Vec::new();
+        for _ in 0..4 {
+            expected.push(held(&app, 8, 200_000).await.str("/pending/0/request_id"));
+        }
+        let (count, requests) = pages(&app, "/v1/requests", "requests").await;
+        let seen: Vec<_> = requests.iter().map(|request| request["request_id"].as_str().unwrap()).collect();
+        assert_eq!((count, seen), (2, expected.iter().map(String::as_str).collect()), "oldest first");
+        let (count, tasks) = pages(&app, "/v1/tasks", "tasks").await;
+        let seen: Vec<_> = tasks.iter().rev().map(|task| task["pending"][0]["request_id"].as_str().unwrap()).collect();
+        assert_eq!((count, seen), (2, expected.iter().map(String::as_str).collect()), "newest first");
+        app.stop().await;
+    }
+
+    async fn long_arguments_are_cut_in_lists_and_whole_where_they_are_decided(on: On) {
+        let app = noting(on).await;
+        let (long, edge) = (long(20_000), long(16 * 1024 - 37));
+        assert_eq!(edge.len(), 16 * 1024);
+        app.model.then(calls(&[("refund", &long), ("refund", &edge)]));
+        let task = app.owner().post("/v1/tasks", &json!({"input": "please"})).await;
+        let (id, request) = (task.str("/task_id"), task.str("/pending/0/request_id"));
+        let inbox = app.owner().get("/v1/requests").await;
+        let listed = app.owner().get("/v1/tasks").await;
+        let shown = app.owner().get(&format!("/v1/tasks/{id}")).await;
+        let refused = app.owner().post(&format!("/v1/tasks/{id}/messages"), &json!({"input": "x"})).await;
+        for (place, request) in [
+            ("the answer to a POST", &task.body["pending"][0]),
+            ("the inbox", &inbox.body["requests"][0]),
+            ("a list of tasks", &listed.body["tasks"][0]["pending"][0]),
+            ("a task", &shown.body["pending"][0]),
+            ("a conflict", &refused.body["pending"][0]),
+        ] {
+            let (cut, fits) = (&request["tool_calls"][0], &request["tool_calls"][1]);
+            assert_eq!((&cut["truncated"], &cut["arguments"]), (&json!(true), &Value::Null), "{place}");
+            assert_eq!(cut["arguments_text"].as_str().unwrap(), &long[..16 * 1024], "{place}");
+            assert_eq!((&fits["truncated"], fits["arguments_text"].as_str().unwrap()), (&json!(false), edge.as_str()), "{place}");
+            assert!(fits["arguments"].is_object(), "{place}");
+        }
+        let whole = app.owner().get(&format!("/resume/{request}")).await;
+        let items = app.owner().get(&format!("/v1/tasks/{id}/items")).await;
+        let items = items.body["items"].as_array().unwrap();
+        let asked = items.iter().find(|item| item["type"] == "intervention_requested").unwrap();
+        let event = app.owner().watch(&id, None).await.until("request.created").await.pop().unwrap();
+        for (place, call) in [
+            ("the request", &whole.body["tool_calls"][0]),
+            ("its item", &asked["pending_tool_calls"][0]),
+            ("its event", &event.data["request"]["tool_calls"][0]),
+        ] {
+            assert_eq!(call["arguments_text"].as_str().unwrap(), long, "{place}");
+            assert_eq!((&call["truncated"], call["arguments"].is_object()), (&json!(false), true), "{place}");
+        }
+        app.stop().await;
+    }
+
+    async fn past_its_deadline_a_request_is_pending_and_in_no_inbox_until_it_is_closed(on: On) {
+        let app = TestApp::unswept(on, &(ASKING.replace("{more}", &short("1s", "")) + ACCOUNTS)).await;
+        let question = ask(&app, "guidance").await;
+        let path = format!("/resume/{}", question.id);
+        while app.owner().get(&path).await.body["can_decide"] == true {
+            tokio::task::yield_now().await;
+        }
+        let late = app.owner().post(&path, &json!({"action": "respond", "response": {"answer": "x"}})).await;
+        assert_eq!((late.status, late.str("/code").as_str()), (410, "request_expired"));
+        let shown = app.owner().get(&path).await;
+        let task = app.owner().get(&format!("/v1/tasks/{}", question.task)).await;
+        let tasks = app.owner().get("/v1/tasks").await;
+        let tree = app.owner().get(&format!("/v1/requests?task_id={}&status=pending", question.task)).await;
+        for (place, request) in [
+            ("the request", &shown.body),
+            ("the 410", &late.body["request"]),
+            ("its task", &task.body["pending"][0]),
+            ("a list of tasks", &tasks.body["tasks"][0]["pending"][0]),
+            ("its tree", &tree.body["requests"][0]),
+        ] {
+            let found = (&request["request_id"], &request["status"], &request["can_decide"], &request["allowed_actions"]);
+            assert_eq!(found, (&json!(question.id), &json!("pending"), &json!(false), &json!([])), "{place}");
+        }
+        for path in ["/v1/requests", "/v1/requests?status=pending", "/v1/requests?status=expired"] {
+            assert_eq!(app.owner().get(path).await.body["requests"], json!([]), "{path}");
+        }
+        app.stop().await;
+    }
+
+    async fn a_page_of_the_inbox_has_an_entry_or_nothing_follows_it(on: On) {
+        let two = "{ owner: true, users: [bob], required: 2 }";
+        let app = TestApp::with(on, &(REFUNDS.replace("{approvers}", two) + ACCOUNTS)).await;
+        let mut last = String::new();
+        for approved in [true, true, true, false] {
+            last = app.held().await.request;
+            if approved {
+                assert_eq!(app.owner().hit(&format!("/resume/{last}/approve")).await.status, 200);
+            }
+        }
+        let page = app.owner().get("/v1/requests?limit=1").await;
+        assert_eq!(page.str("/requests/0/request_id"), last, "what is answered already fills no page");
+        assert_eq!(page.body["next_cursor"], Value::Null);
+        app.stop().await;
+    }
+}

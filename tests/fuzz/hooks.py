@@ -1,0 +1,97 @@
+"""What the fuzzer must know of this service: which agents there are, what an `x-constraint` excuses, and which operations it
+has seen succeed."""
+
+import atexit
+import json
+import os
+from collections import Counter, defaultdict
+
+import schemathesis
+
+AGENTS = ["refunds", "asking", "failing"]
+SEEN: dict[str, Counter[int]] = defaultdict(Counter)
+
+
+def is_positive(case) -> bool:
+    return case.meta is not None and case.meta.generation.mode.is_positive
+
+
+@schemathesis.hook
+def before_call(context, case, kwargs) -> None:
+    """Names and keys that a schema cannot know: some of the data that fits is made to mean something."""
+    if not is_positive(case) or not isinstance(case.body, dict):
+        return
+    operation = case.operation.definition.raw["operationId"]
+    if operation == "create_task" and isinstance(case.body.get("agent"), str):
+        length = len(case.body["agent"])
+        if length % 4 < len(AGENTS):
+            case.body["agent"] = AGENTS[length % 4]
+    if operation == "sign_in" and isinstance(case.body.get("key"), str) and len(case.body["key"]) % 2:
+        case.body["key"] = os.environ["FUZZ_KEY"]
+
+
+@schemathesis.hook
+def after_call(context, case, response) -> None:
+    SEEN[case.operation.definition.raw["operationId"]][response.status_code] += 1
+
+
+@schemathesis.hook
+def filter_failure(context, failure, case, response) -> bool:
+    """Data that fits and is refused is a mistake, unless an `x-constraint` of each refused place says why."""
+    if type(failure).__name__ != "RejectedPositiveData":
+        return True
+    problem = response.json()
+    if response.status_code == 422 and problem["code"] == "invalid":
+        return not all(is_excused(case, error["pointer"]) for error in problem["errors"])
+    if problem["code"] == "idempotency_key_reused":
+        return False
+    if problem["code"] == "bad_request":
+        return not any("x-constraint" in resolved(case, one["schema"]) for one in parameters(case))
+    return True
+
+
+def parameters(case) -> list[dict]:
+    return case.operation.definition.raw.get("parameters", [])
+
+
+def resolved(case, schema: dict) -> dict:
+    """A schema, or the component that it names."""
+    while "$ref" in schema:
+        component = schema["$ref"].removeprefix("#/components/schemas/")
+        schema = case.operation.schema.raw_schema["components"]["schemas"][component]
+    return schema
+
+
+def is_excused(case, pointer: str) -> bool:
+    operation = case.operation.definition.raw
+    if "x-constraint" in operation and pointer == "/action":
+        return True
+    path = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
+    for parameter in parameters(case):
+        if path == [parameter["name"]] and "x-constraint" in resolved(case, parameter["schema"]):
+            return True
+    media = operation.get("requestBody", {}).get("content", {})
+    return any(is_constrained(case, one["schema"], path) for one in media.values())
+
+
+def is_constrained(case, schema: dict, path: list[str]) -> bool:
+    """Whether a place, or one that holds it, has an `x-constraint`."""
+    schema = resolved(case, schema)
+    if "x-constraint" in schema:
+        return True
+    variants = [one for union in ("oneOf", "anyOf", "allOf") for one in schema.get(union, [])]
+    if any(is_constrained(case, one, path) for one in variants):
+        return True
+    if not path:
+        return False
+    first, rest = path[0], path[1:]
+    if first in schema.get("properties", {}):
+        return is_constrained(case, schema["properties"][first], rest)
+    inner = schema.get("items") or schema.get("additionalProperties")
+    return isinstance(inner, dict) and is_constrained(case, inner, rest)
+
+
+@atexit.register
+def report() -> None:
+    with open(os.environ["FUZZ_SEEN"], "w") as file:
+        json.dump(SEEN, file)
