@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Request, StatusCode};
+use serde_json::Value;
 
 use super::builtin::{self, Endpoint};
 use super::credential::Credentials;
@@ -154,7 +155,7 @@ impl Checked {
         self.method != Method::GET && self.method != Method::DELETE
     }
 
-    /// Where a call goes, for an approver: never the path.
+    /// Where calls go, as it stands in their digests: never the path.
     pub(super) fn target(&self) -> String {
         match &self.goal {
             Goal::Url(template) => format!("{} {}", self.method, template.origin),
@@ -175,6 +176,14 @@ pub(super) struct HttpTool {
 impl Tool for HttpTool {
     fn spec(&self) -> &ToolSpec {
         &self.spec
+    }
+
+    fn address(&self, arguments: &Value) -> Option<String> {
+        let address = match &self.checked.goal {
+            Goal::Url(template) => template.shown(arguments),
+            Goal::Builtin(endpoint) => endpoint.url().to_owned(),
+        };
+        Some(format!("{} {address}", self.checked.method))
     }
 
     async fn call(&self, call: &Invocation) -> ToolAnswer {
