@@ -12,7 +12,7 @@ use crate::task::eyes;
 use crate::task::id::{CallId, RequestId};
 use crate::task::item::Fact;
 use crate::task::question::Question;
-use crate::task::request::{Asked, AskedCall, RequestKind, Warning};
+use crate::task::request::{Address, Asked, AskedCall, RequestKind, Warning};
 use crate::task::standing::Standing;
 use crate::task::step::Ending;
 use crate::task::text::cut;
@@ -122,27 +122,37 @@ impl Engine {
         let entry = self.offered(agent, &call.name);
         let text = standing.arguments_text();
         let arguments = serde_json::from_str(text).unwrap_or(Value::Null);
+        // A call that can never run has no digest.
+        let digest = entry
+            .filter(|_| judgement.is_none_or(|judgement| judgement.verdict != Verdict::Invalid))
+            .map_or_else(String::new, |entry| live.digest(&entry.spec, call.tool_call_id, text, rule.as_deref()));
+        let address = entry.map(|entry| (entry.address(&arguments), &entry.spec.target));
+        let address = address.filter(|(address, target)| address != *target);
         AskedCall {
             tool_call_id: call.tool_call_id,
             name: call.name.clone(),
             arguments_text: text.to_owned(),
             effect: entry.map_or(Effect::Once, |entry| entry.spec.effect),
             target: entry.map(|entry| entry.spec.target.clone()).unwrap_or_default(),
-            summary: entry.map_or_else(|| cut(&call.name, NAME).to_owned(), |entry| entry.spec.summarize(&arguments)),
+            address: address.map(|(address, _)| Address::of(&digest, address)),
+            summary: entry.map_or_else(|| short(&call.name), |entry| entry.spec.summarize(&arguments)),
             warnings: if needs_decision { warnings(standing) } else { Vec::new() },
             needs_decision,
             verdict: judgement.map_or(Verdict::Hold, |judgement| judgement.verdict),
             reason: judgement.and_then(|judgement| judgement.reason.clone()),
             parameters: entry.map_or_else(|| json!({}), |entry| entry.spec.parameters.clone()),
-            // What can never run has none.
-            digest: entry
-                .filter(|_| judgement.is_none_or(|judgement| judgement.verdict != Verdict::Invalid))
-                .map_or_else(String::new, |entry| live.digest(&entry.spec, call.tool_call_id, text, rule.as_deref())),
+            digest,
             definition: entry.map(|entry| entry.spec.definition.clone()),
             editor: standing.edited.as_ref().map(|edited| edited.by.clone()),
             rule,
         }
     }
+}
+
+/// A name that may be as long as the model likes.
+fn short(name: &str) -> String {
+    let shown = cut(name, NAME);
+    if shown == name { name.to_owned() } else { format!("{shown}…") }
 }
 
 /// What an approver of a call should look at.

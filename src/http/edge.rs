@@ -15,11 +15,13 @@ use uuid::Uuid;
 
 use super::Http;
 use super::accept::wants_html;
+use super::caller::Who;
 use super::language::Language;
 use super::origin::not_from_here;
 use super::page;
-use super::problem::Problem;
+use super::problem::{Code, Problem, prefix};
 use super::rest;
+use super::sign_in::sign_in_again;
 
 /// Which operation a request turned out to be; the guard says it, the log line reads it, also after a panic.
 #[derive(Clone, Debug, Default)]
@@ -44,6 +46,8 @@ struct Asked {
     refused_host: Option<&'static str>,
     private: bool,
     page: bool,
+    /// The path and query, as a browser asked for them.
+    path: String,
     language: Language,
 }
 
@@ -64,7 +68,8 @@ impl Asked {
                 None
             },
             private: under("/v1") || under("/resume") || under("/sign-in") || under("/sign-out"),
-            page: (under("/resume") || under("/sign-in") || under("/sign-out")) && wants_html(headers),
+            page: ["/resume", "/sign-in", "/sign-out", "/problems"].into_iter().any(under) && wants_html(headers),
+            path: request.uri().path_and_query().map_or_else(String::new, ToString::to_string),
             language: Language::of(headers),
         }
     }
@@ -96,18 +101,19 @@ fn write_out(http: &Http, asked: &Asked, mut response: Response) -> Response {
     let status = response.status();
     if asked.preflight && status == StatusCode::METHOD_NOT_ALLOWED {
         if let Some(why) = asked.refused_host {
-            return problem(http, asked, &Problem::forbidden(why));
+            return problem(http, asked, &Problem::forbidden(why), None);
         }
         return preflight(asked, response.headers().get(header::ALLOW));
     }
+    let who = response.extensions_mut().remove::<Who>();
     let is_problem = status.is_client_error() || status.is_server_error();
     match response.extensions_mut().remove::<Problem>() {
-        Some(found) => problem(http, asked, &found),
+        Some(found) => problem(http, asked, &found, who),
         None if is_problem && response.extensions().get::<Whole>().is_none() => {
             let mut found = Problem::of_status(status);
             let allow = response.headers().get(header::ALLOW).cloned();
             found.headers.extend(allow.map(|allow| (header::ALLOW, allow)));
-            problem(http, asked, &found)
+            problem(http, asked, &found, who)
         }
         None => response,
     }
@@ -129,10 +135,17 @@ fn preflight(asked: &Asked, allow: Option<&HeaderValue>) -> Response {
     response
 }
 
-fn problem(http: &Http, asked: &Asked, problem: &Problem) -> Response {
+fn problem(http: &Http, asked: &Asked, problem: &Problem, who: Option<Who>) -> Response {
     let status = problem.code.status();
     let mut response = if asked.page {
-        (status, page::problem(problem, asked.id, &http.settings.public_url, asked.language)).into_response()
+        let public_url = &http.settings.public_url;
+        // Whoever may not see it may have another account that may; whether it is there is not said.
+        let refused = matches!(problem.code, Code::Forbidden | Code::NotFound);
+        let again = who.filter(|_| refused).map(|Who(caller)| {
+            let prefix = prefix(public_url);
+            sign_in_again(&caller, &format!("{prefix}{}", asked.path), &prefix, asked.language)
+        });
+        (status, page::problem(problem, asked.id, public_url, asked.language, again.as_ref())).into_response()
     } else {
         let mut response = (status, Json(problem.document(&http.settings.public_url, asked.id))).into_response();
         response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

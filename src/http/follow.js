@@ -38,10 +38,14 @@
     return Object.assign(made, settings);
   };
 
+  // Arguments are shown in the order of their characters, other texts as their script is read.
+  const PROSE = { dir: "auto" };
+  const EXACT = { dir: "ltr", className: "exact" };
+
   // A text that somebody else wrote, whole or cut where nobody would read on.
-  const quote = (text) => {
+  const quote = (text, settings = PROSE) => {
     const whole = String(text);
-    const shown = element("pre", prose(whole.slice(0, LONGEST_TEXT)), { dir: "auto" });
+    const shown = element("pre", prose(whole.slice(0, LONGEST_TEXT)), settings);
     if (whole.length <= LONGEST_TEXT) return [shown];
     return [shown, element("p", fill(words.live_cut, { count: characters(whole) }), { className: "soft" })];
   };
@@ -96,18 +100,18 @@
   const heading = (into, call, name) => {
     const { box: made, texts } = into;
     if (texts.has(call)) return;
-    made.append(element("p", fill(words.happens_call, { tool: visible(name) })));
+    made.append(element("p", fill(words.happens_call, { tool: visible(name) }), EXACT));
     texts.set(call, undefined);
   };
 
   // More of one text. Where something is missing before it, it is not shown: the whole follows.
-  const more = (data, which) => {
+  const more = (data, which, settings = PROSE) => {
     const into = speaker(data);
     let text = into.texts.get(which);
     if (!text || data.offset === 0) {
       if (data.offset !== 0) return;
       text?.shown.remove();
-      text = { shown: element("pre", "", { dir: "auto" }), count: 0 };
+      text = { shown: element("pre", "", settings), count: 0 };
       into.texts.set(which, text);
       into.box.append(text.shown);
     }
@@ -119,6 +123,32 @@
   // --- The request that this page is about, and others -------------------------------------------------------------
 
   let answers = 0;
+  const headline = document.getElementById("headline");
+  let asksAnew = false;
+  let isOld = false;
+
+  // The headline and the tab's title are what the service says in the page itself; asked for once more after whatever
+  // happens while the answer is on its way.
+  const refresh = () => {
+    isOld = asksAnew;
+    if (asksAnew) return;
+    asksAnew = true;
+    const asked = new XMLHttpRequest();
+    asked.open("GET", requests + request);
+    asked.setRequestHeader("accept", "text/html");
+    asked.responseType = "document";
+    asked.addEventListener("loadend", () => {
+      const fresh = asked.responseXML?.getElementById("headline");
+      if (fresh) {
+        said(headline, fresh.textContent);
+        headline.className = fresh.className;
+        document.title = asked.responseXML.title;
+      }
+      asksAnew = false;
+      if (isOld) refresh();
+    });
+    asked.send();
+  };
 
   const tell = (text) => {
     const again = element("a", words.live_reload, { href: requests + request });
@@ -205,8 +235,8 @@
     hush(data.task_id);
     lastWords.set(data.task_id, data.text);
     const calls = data.tool_calls.flatMap((call) => [
-      element("p", fill(words.happens_call, { tool: visible(call.name) })),
-      ...quote(call.arguments_text),
+      element("p", fill(words.happens_call, { tool: visible(call.name) }), EXACT),
+      ...quote(call.arguments_text, EXACT),
     ]);
     entry(data, words.happens_answered, box(words.by_agent, ...(data.text ? quote(data.text) : []), ...calls));
   };
@@ -256,13 +286,14 @@
   const passing = {
     "output_text.delta": (data) => more(data, "text"),
     "tool_call.named": (data) => heading(speaker(data), `name ${data.tool_call_id}`, data.name),
-    "tool_call.arguments.delta": (data) => more(data, `arguments ${data.tool_call_id}`),
+    "tool_call.arguments.delta": (data) => more(data, `arguments ${data.tool_call_id}`, EXACT),
     "message.reset": (data) => hush(data.task_id),
   };
 
   // --- The connection ----------------------------------------------------------------------------------------------
 
   let source;
+  let isNews = false;
   let last = 0;
   let tries = 0;
   let later;
@@ -275,6 +306,7 @@
         if (number <= last) return;
         last = number;
         happens(name, JSON.parse(event.data));
+        if (isNews) refresh();
       });
     }
     for (const [name, happens] of Object.entries(passing)) {
@@ -282,6 +314,9 @@
     }
     source.addEventListener("caught_up", () => {
       tries = 0;
+      // What happened between the page and its stream is in neither.
+      if (!isNews && (openAtFirst !== "pending" || !meanwhile.matches(":empty"))) refresh();
+      isNews = true;
       // From here on what is added is news, and is read out.
       log.parentElement.setAttribute("aria-busy", "false");
       said(connection, words.live_follows);

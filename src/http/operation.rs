@@ -79,11 +79,13 @@ pub async fn guard(
     if announced.is_some_and(|length| length > op.body as u64) {
         return Err(too_large(op.body));
     }
+    let mut found = None;
     match op.door {
         Door::Key => {
-            let found = authenticated(&http, &request)?;
-            match or_session(&http, request.headers(), found).await? {
+            let key = authenticated(&http, &request)?;
+            match or_session(&http, request.headers(), key).await? {
                 Some(caller) => {
+                    found = Some(Who(caller.clone()));
                     request.extensions_mut().insert(Who(caller));
                 }
                 None if asks_for_a_page(request.method(), request.headers()) => {
@@ -99,7 +101,12 @@ pub async fn guard(
         Door::Health => {}
     }
     request.extensions_mut().insert(op);
-    Ok(next.run(request).await)
+    let mut response = next.run(request).await;
+    if let Some(who) = found {
+        // The page of a refusal says who is signed in.
+        response.extensions_mut().insert(who);
+    }
+    Ok(response)
 }
 
 /// Who sent these headers; `None` when nobody says. A key beats a session: the cookie is looked at only where there is no

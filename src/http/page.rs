@@ -62,7 +62,13 @@ pub fn frame_in(language: Language, title: &str, body: &Markup) -> Markup {
 
 /// A problem as a page: the same words, what was decided instead, and the way back to the request.
 #[must_use]
-pub fn problem(problem: &Problem, instance: Uuid, public_url: &str, language: Language) -> Markup {
+pub fn problem(
+    problem: &Problem,
+    instance: Uuid,
+    public_url: &str,
+    language: Language,
+    sign_in_again: Option<&Markup>,
+) -> Markup {
     let words = Words::of(language);
     let errors = problem.members.get("errors").and_then(|errors| errors.as_array());
     let request = problem.members.get("request").map(|request| member(request, "request_id"));
@@ -83,6 +89,7 @@ pub fn problem(problem: &Problem, instance: Uuid, public_url: &str, language: La
             @if let Some(decision) = problem.members.get("decision").filter(|decision| decision.is_object()) {
                 p { (first(words, decision)) }
             }
+            @if let Some(sign_in_again) = sign_in_again { (sign_in_again) }
             @if let Some(id) = request {
                 p { a href=(format!("{}/resume/{id}", prefix(public_url))) { (words.back) } }
             }
@@ -115,6 +122,24 @@ pub fn said(words: &Words, english: &str, translated: Option<&str>) -> Markup {
     }
 }
 
+/// Whether a text has characters of the blocks that are written from right to left: they move what stands beside them,
+/// digits too.
+#[must_use]
+pub fn has_right_to_left(text: &str) -> bool {
+    let moves = |c: char| {
+        matches!(c, '\u{590}'..='\u{8ff}' | '\u{fb1d}'..='\u{fdff}' | '\u{fe70}'..='\u{feff}'
+            | '\u{10800}'..='\u{10fff}' | '\u{1e800}'..='\u{1efff}')
+    };
+    text.chars().any(moves)
+}
+
+/// A text in the order of its characters where no style reaches: the title of a tab. It is put under a left-to-right
+/// override where it needs one.
+#[must_use]
+pub fn in_order(text: String) -> String {
+    if has_right_to_left(&text) { format!("\u{202d}{text}\u{202c}") } else { text }
+}
+
 /// A moment of ours for a person: to the second, in UTC.
 #[must_use]
 pub fn moment(at: &str) -> String {
@@ -145,8 +170,9 @@ mod tests {
 
     #[test]
     fn a_problem_page_escapes_what_it_shows() {
-        let page = problem(&Problem::invalid_at("/<b>", "no such member"), Uuid::nil(), "http://x", Language::English)
-            .into_string();
+        let page =
+            problem(&Problem::invalid_at("/<b>", "no such member"), Uuid::nil(), "http://x", Language::English, None)
+                .into_string();
         assert!(page.contains("/&lt;b&gt;") && !page.contains("/<b>"));
         assert!(!page.contains("Back to the request"));
     }
@@ -154,9 +180,10 @@ mod tests {
     #[test]
     fn a_problem_is_said_in_the_readers_language() {
         let late = Problem::new(Code::RequestExpired, "The request's deadline has passed.");
-        let page = problem(&late, Uuid::nil(), "http://x", Language::Chinese).into_string();
+        let page = problem(&late, Uuid::nil(), "http://x", Language::Chinese, None).into_string();
         assert!(page.contains("lang=\"zh-Hans\"") && page.contains("请求的期限已过。"), "{page}");
-        let other = problem(&Problem::forbidden("Only <b>."), Uuid::nil(), "http://x", Language::Chinese).into_string();
+        let other =
+            problem(&Problem::forbidden("Only <b>."), Uuid::nil(), "http://x", Language::Chinese, None).into_string();
         assert!(other.contains("<span lang=\"en\">Only &lt;b&gt;.</span>"), "{other}");
     }
 
@@ -165,7 +192,7 @@ mod tests {
         let late = Problem::new(Code::AlreadyDecided, "Somebody decided first.")
             .with("request", json!({"request_id": "r"}))
             .with("decision", json!({"action": "reject", "by": "<b>", "at": "now"}));
-        let page = problem(&late, Uuid::nil(), "https://x/base", Language::English).into_string();
+        let page = problem(&late, Uuid::nil(), "https://x/base", Language::English, None).into_string();
         assert!(page.contains("Rejected by &lt;b&gt;, now") && page.contains(r#"href="/base/resume/r""#), "{page}");
     }
 }

@@ -12,7 +12,7 @@ use crate::task::change::TaskRow;
 use crate::task::decision::{Action, Decision};
 use crate::task::id::{CallId, RequestId, TaskId};
 use crate::task::item::Usage;
-use crate::task::request::{Asked, AskedCall, RequestKind};
+use crate::task::request::{Address, Asked, AskedCall, RequestKind};
 use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::time::Time;
 use crate::task::tool_spec::Effect;
@@ -106,6 +106,7 @@ pub fn request() -> RequestRow {
         arguments_text: r#"{"amount":120, "order":17}"#.into(),
         effect: Effect::Once,
         target: "POST http://payments.internal".into(),
+        address: Some(Address::of(DIGEST, "POST http://payments.internal/refunds".into())),
         summary: "Refund 120 for order 17".into(),
         warnings: Vec::new(),
         needs_decision: true,
@@ -134,6 +135,7 @@ pub fn request() -> RequestRow {
             form: None,
             seal: None,
         },
+        asked_seq: 4,
         task_id: TaskId(id(1)),
         root_task_id: TaskId(id(1)),
         tenant: "acme".into(),

@@ -64,6 +64,8 @@ use crate::task::user::UserId;
 pub struct RequestRow {
     /// The question as it was asked.
     pub asked: Asked,
+    /// The number of the item that asks it, in its task's journal.
+    pub asked_seq: i64,
     /// The task that asked.
     pub task_id: TaskId,
     /// The root of its tree.

@@ -171,6 +171,7 @@ pub(super) fn gathered(records: Vec<RequestRecord>) -> Result<Vec<RequestRow>, R
         let overdue = record.expires_at.is_some_and(|end| end <= record.moment);
         all.push(RequestRow {
             asked,
+            asked_seq: record.asked_seq,
             task_id: TaskId(record.task_id),
             root_task_id: TaskId(record.root_task_id),
             tenant: record.tenant,

@@ -97,8 +97,11 @@ pub struct AskedCall {
     pub arguments_text: String,
     /// What repeating it does.
     pub effect: Effect,
-    /// Where it goes.
+    /// Where calls of its tool go: what the digest is over.
     pub target: String,
+    /// Where this call goes, as an approver sees it, where that is more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<Address>,
     /// The line an approver reads.
     pub summary: String,
     /// What to look at.
@@ -126,12 +129,40 @@ pub struct AskedCall {
 }
 
 impl AskedCall {
+    /// Where it goes, as an approver sees it.
+    #[must_use]
+    pub fn shown_target(&self) -> &str {
+        self.address.as_ref().map_or(&self.target, |address| &address.text)
+    }
+
     /// Whether the digest is that of what stands beside it. Where no definition was kept there is nothing to compare.
     fn is_sound(&self, tenant: &str, task: TaskId) -> bool {
+        let sealed = |address: &Address| *address == Address::of(&self.digest, address.text.clone());
+        if !self.address.as_ref().is_none_or(sealed) {
+            return false;
+        }
         let Some(definition) = &self.definition else { return true };
         let tool = Digested { name: &self.name, definition, target: &self.target, effect: self.effect };
         let rule = self.rule.as_deref();
         self.digest == call_digest(tenant, task, self.tool_call_id, tool, &self.arguments_text, rule)
+    }
+}
+
+/// Where one call goes: method and whole address, with its arguments filled in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Address {
+    /// What an approver sees.
+    pub text: String,
+    /// Over that and the call's digest. Not on the wire.
+    pub seal: String,
+}
+
+impl Address {
+    /// The address of the call of that digest.
+    #[must_use]
+    pub fn of(digest: &str, text: String) -> Self {
+        let seal = request_digest([digest, text.as_str()].into_iter());
+        Self { text, seal }
     }
 }
 
@@ -306,6 +337,7 @@ mod tests {
             arguments_text: r#"{"order":1,"amount":120}"#.to_owned(),
             effect: Effect::Once,
             target: "POST http://payments.internal".to_owned(),
+            address: None,
             summary: "Refund 120".to_owned(),
             warnings: Vec::new(),
             needs_decision: true,
@@ -319,6 +351,7 @@ mod tests {
         };
         let tool = Digested { name: "refund", definition: "sha256:ab", target: &call.target, effect: Effect::Once };
         call.digest = call_digest("acme", task, call.tool_call_id, tool, &call.arguments_text, Some("large"));
+        call.address = Some(Address::of(&call.digest, "POST http://payments.internal/refunds/1".to_owned()));
         call
     }
 
@@ -345,12 +378,14 @@ mod tests {
     fn no_byte_of_what_was_asked_can_change_unnoticed() {
         let task = TaskId(Uuid::from_u128(2));
         assert!(asked(task).is_sound("acme", task));
-        let members: [Member; 7] = [
+        let members: [Member; 9] = [
             |asked| &mut asked.digest,
             |asked| &mut asked.pending_tool_calls[0].digest,
             |asked| &mut asked.pending_tool_calls[0].name,
             |asked| &mut asked.pending_tool_calls[0].arguments_text,
             |asked| &mut asked.pending_tool_calls[0].target,
+            |asked| &mut asked.pending_tool_calls[0].address.as_mut().unwrap().text,
+            |asked| &mut asked.pending_tool_calls[0].address.as_mut().unwrap().seal,
             |asked| asked.pending_tool_calls[0].definition.as_mut().unwrap(),
             |asked| asked.pending_tool_calls[0].rule.as_mut().unwrap(),
         ];
@@ -368,6 +403,16 @@ mod tests {
         changed.pending_tool_calls[0].effect = Effect::Idempotent;
         assert!(!changed.is_sound("acme", task));
         assert!(!asked(task).is_sound("other", task) && !asked(task).is_sound("acme", TaskId(Uuid::from_u128(4))));
+    }
+
+    #[test]
+    fn call_that_was_asked_before_addresses_were_kept_is_read_and_shows_its_target() {
+        let task = TaskId(Uuid::from_u128(2));
+        let mut stored = serde_json::to_value(asked(task)).unwrap();
+        stored["pending_tool_calls"][0].as_object_mut().unwrap().remove("address").unwrap();
+        let asked: Asked = serde_json::from_value(stored).unwrap();
+        assert!(asked.is_sound("acme", task));
+        assert_eq!(asked.pending_tool_calls[0].shown_target(), "POST http://payments.internal");
     }
 
     #[test]

@@ -65,7 +65,7 @@ pub struct ToolSpec {
     pub effect: Effect,
     /// Who performs it.
     pub kind: ToolKind,
-    /// Where a call goes, for an approver: `POST http://payments.internal`, `shell /srv/ops`.
+    /// Where calls go, as it stands in their digests: `POST http://payments.internal`, `shell /srv/ops`.
     pub target: String,
     /// Template of the line an approver reads: `Refund {amount} for order {order}`.
     pub summary: Option<String>,
@@ -77,29 +77,110 @@ pub struct ToolSpec {
     pub needs: Vec<String>,
 }
 
+/// How many characters of one argument stand in a summary.
+const SUMMARIZED: usize = 80;
+
+/// One part of a summary's template.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SummaryPart<'t> {
+    /// It stands there as it is.
+    Text(&'t str),
+    /// An argument stands there.
+    Argument(&'t str),
+}
+
+/// The parts of a summary's template, in their order. A `{` without its `}` is text.
+pub fn summary_parts(template: &str) -> impl Iterator<Item = SummaryPart<'_>> {
+    let mut rest = template;
+    std::iter::from_fn(move || {
+        let (part, tail) = match rest.strip_prefix('{').and_then(|after| after.split_once('}')) {
+            Some((name, tail)) => (SummaryPart::Argument(name), tail),
+            None if rest.is_empty() => return None,
+            None => {
+                let end = rest.char_indices().skip(1).find(|(_, c)| *c == '{').map_or(rest.len(), |(at, _)| at);
+                let (text, tail) = rest.split_at(end);
+                (SummaryPart::Text(text), tail)
+            }
+        };
+        rest = tail;
+        Some(part)
+    })
+}
+
 impl ToolSpec {
-    /// The line an approver reads: the template with the arguments filled in as text, each cut at 80 characters.
-    /// Without a template, the tool's name.
+    /// The line an approver reads: the template with the arguments filled in as text, each cut at 80 characters, which
+    /// is shown. Without a template, the tool's name.
     #[must_use]
     pub fn summarize(&self, arguments: &Value) -> String {
         let Some(template) = &self.summary else { return self.name.clone() };
         let mut line = String::new();
-        let mut rest = template.as_str();
-        while let Some((before, after)) = rest.split_once('{') {
-            line.push_str(before);
-            let Some((name, tail)) = after.split_once('}') else {
-                line.push('{');
-                rest = after;
-                continue;
-            };
-            match arguments.get(name) {
-                Some(Value::String(text)) => line.extend(text.chars().take(80)),
-                Some(other) => line.extend(other.to_string().chars().take(80)),
-                None => {}
+        for part in summary_parts(template) {
+            match part {
+                SummaryPart::Text(text) => line.push_str(text),
+                SummaryPart::Argument(name) => match arguments.get(name) {
+                    Some(Value::String(text)) => put_cut(&mut line, text),
+                    Some(other) => put_cut(&mut line, &other.to_string()),
+                    None => {}
+                },
             }
-            rest = tail;
         }
-        line.push_str(rest);
         line
+    }
+}
+
+fn put_cut(line: &mut String, text: &str) {
+    let end = text.char_indices().nth(SUMMARIZED).map_or(text.len(), |(end, _)| end);
+    let (shown, cut) = text.split_at(end);
+    line.push_str(shown);
+    if !cut.is_empty() {
+        line.push('…');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn summary(template: &str, arguments: &Value) -> String {
+        let spec = ToolSpec {
+            name: "refund".to_owned(),
+            description: String::new(),
+            parameters: Value::Null,
+            effect: Effect::Once,
+            kind: ToolKind::Http,
+            target: String::new(),
+            summary: Some(template.to_owned()),
+            timeout: Duration::ZERO,
+            definition: String::new(),
+            needs: Vec::new(),
+        };
+        spec.summarize(arguments)
+    }
+
+    #[test]
+    fn a_template_is_filled_in_with_arguments_as_text() {
+        let arguments = json!({"order": 17, "amount": 1.50, "why": "a {order} b", "list": ["x"]});
+        for (template, expected) in [
+            ("Refund {amount} for order {order}", "Refund 1.5 for order 17"),
+            ("{order}{order}", "1717"),
+            ("{why}: {list}", "a {order} b: [\"x\"]"),
+            ("{gone}|{", "|{"),
+            ("a { b {order", "a { b {order"),
+            ("é{order}é", "é17é"),
+            ("", ""),
+        ] {
+            assert_eq!(summary(template, &arguments), expected, "{template}");
+        }
+    }
+
+    #[test]
+    fn an_argument_that_is_cut_ends_in_an_ellipsis_and_a_whole_one_does_not() {
+        let of = |count: usize| summary("<{text}>", &json!({"text": "é".repeat(count)}));
+        assert_eq!(of(80), format!("<{}>", "é".repeat(80)));
+        assert_eq!(of(81), format!("<{}…>", "é".repeat(80)));
+        let list = summary("{list}", &json!({"list": vec!["abcdef"; 20]}));
+        assert!(list.ends_with('…') && list.chars().count() == 81, "{list}");
     }
 }

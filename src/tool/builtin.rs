@@ -30,6 +30,11 @@ impl Endpoint {
         })
     }
 
+    /// The `url` that names it.
+    pub(super) fn url(self) -> &'static str {
+        ENDPOINTS.iter().find(|(_, endpoint)| *endpoint == self).map_or(PREFIX, |(url, _)| url)
+    }
+
     /// Its answer: a status and a body.
     pub(super) fn answer(self, key: &str, arguments: &Value) -> (u16, String) {
         let order = arguments.get("order").and_then(whole);

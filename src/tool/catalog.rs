@@ -20,7 +20,7 @@ use crate::net::Net;
 use crate::secret::Redactor;
 use crate::task::request::RequestKind;
 use crate::task::request::sha256;
-use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
+use crate::task::tool_spec::{Effect, SummaryPart, ToolKind, ToolSpec, summary_parts};
 use crate::world::Mistakes;
 
 /// One tool as the configuration has it.
@@ -62,6 +62,15 @@ pub struct Entry {
     pub form: Option<Form>,
     /// What performs a call; `None` when the engine does.
     pub tool: Option<Arc<dyn Tool>>,
+}
+
+impl Entry {
+    /// Where a call with these arguments goes, for a person.
+    #[must_use]
+    pub fn address(&self, arguments: &Value) -> String {
+        let address = self.tool.as_ref().and_then(|tool| tool.address(arguments));
+        address.unwrap_or_else(|| self.spec.target.clone())
+    }
 }
 
 /// All tools, by name, the tools that call another agent, and with which tools each agent asks a human.
@@ -110,6 +119,9 @@ impl Settings {
         let parameters = self.parameters();
         for flaw in parameters_flaws(&parameters) {
             mistakes.add(&["tools", name, "parameters"], format!("the schema of `{name}` {flaw}"));
+        }
+        if let Some(summary) = &self.summary {
+            check_summary(name, summary, &parameters, mistakes);
         }
         let schema = CompiledSchema::closed(&parameters).ok();
         let (mut checked, mut form) = (None, None);
@@ -348,6 +360,22 @@ fn check_members(name: &str, http: &Checked, parameters: &Value, mistakes: &mut 
     if further.is_some_and(|schema| *schema != Value::Bool(true) && !scalar(parameters, schema)) {
         let place = ["tools", name, "parameters", "additionalProperties"];
         mistakes.add(&place, "further arguments go into the query: declare them as text, a number or a boolean");
+    }
+}
+
+/// An argument that no call has would leave a gap in the line that an approver reads.
+fn check_summary(name: &str, summary: &str, parameters: &Value, mistakes: &mut Mistakes) {
+    let (place, members) = (["tools", name, "summary"], declared(parameters));
+    for part in summary_parts(summary) {
+        match part {
+            SummaryPart::Argument(argument) if !members.contains_key(argument) => {
+                mistakes.add(&place, format!("`{{{argument}}}` is not declared in the parameters of `{name}`"));
+            }
+            SummaryPart::Text(text) if text.starts_with('{') => {
+                mistakes.add(&place, "`summary` has a `{` that is not part of a `{name}`");
+            }
+            SummaryPart::Argument(_) | SummaryPart::Text(_) => {}
+        }
     }
 }
 

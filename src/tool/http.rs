@@ -155,7 +155,7 @@ impl Checked {
         self.method != Method::GET && self.method != Method::DELETE
     }
 
-    /// Where a call goes, for an approver: never the path.
+    /// Where calls go, as it stands in their digests: never the path.
     pub(super) fn target(&self) -> String {
         match &self.goal {
             Goal::Url(template) => format!("{} {}", self.method, template.origin),
@@ -181,6 +181,14 @@ impl Tool for HttpTool {
     fn refuses(&self, arguments: &Value) -> Option<String> {
         let Goal::Url(template) = &self.checked.goal else { return None };
         template.refuses(arguments, !self.checked.has_body())
+    }
+
+    fn address(&self, arguments: &Value) -> Option<String> {
+        let address = match &self.checked.goal {
+            Goal::Url(template) => template.shown(arguments),
+            Goal::Builtin(endpoint) => endpoint.url().to_owned(),
+        };
+        Some(format!("{} {address}", self.checked.method))
     }
 
     async fn call(&self, call: &Invocation) -> ToolAnswer {

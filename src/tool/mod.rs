@@ -43,6 +43,12 @@ pub trait Tool: Send + Sync {
         None
     }
 
+    /// Where a call with these arguments goes, for a person, where that is more than the spec's `target`. No credential
+    /// and no query stands in it.
+    fn address(&self, _arguments: &Value) -> Option<String> {
+        None
+    }
+
     /// Performs one attempt, and never repeats by itself. Bounded by the tool's timeout.
     async fn call(&self, call: &Invocation) -> ToolAnswer;
 }

@@ -146,6 +146,39 @@ impl UrlTemplate {
         Ok(url)
     }
 
+    /// The address of one call for a person: without the query, credentials as they are referred to. What is filled in
+    /// stands there as it is sent; an argument that cannot be sent stays a `{name}`.
+    pub fn shown(&self, arguments: &Value) -> String {
+        let none = Credentials::default();
+        let piece = |piece: &Piece| filled(std::slice::from_ref(piece), arguments, &none, true);
+        self.address(piece).or_else(|| self.address(|_| Err(String::new()))).unwrap_or_else(|| self.origin.clone())
+    }
+
+    /// The address with the pieces that `fill` has a text for; the others as they are written.
+    fn address(&self, fill: impl Fn(&Piece) -> Result<String, String>) -> Option<String> {
+        // A `'` is encoded in whatever is filled in, so that nothing can pass for a piece that was kept.
+        let mark = |index: usize| format!("'{index}'");
+        let (mut path, mut kept) = (String::new(), Vec::new());
+        for (index, piece) in self.path.iter().enumerate() {
+            match piece {
+                Piece::Text(literal) => path.push_str(literal),
+                Piece::Argument(name) => {
+                    path.push_str(&fill(piece).unwrap_or_else(|_| mark(index)));
+                    kept.push((mark(index), format!("{{{name}}}")));
+                }
+                Piece::Credential(name, field) => {
+                    path.push_str(&mark(index));
+                    kept.push((mark(index), format!("{}{name}.{field}}}}}", credential::OPEN)));
+                }
+            }
+        }
+        let url = Url::parse(&format!("{}{path}", self.start)).ok()?;
+        let segments = path.split('/').count().max(2);
+        let stays = url.path().split('/').count() == segments && url.origin().ascii_serialization() == self.origin;
+        let address = format!("{}{}", self.origin, url.path());
+        stays.then(|| kept.iter().fold(address, |address, (mark, shown)| address.replace(mark, shown)))
+    }
+
     fn others<'a>(&self, arguments: &'a Value) -> Result<BTreeMap<&'a str, String>, String> {
         let taken = self.query_names();
         let used: BTreeSet<&str> = self.arguments().map(|(name, _)| name).collect();
@@ -334,6 +367,30 @@ mod tests {
     }
 
     #[test]
+    fn shown_address_has_the_arguments_as_they_are_sent_and_no_query() {
+        let shown = |template: &str, arguments: &Value| UrlTemplate::read(template).unwrap().shown(arguments);
+        for (template, arguments, expected) in [
+            ("http://h/refunds/{id}", json!({"id": 17}), "http://h/refunds/17"),
+            ("HTTP://H:80/refunds/{id}?k=1&x={id}", json!({"id": "17"}), "http://h/refunds/17"),
+            ("http://h", json!({}), "http://h/"),
+            ("http://h/{a}-{b}/x", json!({"a": "a/b", "b": "\u{202e}"}), "http://h/a%2Fb-%E2%80%AE/x"),
+            ("http://h/{id}", json!({"id": "../admin?x#y"}), "http://h/..%2Fadmin%3Fx%23y"),
+            ("http://h/é/{id}", json!({"id": "א"}), "http://h/%C3%A9/%D7%90"),
+            ("http://h/{id}/x", json!({}), "http://h/{id}/x"),
+            ("http://h/{id}/x", json!({"id": ".."}), "http://h/{id}/x"),
+            ("http://h/{id}/{x}", json!({"id": ["a"], "x": 1}), "http://h/{id}/1"),
+            ("http://h/.{id}/x", json!({"id": "."}), "http://h/.{id}/x"),
+            (
+                "http://h/{{credential:jira.token}}/{id}?k={{credential:jira.token}}",
+                json!({"id": "{{credential:jira.token}}'0'"}),
+                "http://h/{{credential:jira.token}}/%7B%7Bcredential%3Ajira.token%7D%7D%270%27",
+            ),
+        ] {
+            assert_eq!(shown(template, &arguments), expected, "{template} {arguments}");
+        }
+    }
+
+    #[test]
     fn other_arguments_go_into_the_query() {
         let arguments = json!({"id": "7", "q": "a&b=c d", "n": 2, "yes": false, "none": null});
         assert_eq!(url("http://h/x/{id}", &arguments), Ok("http://h/x/7?n=2&q=a%26b%3Dc%20d&yes=false".to_owned()));
@@ -516,6 +573,19 @@ mod tests {
                 };
                 let query = in_its_segment(&url, &text);
                 prop_assert_eq!(query, [("x".to_owned(), text.clone())]);
+            }
+        }
+
+        #[test]
+        fn whatever_is_filled_in_is_shown_as_it_is_sent(id in any::<String>(), other in "[./%2eE\\\\?#@:'0-9{}]{0,6}") {
+            for text in [id, other] {
+                let template = UrlTemplate::read("http://h:81/a'0'/{id}/b.{id}?x={id}").unwrap();
+                let arguments = json!({"id": text});
+                let shown = template.shown(&arguments);
+                match template.fill(&arguments, &Credentials::default(), false) {
+                    Ok(url) => prop_assert_eq!(shown, format!("http://h:81{}", url.path())),
+                    Err(_) => prop_assert!(shown.contains("{id}"), "{}", shown),
+                }
             }
         }
 

@@ -221,6 +221,7 @@ impl World {
                 arguments_text: "{}".to_owned(),
                 effect: self.effects[id],
                 target: String::new(),
+                address: None,
                 summary: String::new(),
                 warnings: Vec::new(),
                 needs_decision: true,

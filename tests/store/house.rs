@@ -247,6 +247,7 @@ pub fn asked(kind: RequestKind, terms: Terms, calls: usize) -> Asked {
         arguments_text: "{\"amount\":120}".to_owned(),
         effect: Effect::Once,
         target: "POST http://payments.internal".to_owned(),
+        address: None,
         summary: "Refund 120".to_owned(),
         warnings: Vec::new(),
         needs_decision: true,

@@ -38,7 +38,7 @@ pub async fn again(
     let (Ok(fields), Ok(row)) = (posted.fields(), read::readable_request(http, &posted.caller, id).await) else {
         return Err(problem);
     };
-    let mut view = View::now(http, &row, &posted.caller, Language::of(&posted.headers));
+    let mut view = View::now(http, &row, &posted.caller, Language::of(&posted.headers)).await?;
     let typed = Typed::new(&row, in_path, fields, &mistakes(&problem), page::single(&view));
     view.typed = Some(&typed);
     let mut response = follow::page(page::whole(&view));

@@ -103,6 +103,10 @@ impl Form {
         self.fields.remove(name).filter(|text| !text.is_empty())
     }
 
+    fn says(&self, name: &str) -> bool {
+        self.fields.get(name).is_some_and(|text| !text.is_empty())
+    }
+
     /// A field that is a text member.
     fn text(&mut self, field: &str, member: &str, into: &mut Object) {
         if let Some(text) = self.take(field) {
@@ -124,7 +128,20 @@ impl Form {
 
     /// One answer for the request; without an action where the path names it.
     fn whole(&mut self, row: &RequestRow, body: &mut Object) {
-        let action = self.take("action");
+        let mut action = self.take("action");
+        let confirms =
+            row.asked.kind == RequestKind::Confirmation && action.as_deref() == Some(Action::Respond.as_str());
+        // A no that says what follows is a rejection: only that takes `then`.
+        if confirms && self.says("then") && self.fields.get("confirmed").is_some_and(|said| said == "false") {
+            self.fields.remove("confirmed");
+            if let Some(comment) = self.take("comment") {
+                self.fields.insert("reason".to_owned(), comment);
+            }
+            action = Some(Action::Reject.as_str().to_owned());
+        } else if confirms && self.says("then") {
+            self.take("then");
+            self.errors.add("/then", words().then_unchosen);
+        }
         if let Some(action) = &action {
             body.put("action", Value::from(action.as_str()).to_string());
         }
@@ -397,6 +414,16 @@ mod tests {
         let body = respond(RequestKind::Confirmation, &[("confirmed", "false"), ("comment", "no")]).unwrap();
         assert_eq!(body, r#"{"action":"respond","response":{"confirmed":false,"comment":"no"}}"#);
         assert_eq!(respond(RequestKind::Confirmation, &[]).unwrap_err()[0].0, "/response/confirmed");
+        let no = [("confirmed", "false"), ("comment", "not so"), ("then", "cancel")];
+        let body = respond(RequestKind::Confirmation, &no).unwrap();
+        assert_eq!(body, r#"{"action":"reject","then":"cancel","reason":"not so"}"#);
+        let plain = [("confirmed", "false"), ("comment", ""), ("then", "")];
+        let body = respond(RequestKind::Confirmation, &plain).unwrap();
+        assert_eq!(body, r#"{"action":"respond","response":{"confirmed":false}}"#);
+        for said in ["true", ""] {
+            let yes = respond(RequestKind::Confirmation, &[("confirmed", said), ("then", "cancel")]).unwrap_err();
+            assert_eq!(yes[0], ("/then".to_owned(), "`then` only beside `reject`".to_owned()));
+        }
         let body = respond(RequestKind::Credentials, &[("field.email", "a@b.c"), ("field.token", "t")]).unwrap();
         assert_eq!(body, r#"{"action":"respond","response":{"email":"a@b.c","token":"t"}}"#);
         let unknown =

@@ -33,6 +33,7 @@ pub(crate) async fn get_reject_page(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let row = read::readable_request(&http, &caller, id).await?;
-    let view = View::now(&http, &row, &caller, Language::of(&headers));
+    let mut view = View::now(&http, &row, &caller, Language::of(&headers)).await?;
+    view.path.push_str("/reject");
     Ok(follow::page(page::one_button(&view, Action::Reject)))
 }

@@ -36,7 +36,7 @@ pub(crate) async fn get_request(
 ) -> Result<Response, Problem> {
     let row = read::readable_request(&http, &caller, id).await?;
     if wants_html(&headers) {
-        let view = View::now(&http, &row, &caller, Language::of(&headers));
+        let view = View::now(&http, &row, &caller, Language::of(&headers)).await?;
         return Ok(follow::page(page::whole(&view)));
     }
     Ok(Json(InterventionRequest::of(&row, &caller, &http.settings)).into_response())

@@ -9,4 +9,4 @@ pub mod page;
 pub mod session;
 pub mod show;
 
-pub use self::page::signed_in_bar;
+pub use self::page::{sign_in_again, signed_in_bar};

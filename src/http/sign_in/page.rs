@@ -2,7 +2,9 @@
 //! shown again.
 
 use maud::{Markup, html};
+use url::form_urlencoded::byte_serialize;
 
+use super::next;
 use crate::http::language::Language;
 use crate::http::page::{frame_in, visible};
 use crate::people::Caller;
@@ -18,6 +20,7 @@ struct Words {
     is_signed_in: &'static str,
     go_on: &'static str,
     leave: &'static str,
+    other: &'static str,
     not_needed: &'static str,
     open: &'static str,
 }
@@ -34,6 +37,7 @@ fn words(language: Language) -> &'static Words {
             is_signed_in: "You are signed in",
             go_on: "Go on to the page you asked for",
             leave: "Sign out",
+            other: "Sign in as somebody else",
             not_needed: "No sign-in is needed",
             open: "This service has no accounts: whoever reaches it is the user local. Close this page and go on.",
         },
@@ -47,6 +51,7 @@ fn words(language: Language) -> &'static Words {
             is_signed_in: "您已登录",
             go_on: "前往您要访问的页面",
             leave: "退出登录",
+            other: "以其他用户身份登录",
             not_needed: "无需登录",
             open: "本服务未设置账户：所有访问者都是用户 local。请关闭此页面并继续。",
         },
@@ -62,20 +67,26 @@ pub fn ask(next: Option<&str>, wrong: bool, prefix: &str, language: Language) ->
         language,
         &html! {
             @if wrong { p #problem role="alert" { strong { (words.wrong) } } }
-            form method="post" action=(format!("{prefix}/sign-in")) {
-                @if let Some(next) = next { input type="hidden" name="next" value=(next); }
-                label for="key" { (words.key) }
-                input #key type="password" name="key" required autocomplete="current-password" autocapitalize="none"
-                    spellcheck="false" aria-describedby=(if wrong { "problem hint" } else { "hint" })
-                    aria-invalid=[wrong.then_some("true")];
-                p #hint { (words.hint) }
-                button type="submit" { (words.enter) }
-            }
+            (key_form(next, wrong, prefix, words))
         },
     )
 }
 
-/// The page of somebody who is signed in, with the way to what he asked for.
+fn key_form(next: Option<&str>, wrong: bool, prefix: &str, words: &Words) -> Markup {
+    html! {
+        form method="post" action=(format!("{prefix}/sign-in")) {
+            @if let Some(next) = next { input type="hidden" name="next" value=(next); }
+            label for="key" { (words.key) }
+            input #key type="password" name="key" required autocomplete="current-password" autocapitalize="none"
+                spellcheck="false" aria-describedby=(if wrong { "problem hint" } else { "hint" })
+                aria-invalid=[wrong.then_some("true")];
+            p #hint { (words.hint) }
+            button type="submit" { (words.enter) }
+        }
+    }
+}
+
+/// The page of a person who is signed in, with the way to the page that was asked for, and to another account.
 #[must_use]
 pub fn signed_in(caller: &Caller, next: Option<&str>, prefix: &str, language: Language) -> Markup {
     let words = words(language);
@@ -85,8 +96,28 @@ pub fn signed_in(caller: &Caller, next: Option<&str>, prefix: &str, language: La
         &html! {
             (signed_in_bar(caller, prefix, language))
             @if let Some(next) = next { p { a href=(next) { (words.go_on) } } }
+            h2 { (words.other) }
+            (key_form(next, false, prefix, words))
         },
     )
+}
+
+/// Who is signed in, where that is the wrong account: with the way to another one, which leads back to `asked`, a path of
+/// ours. It says nothing of what was asked for.
+#[must_use]
+pub fn sign_in_again(caller: &Caller, asked: &str, prefix: &str, language: Language) -> Markup {
+    let words = words(language);
+    let next = next::own(asked, prefix).map(|next| byte_serialize(next.as_bytes()).collect::<String>());
+    let address = next.map_or_else(|| format!("{prefix}/sign-in"), |next| format!("{prefix}/sign-in?next={next}"));
+    html! {
+        @if !caller.unaccounted {
+            p { (identity(caller, words)) " " a href=(address) { (words.other) } }
+        }
+    }
+}
+
+fn identity(caller: &Caller, words: &Words) -> Markup {
+    html! { (words.signed_in) " " strong.exact { (visible(caller.user_id.as_str())) } " (" (visible(&caller.tenant)) ")" }
 }
 
 /// The page of a service without accounts.
@@ -104,7 +135,7 @@ pub fn signed_in_bar(caller: &Caller, prefix: &str, language: Language) -> Marku
     html! {
         @if !caller.unaccounted {
             div lang=(language.tag()) {
-                p { (words.signed_in) " " strong { (visible(caller.user_id.as_str())) } " (" (visible(&caller.tenant)) ")" }
+                p { (identity(caller, words)) }
                 @if caller.via.is_none() {
                     form method="post" action=(format!("{prefix}/sign-out")) {
                         button type="submit" { (words.leave) }

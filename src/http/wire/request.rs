@@ -114,7 +114,7 @@ pub struct RequestedCall {
     pub arguments_text: String,
     /// What repeating it does.
     pub effect: Effect,
-    /// Where it goes.
+    /// Where it goes: the whole address with the arguments filled in, without credentials and query.
     pub target: String,
     /// One line for a person.
     pub summary: String,
@@ -181,7 +181,7 @@ fn call_within(call: &AskedCall, extent: Extent) -> RequestedCall {
         arguments: if truncated { None } else { arguments(text) },
         arguments_text: shown.to_owned(),
         effect: call.effect.into(),
-        target: call.target.clone(),
+        target: call.shown_target().to_owned(),
         summary: call.summary.clone(),
         warnings: call.warnings.iter().map(warning).collect(),
         needs_decision: call.needs_decision,
@@ -327,7 +327,7 @@ mod tests {
                 "tool_calls": [{
                     "tool_call_id": call.tool_call_id.to_string(), "name": "refund_payment", "arguments": {"amount": 120, "order": 17},
                     "arguments_text": "{\"amount\":120, \"order\":17}", "effect": "once",
-                    "target": "POST http://payments.internal", "summary": "Refund 120 for order 17", "warnings": [],
+                    "target": "POST http://payments.internal/refunds", "summary": "Refund 120 for order 17", "warnings": [],
                     "needs_decision": true, "verdict": "hold", "rule": "large-refund", "reason": "Refunds above 20 need finance.",
                     "parameters": call.parameters, "approvals": [], "digest": call.digest, "decision": null, "truncated": false
                 }],

@@ -122,6 +122,27 @@ fn every_mistake_is_reported_with_its_place() {
     assert!(mistakes.is_empty() && mistakes.warnings.len() == 1);
 }
 
+#[test]
+fn summary_that_names_what_no_call_declares_is_a_mistake() {
+    let declared = || {
+        json!({"type": "object", "properties": {"order": {"type": "integer"}},
+            "allOf": [{"type": "object", "properties": {"amount": {"type": "number"}}}]})
+    };
+    let with = |summary: &str, settings: Settings| said(&Settings { summary: Some(summary.to_owned()), ..settings });
+    let amout = "tools.t.summary: `{amout}` is not declared in the parameters of `t`";
+    assert_eq!(with("Refund {amout} for order {order}", http("POST", "http://h/", declared())), [amout]);
+    assert_eq!(with("Refund {amout}", external(None)), [amout]);
+    assert_eq!(with("Run {cmd}", shell(None)), ["tools.t.summary: `{cmd}` is not declared in the parameters of `t`"]);
+    assert_eq!(with("{}", external(None)), ["tools.t.summary: `{}` is not declared in the parameters of `t`"]);
+    assert_eq!(
+        with("Refund {order", http("POST", "http://h/", declared())),
+        ["tools.t.summary: `summary` has a `{` that is not part of a `{name}`"]
+    );
+    assert_eq!(with("{order}: {amount}}", http("POST", "http://h/", declared())), Vec::<String>::new());
+    assert_eq!(with("Run {command}", shell(None)), Vec::<String>::new());
+    assert_eq!(with("", external(None)), Vec::<String>::new());
+}
+
 impl Settings {
     fn with_defs(mut self) -> Self {
         self.parameters.as_mut().unwrap()["$defs"] = json!({"n": {"type": "integer"}});
@@ -141,6 +162,20 @@ fn the_target_is_what_an_approver_may_see() {
     let external = built(external(Some(json!({"type": "object"}))));
     assert_eq!(external.spec.target, "external");
     assert!(external.tool.is_none() && external.form.is_some());
+}
+
+#[test]
+fn address_of_a_call_has_its_arguments_and_changes_no_definition() {
+    let properties = json!({"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]});
+    let entry = built(http("POST", "http://payments.internal/refunds/{id}?k=1", properties));
+    assert_eq!(entry.address(&json!({"id": "17"})), "POST http://payments.internal/refunds/17");
+    assert_eq!(entry.address(&json!({"id": "a/../b?c"})), "POST http://payments.internal/refunds/a%2F..%2Fb%3Fc");
+    assert_eq!(entry.address(&json!({})), "POST http://payments.internal/refunds/{id}");
+    assert_eq!(entry.spec.target, "POST http://payments.internal", "the digest is over this one");
+    let refund = built(http("POST", "builtin:refunds/refund_payment", json!({"type": "object"})));
+    assert_eq!(refund.address(&json!({})), "POST builtin:refunds/refund_payment");
+    assert_eq!(built(shell(None)).address(&json!({})), "shell /srv/ops");
+    assert_eq!(built(external(None)).address(&json!({})), "external");
 }
 
 #[test]

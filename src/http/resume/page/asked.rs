@@ -4,12 +4,14 @@ use maud::{Markup, html};
 use serde_json::Value;
 
 use super::View;
+use super::call::warnings;
+use super::headline::of_agent;
 use super::left::when;
 use crate::http::page::{moment, visible};
 use crate::http::resume::words::{Words, fill};
 use crate::http::wire::decision::{Decision, DecisionAction, ThenAction};
 use crate::http::wire::exact::Exact;
-use crate::http::wire::request::{RequestKind, RequestStatus};
+use crate::http::wire::request::{Approvers, RequestKind};
 use crate::task::decision::Then;
 
 /// What the page is called: the operator's words, or what kind of question it is.
@@ -32,19 +34,12 @@ fn kind(view: &View<'_>) -> &'static str {
     }
 }
 
-/// How it stands, and how long it may still be answered.
+/// How long it may still be answered.
 pub fn standing(view: &View<'_>) -> Markup {
     let words = view.words;
-    let status = match view.request.status {
-        RequestStatus::Pending => words.status_pending,
-        RequestStatus::Responded => words.status_responded,
-        RequestStatus::Resumed => words.status_resumed,
-        RequestStatus::Expired => words.status_expired,
-        RequestStatus::Withdrawn => words.status_withdrawn,
-    };
     html! {
         div #standing {
-            p.status { (status) }
+            p.status { (words.status_pending) }
             p {
                 (words.answer_before) (words.colon)
                 @match view.row.expires_at { Some(at) => (when(at, view.now, words)), None => (words.no_deadline) }
@@ -65,11 +60,20 @@ pub fn question(view: &View<'_>) -> Markup {
         // Of a login the details name the service, as its form does in the operator's words.
         @let ours = matches!(request.kind, RequestKind::Reconcile | RequestKind::Credentials);
         @let details = request.details.as_ref().filter(|_| !ours);
-        @if request.question.is_some() || details.is_some() {
+        // A question has no card of its call: nothing runs. Its text stands here, whole and in its order.
+        @let call = request.tool_calls.first().filter(|_| of_agent(view.row));
+        @if let Some(call) = call { (warnings(view, call)) }
+        @if request.question.is_some() || details.is_some() || call.is_some() {
             div.agent {
                 p.by { (words.by_agent) }
-                @if let Some(question) = &request.question { pre dir="auto" { (prose(question)) } }
-                @if let Some(details) = details { (members(details)) }
+                @if let Some(question) = &request.question { pre.exact dir="ltr" { (prose(question)) } }
+                @if let Some(details) = details { (written(details)) }
+                @if let Some(call) = call {
+                    details {
+                        summary { (words.exact_text) }
+                        pre.exact dir="ltr" { (visible(&call.arguments_text)) }
+                    }
+                }
             }
         }
     }
@@ -117,7 +121,27 @@ pub fn exact(value: &Exact) -> String {
     serde_json::from_str::<String>(&text).unwrap_or(text)
 }
 
-/// An object's members, or whatever else it is.
+/// What an agent wrote beside its question: members or whatever else it is, in the order of its characters.
+fn written(value: &Value) -> Markup {
+    let Value::Object(members) = value else { return html! { pre.exact dir="ltr" { (prose(&plain(value))) } } };
+    html! {
+        dl {
+            @for (name, value) in members {
+                dt.exact { (visible(name)) }
+                dd {
+                    @match value {
+                        Value::Array(list) if list.iter().all(Value::is_string) => {
+                            ul { @for text in list { li.exact { (prose(&plain(text))) } } }
+                        }
+                        value => { pre.exact dir="ltr" { (prose(&plain(value))) } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What a person filled in: members or whatever else it is, as the person's own script is read.
 pub fn members(value: &Value) -> Markup {
     let Value::Object(members) = value else { return html! { pre dir="auto" { (prose(&plain(value))) } } };
     html! {
@@ -145,6 +169,10 @@ pub fn about(view: &View<'_>) -> Markup {
             h2 { (words.about) }
             dl {
                 dt { (words.kind) } dd { (kind(view)) }
+                @if let Some(call) = request.tool_calls.first().filter(|call| of_agent(view.row) && call.rule.is_some()) {
+                    dt { (words.rule) } dd { (call.rule.as_deref().map(visible).unwrap_or_default()) }
+                    @if let Some(reason) = &call.reason { dt { (words.reason) } dd { (visible(reason)) } }
+                }
                 dt { (words.who_may) } dd { (who(view)) }
                 dt { (words.asked_at) } dd { (when(view.row.created_at, view.now, words)) }
                 dt { (words.agent) } dd { (visible(&request.agent_path.join(" › "))) }

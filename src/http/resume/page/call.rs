@@ -16,11 +16,11 @@ pub fn one(view: &View<'_>, call: &RequestedCall, index: usize) -> Markup {
     let words = view.words;
     html! {
         section {
-            h2 { (title(view, call, index)) }
+            h2.exact { (title(view, call, index)) }
             @if !call.needs_decision { p.soft { (words.not_part) } }
             dl {
-                dt { (words.summary) } dd { bdi { (visible(&call.summary)) } }
-                dt { (words.goes_to) } dd { (visible(&call.target)) }
+                dt { (words.summary) } dd.exact { (visible(&call.summary)) }
+                dt { (words.goes_to) } dd.exact { (visible(&call.target)) }
                 dt { (words.effect) } dd { (effect(view, call.effect)) }
                 dt { (words.verdict) } dd { (verdict(view, call.verdict)) }
                 @if call.rule.is_some() || call.verdict != Verdict::Human {
@@ -30,18 +30,26 @@ pub fn one(view: &View<'_>, call: &RequestedCall, index: usize) -> Markup {
                 dt { (words.call_id) } dd { code { (call.tool_call_id) } }
                 @if call.needs_decision && view.required() > 1 { dt { (words.approvals) } dd { (approvals(view, call)) } }
             }
-            @for warning in &call.warnings {
-                p.warning {
-                    (words.warning) (words.colon) (warned(view, &warning.code)) (said(words, &warning.detail, words.translated(&warning.detail)))
-                    @if !warning.pointer.is_empty() { " " code { (visible(&warning.pointer)) } }
-                }
-            }
+            (warnings(view, call))
             div.agent {
                 p.by { (written(view, call)) }
                 @if call.arguments_text.is_empty() { p { (words.no_bytes) } }
-                pre dir="ltr" { (visible(&call.arguments_text)) }
+                pre.exact dir="ltr" { (visible(&call.arguments_text)) }
             }
             @if let Some(decision) = &call.decision { (decided(view, call, decision)) }
+        }
+    }
+}
+
+/// What to look at in a call's arguments.
+pub fn warnings(view: &View<'_>, call: &RequestedCall) -> Markup {
+    let words = view.words;
+    html! {
+        @for warning in &call.warnings {
+            p.warning {
+                (words.warning) (words.colon) (warned(view, &warning.code)) (said(words, &warning.detail, words.translated(&warning.detail)))
+                @if !warning.pointer.is_empty() { " " code { (visible(&warning.pointer)) } }
+            }
         }
     }
 }
@@ -143,7 +151,7 @@ fn decided(view: &View<'_>, call: &RequestedCall, decision: &Decision) -> Markup
         (decision_of(view, decision, false))
         @if let Some(arguments) = own.and_then(|own| own.arguments.as_ref()) {
             p { (words.runs_instead) }
-            pre dir="ltr" { (visible(&exact(arguments))) }
+            pre.exact dir="ltr" { (visible(&exact(arguments))) }
         }
         @if let Some(result) = own.and_then(|own| own.result.as_ref()) {
             p { (words.given_result) }

@@ -56,8 +56,8 @@ fn one(view: &View<'_>, call: &RequestedCall, edits: bool) -> Markup {
     let chosen = place.typed().unwrap_or("");
     html! {
         fieldset {
-            legend { (title(view, call, index)) }
-            p { bdi { (visible(&call.summary)) } }
+            legend.exact { (title(view, call, index)) }
+            p.exact { (visible(&call.summary)) }
             (place.mistakes())
             @for (value, label, _) in offered.iter().filter(|(_, _, offered)| *offered) {
                 @let radio = if value.is_empty() { place.id() } else { format!("{}-{value}", place.id()) };

@@ -11,7 +11,7 @@ use super::inputs::Place;
 use super::left::span;
 use super::typed::Which;
 use super::{View, choices};
-use crate::http::page::visible;
+use crate::http::page::{has_right_to_left, visible};
 use crate::http::resume::form::default_form;
 use crate::http::resume::schema;
 use crate::http::resume::words::fill;
@@ -34,7 +34,8 @@ pub fn all(view: &View<'_>) -> Vec<Markup> {
     if view.takes(Action::Approve) && !confirms {
         forms.push(approve(view));
     }
-    if view.takes(Action::Reject) {
+    // The form of a confirmation has its own yes and its own no.
+    if view.takes(Action::Reject) && !confirms {
         forms.push(reject(view));
     }
     if view.request.kind == RequestKind::Approval {
@@ -73,7 +74,8 @@ pub fn then(view: &View<'_>, form: Which) -> Markup {
     .filter(|(value, _)| approval || *value != "continue")
     .collect();
     let hint = approval.then(|| fill(words.then_rule, &[("then", by_rule(view))]));
-    Place::new(view, form, "then").select(words.then_label, hint.as_deref(), &options, "")
+    let label = if view.request.kind == RequestKind::Confirmation { words.then_label_no } else { words.then_label };
+    Place::new(view, form, "then").select(label, hint.as_deref(), &options, "")
 }
 
 /// Whether a result is text or JSON.
@@ -156,8 +158,8 @@ fn guidance(view: &View<'_>) -> Markup {
         p { (words.shown_to_model) }
         fieldset.agent {
             legend.by { (words.by_agent_form) }
-            @if let Some(title) = texts(own, "title") { p { strong { bdi { (title) } } } }
-            @if let Some(description) = texts(own, "description") { p dir="auto" { (description) } }
+            @if let Some(title) = texts(own, "title") { p { strong.exact { (title) } } }
+            @if let Some(description) = texts(own, "description") { p.exact { (description) } }
             (fields(view, &schema, false, &options(view)))
         }
         button type="submit" { (words.send_answer) }
@@ -168,7 +170,12 @@ fn guidance(view: &View<'_>) -> Markup {
 fn options(view: &View<'_>) -> Vec<String> {
     let options = view.request.details.as_ref().and_then(|details| details.get("options")).and_then(Value::as_array);
     let texts = options.into_iter().flatten().filter_map(Value::as_str);
-    texts.filter(|text| !text.is_empty() && visible(text) == **text).map(str::to_owned).collect()
+    texts.filter(|text| !text.is_empty() && is_plain(text)).map(str::to_owned).collect()
+}
+
+/// Whether a list that the browser draws shows all of a text, in its order.
+fn is_plain(text: &str) -> bool {
+    visible(text) == text && !has_right_to_left(text)
 }
 
 fn texts(form: Option<&Value>, member: &str) -> Option<String> {
@@ -193,6 +200,7 @@ fn confirmation(view: &View<'_>) -> Markup {
     html! {
         p { (words.shown_to_model) }
         (Place::new(view, Which::Answer, "comment").lines(words.comment, 2, "", false))
+        (then(view, Which::Answer))
         button type="submit" name="confirmed" value="true" { (words.confirm_yes) }
         button.no type="submit" name="confirmed" value="false" { (words.confirm_no) }
     }

@@ -8,6 +8,7 @@ use super::View;
 use super::typed::{Typed, Which, Wrong};
 use crate::http::page::{said, visible};
 use crate::http::resume::schema::{Field, Takes};
+use crate::http::wire::request::RequestKind;
 
 /// One field of one form.
 pub struct Place<'v> {
@@ -70,11 +71,16 @@ impl<'v> Place<'v> {
     /// A text field of several lines.
     pub fn lines(&self, label: &str, rows: u32, default: &str, json: bool) -> Markup {
         let text = self.typed().unwrap_or(default);
+        let class = match json {
+            true if self.name.ends_with(".arguments") => Some("typed exact"),
+            true => Some("typed"),
+            false => None,
+        };
         html! {
             div.field {
                 label for=(self.id()) { (label) }
                 (self.mistakes())
-                textarea.typed[json] id=(self.id()) name=(self.name) rows=(rows) spellcheck=[json.then_some("false")]
+                textarea class=[class] id=(self.id()) name=(self.name) rows=(rows) spellcheck=[json.then_some("false")]
                     autocomplete="off" aria-invalid=[self.invalid()] aria-describedby=[self.described(false)] { "\n" (text) }
             }
         }
@@ -96,19 +102,24 @@ impl<'v> Place<'v> {
         }
     }
 
+    /// How labels are shown that are the agent's words and not the operator's.
+    fn of_agent(&self) -> Option<&'static str> {
+        (self.view.request.kind == RequestKind::Guidance).then_some("exact")
+    }
+
     /// A field of a schema. `secret` is never shown while it is typed, and never kept.
     pub fn of_schema(&self, field: &Field, secret: bool, offered: &[String]) -> Markup {
-        let words = self.view.words;
+        let (words, agent) = (self.view.words, self.of_agent());
         let (hint, rows) = (field.description.is_some(), if self.name == "field.answer" { "4" } else { "2" });
         let list = (!offered.is_empty()).then(|| format!("{}-offered", self.id()));
         html! {
             div.field {
                 label for=(self.id()) {
-                    bdi { (visible(field.title.as_deref().unwrap_or(&field.name))) }
+                    bdi class=[agent] { (visible(field.title.as_deref().unwrap_or(&field.name))) }
                     @if !field.required { " " span.soft { "(" (words.optional) ")" } }
                 }
                 @if let Some(description) = &field.description {
-                    p.hint id=(format!("{}-hint", self.id())) { bdi { (visible(description)) } }
+                    p.hint id=(format!("{}-hint", self.id())) { bdi class=[agent] { (visible(description)) } }
                 }
                 (self.mistakes())
                 @match &field.takes {
@@ -145,12 +156,15 @@ impl<'v> Place<'v> {
 
     fn options(&self, field: &Field, hint: bool, values: &[(&str, &str)]) -> Markup {
         let words = self.view.words;
+        let agent = self.of_agent();
         let nothing = if field.required { words.choose } else { words.no_choice };
         html! {
-            select id=(self.id()) name=(self.name) required[field.required] aria-invalid=[self.invalid()]
+            select class=[agent] id=(self.id()) name=(self.name) required[field.required] aria-invalid=[self.invalid()]
                 aria-describedby=[self.described(hint)] {
                 option value="" { (nothing) }
-                @for (value, text) in values { option value=(value) selected[self.typed() == Some(*value)] { (text) } }
+                @for (value, text) in values {
+                    option class=[agent] value=(value) selected[self.typed() == Some(*value)] { (text) }
+                }
             }
         }
     }

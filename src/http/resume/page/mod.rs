@@ -7,6 +7,7 @@ mod asked;
 mod call;
 mod choices;
 mod forms;
+mod headline;
 mod inputs;
 pub mod left;
 mod live;
@@ -16,22 +17,26 @@ pub mod typed;
 mod tests;
 #[cfg(test)]
 mod tests_forms;
+#[cfg(test)]
+mod tests_headline;
 
 use maud::{Markup, html};
 
+use self::headline::{Aftermath, headline, of_agent};
 use self::typed::Typed;
 use crate::http::language::Language;
-use crate::http::page::{frame_in, visible};
-use crate::http::problem::prefix;
+use crate::http::page::{frame_in, in_order, visible};
+use crate::http::problem::{Problem, prefix};
 use crate::http::resume::words::Words;
-use crate::http::sign_in::signed_in_bar;
+use crate::http::sign_in::{sign_in_again, signed_in_bar};
 use crate::http::wire::decision::{DecisionAction, open_for};
 use crate::http::wire::request::{InterventionRequest, RequestKind, RequestStatus, RequestedCall};
 use crate::http::{Http, Settings};
 use crate::people::Caller;
 use crate::people::may::may_decide;
-use crate::store::RequestRow;
+use crate::store::{ReadError, RequestRow};
 use crate::task::decision::Action;
+use crate::task::status;
 use crate::task::time::Time;
 
 /// A request, and everything of its reader that the page depends on.
@@ -51,7 +56,14 @@ pub struct View<'a> {
     pub now: Time,
     /// What he has typed already, and what is wrong with it.
     pub typed: Option<&'a Typed>,
+    /// What has become of its calls, where it is no longer open.
+    pub aftermath: Option<Aftermath>,
+    /// Where a person who signs in as somebody else goes on.
+    pub path: String,
 }
+
+/// How many items of a journal are read at once.
+const ITEMS: i64 = 16;
 
 impl<'a> View<'a> {
     /// What `caller` sees at `now`.
@@ -65,13 +77,36 @@ impl<'a> View<'a> {
             words: Words::of(language),
             now,
             typed: None,
+            aftermath: None,
+            path: format!("{}/resume/{}", prefix(&settings.public_url), row.asked.request_id),
         }
     }
 
     /// What `caller` sees now.
-    #[must_use]
-    pub fn now(http: &Http, row: &'a RequestRow, caller: &'a Caller, language: Language) -> Self {
-        Self::new(row, caller, &http.settings, language, http.clock.now())
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn now(
+        http: &Http,
+        row: &'a RequestRow,
+        caller: &'a Caller,
+        language: Language,
+    ) -> Result<Self, Problem> {
+        let mut view = Self::new(row, caller, &http.settings, language, http.clock.now());
+        if row.status != status::RequestStatus::Pending {
+            view.aftermath = aftermath(http, row).await?;
+        }
+        Ok(view)
+    }
+
+    /// Why there is nothing to answer here, and where it is somebody else's: the way to another account and back.
+    fn nothing(&self, why: &str) -> Markup {
+        html! {
+            p { strong { (self.words.nothing_here) } " " (why) }
+            @if why == self.words.for_others {
+                (sign_in_again(self.caller, &self.path, &self.prefix, self.words.language))
+            }
+        }
     }
 
     fn takes(&self, action: Action) -> bool {
@@ -111,6 +146,7 @@ impl<'a> View<'a> {
             RequestStatus::Responded | RequestStatus::Resumed => return Some(words.is_decided),
             RequestStatus::Expired => return Some(words.has_expired),
             RequestStatus::Withdrawn => return Some(words.was_withdrawn),
+            // Past its deadline nothing is taken any more, also before that is committed.
             RequestStatus::Pending if self.row.expired => return Some(words.has_expired),
             RequestStatus::Pending => {}
         }
@@ -148,7 +184,7 @@ pub fn whole(view: &View<'_>) -> Markup {
         view,
         &html! {
             @if offered.is_empty() {
-                p { strong { (view.words.nothing_here) } " " (nothing()) }
+                (view.nothing(nothing()))
             } @else {
                 h2 { (view.words.your_answer) }
                 @for form in &offered { (form) }
@@ -164,7 +200,7 @@ pub fn one_button(view: &View<'_>, action: Action) -> Markup {
         view,
         &html! {
             @match view.why_not(action) {
-                Some(why) => { p { strong { (view.words.nothing_here) } " " (why) } }
+                Some(why) => (view.nothing(why)),
                 None if action == Action::Approve => (forms::approve(view)),
                 None => (forms::reject(view)),
             }
@@ -175,19 +211,29 @@ pub fn one_button(view: &View<'_>, action: Action) -> Markup {
 
 fn page(view: &View<'_>, answers: &Markup) -> Markup {
     let agent = view.request.agent_path.last().map(String::as_str).unwrap_or_default();
-    let heading = asked::heading(view);
+    let (asked, closed) = (asked::heading(view), headline(view.row, view.aftermath.as_ref(), view.words));
+    let is_open = closed.is_none();
+    let title = closed.clone().map_or_else(|| asked.clone(), in_order);
     let failed = if view.typed.is_some() { view.words.error_prefix } else { "" };
     frame_in(
         view.words.language,
-        &format!("{failed}{}: {heading}", visible(agent)),
+        &format!("{failed}{}: {title}", visible(agent)),
         &html! {
             @if let Some(typed) = view.typed { (inputs::summary(view, typed)) }
             p.soft { bdi { (visible(&view.request.agent_path.join(" › "))) } }
-            h1 { (heading) }
+            @match &closed {
+                None => { h1 #headline { (asked) } }
+                Some(headline) => {
+                    h1.exact #headline { (headline) }
+                    p { (view.words.asked_was) (view.words.colon) (asked) }
+                }
+            }
             (live::meanwhile())
-            (asked::standing(view))
+            @if is_open { (asked::standing(view)) }
             (asked::question(view))
-            @for (index, one) in view.request.tool_calls.iter().enumerate() { (call::one(view, one, index)) }
+            @if !of_agent(view.row) {
+                @for (index, one) in view.request.tool_calls.iter().enumerate() { (call::one(view, one, index)) }
+            }
             (asked::about(view))
             (asked::decided(view))
             div #answers { (answers) }
@@ -195,4 +241,24 @@ fn page(view: &View<'_>, answers: &Markup) -> Markup {
             footer { (signed_in_bar(view.caller, &view.prefix, view.words.language)) }
         },
     )
+}
+
+/// What has become of a request's calls, read from its task's journal. What cannot be understood is left out.
+async fn aftermath(http: &Http, row: &RequestRow) -> Result<Option<Aftermath>, Problem> {
+    let mut aftermath = Aftermath::new(row);
+    let mut after = row.asked_seq;
+    loop {
+        let items = match http.store.items(row.task_id, after, ITEMS).await {
+            Ok(items) => items,
+            Err(ReadError::Corrupt(_)) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        for (item, _) in &items {
+            aftermath.apply(item);
+        }
+        match items.last() {
+            Some((item, _)) if !aftermath.is_settled() => after = item.seq,
+            Some(_) | None => return Ok(Some(aftermath)),
+        }
+    }
 }

@@ -93,7 +93,7 @@ fn a_call_is_shown_with_everything_known_of_it() {
     for shown in [
         "refund_payment",
         "Refund 120 for order 17",
-        "POST http://payments.internal",
+        "<dd class=\"exact\">POST http://payments.internal/refunds</dd>",
         "once: every run counts",
         "held for a person",
         "large-refund",
@@ -115,13 +115,11 @@ fn the_agents_words_stand_in_its_box_and_the_operators_outside() {
     let row = sample::of_kind(RequestKind::Guidance);
     let guidance = page(&row, &sample::caller());
     let boxes: Vec<&str> = guidance.split("class=\"agent\"").skip(1).collect();
-    assert_eq!(boxes.len(), 3, "question, arguments, form");
-    assert!(
-        boxes[0].starts_with(
-            "><p class=\"by\">Written by the agent, not verified</p><pre dir=\"auto\">Which order is meant?"
-        )
-    );
-    assert!(boxes[2].contains("The agent's questions, not verified"));
+    assert_eq!(boxes.len(), 2, "question, form");
+    assert!(boxes[0].starts_with(
+        "><p class=\"by\">Written by the agent, not verified</p><pre class=\"exact\" dir=\"ltr\">Which order is meant?"
+    ));
+    assert!(boxes[1].contains("The agent's questions, not verified"));
     assert!(guidance.contains("What you type is shown to the model and approves nothing."));
     let row = sample::of_kind(RequestKind::Credentials);
     let login = page(&row, &sample::caller());
@@ -145,14 +143,92 @@ fn who_may_not_decide_has_no_button_and_is_told_why() {
     let reader = page(&row, &sample::caller());
     assert!(!reader.contains("<button") && reader.contains("for others to decide"));
     for (status, said) in [
-        (RequestStatus::Responded, "Answered; what follows is on its way."),
-        (RequestStatus::Resumed, "Answered, and what follows from it has been done."),
+        (RequestStatus::Responded, "Approved by bob."),
+        (RequestStatus::Resumed, "Approved by bob."),
         (RequestStatus::Expired, "Nobody answered in time."),
-        (RequestStatus::Withdrawn, "Withdrawn: the task was canceled"),
+        (RequestStatus::Withdrawn, "Withdrawn."),
     ] {
-        let page = page(&RequestRow { status, ..row.clone() }, &sample::approver());
-        assert!(page.contains(said) && !page.contains("<button"), "{said}");
+        let mut closed = RequestRow { status, ..row.clone() };
+        if matches!(status, RequestStatus::Responded | RequestStatus::Resumed) {
+            let call = row.asked.pending_tool_calls[0].tool_call_id;
+            closed.answers = sample::answer("bob", Action::Approve, &[call], true).into_iter().collect();
+        }
+        let page = page(&closed, &sample::approver());
+        assert!(page.contains(&format!("<h1 class=\"exact\" id=\"headline\">{said}</h1>")), "{said}: {page}");
+        assert!(page.contains(&format!("<title>billing: {said} · Holdpoint</title>")), "{said}");
+        assert!(!page.contains("<button") && !page.contains("Waits for an answer."), "{said}");
+        assert!(page.contains("Asked: May these calls run?"), "{said}");
     }
+}
+
+#[test]
+fn page_past_the_deadline_takes_nothing_and_says_why_before_that_is_committed() {
+    let row = RequestRow { expired: true, ..sample::request() };
+    let page = page(&row, &sample::approver());
+    assert!(page.contains("Nobody answered in time.") && page.contains("This request has expired."), "{page}");
+    assert!(!page.contains("<button") && !page.contains("Waits for an answer."), "{page}");
+}
+
+#[test]
+fn wrong_account_is_offered_another_one_and_the_way_back() {
+    let reader = page(&sample::request(), &sample::caller());
+    let next = format!("%2Fresume%2F{}", sample::request().asked.request_id);
+    assert!(reader.contains(&format!("<a href=\"/sign-in?next={next}\">Sign in as somebody else</a>")), "{reader}");
+    assert!(reader.contains("Signed in as <strong class=\"exact\">alice</strong> (acme) <a"), "{reader}");
+    assert!(!page(&sample::request(), &sample::approver()).contains("somebody else"));
+    let nobody = Caller { unaccounted: true, ..sample::approver() };
+    let decided = RequestRow { status: RequestStatus::Withdrawn, ..sample::request() };
+    assert!(!page(&decided, &nobody).contains("somebody else"));
+}
+
+#[test]
+fn what_an_agent_wrote_stands_in_the_order_of_its_characters() {
+    let hostile = "[\"from-א\",\"100\",\"200\",\"ב-to\"]";
+    let shown = hostile.replace('"', "&quot;");
+    for kind in RequestKind::ALL {
+        let mut row = sample::of_kind(kind);
+        row.asked.pending_tool_calls[0].arguments_text = hostile.into();
+        row.asked.pending_tool_calls[0].summary = format!("Pay {hostile}");
+        if row.asked.question.is_some() {
+            row.asked.question = Some(hostile.into());
+        }
+        row.asked.details = Some(json!({hostile: hostile, "list": [hostile]}));
+        let page = page(&row, &decider(kind));
+        for (at, _) in page.match_indices(&shown) {
+            let before = &page[..at];
+            let element = &before[before.rfind('<').unwrap()..];
+            let ours = kind == RequestKind::Reconcile && (element.starts_with("<dd>") || element.starts_with("<dt>"));
+            assert!(element.contains("class=\"exact\"") || element.contains(" exact\"") || ours, "{kind:?}: {element}");
+        }
+        assert!(page.contains(&shown), "{kind:?}");
+    }
+    let options = json!({"options": ["17", "from-א 100"]});
+    let row = RequestRow {
+        asked: crate::task::request::Asked { details: Some(options), ..sample::of_kind(RequestKind::Guidance).asked },
+        ..sample::request()
+    };
+    let page = page(&row, &sample::caller());
+    assert!(page.contains("<option value=\"17\">") && !page.contains("<option value=\"from-א 100\">"), "{page}");
+}
+
+#[test]
+fn question_of_the_agent_has_no_card_of_a_call_and_its_warnings_stand_above_it() {
+    for kind in [RequestKind::Guidance, RequestKind::Confirmation, RequestKind::Credentials] {
+        let mut row = sample::of_kind(kind);
+        row.asked.pending_tool_calls[0].warnings =
+            vec![Warning { code: "x".into(), pointer: "/question".into(), detail: "Looks <odd>.".into() }];
+        let page = page(&row, &sample::caller());
+        for of_a_call in ["<dt>Effect</dt>", "<dt>Verdict</dt>", "<dt>Goes to</dt>", "<dt>Summary</dt>", "Call: "] {
+            assert!(!page.contains(of_a_call), "{kind:?}: {of_a_call}");
+        }
+        let (warning, text) = (page.find("Looks &lt;odd&gt;.").unwrap(), page.find("class=\"agent\"").unwrap());
+        assert!(warning < text, "{kind:?}");
+        assert!(page.contains("The exact text that the agent wrote"), "{kind:?}");
+    }
+    let mut login = sample::of_kind(RequestKind::Credentials);
+    login.asked.pending_tool_calls[0].name = "comment_ticket".into();
+    assert!(page(&login, &sample::caller()).contains("<dt>Effect</dt>"), "a call that waits for a login is to run");
+    assert!(page(&sample::of_kind(RequestKind::Reconcile), &sample::approver()).contains("<dt>Effect</dt>"));
 }
 
 #[test]

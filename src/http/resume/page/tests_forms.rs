@@ -53,13 +53,31 @@ fn every_kind_offers_what_it_takes() {
     };
     assert_eq!(names(RequestKind::Approval), ["digest", "reason", "then"]);
     assert_eq!(names(RequestKind::Guidance), ["action", "digest", "field.answer", "reason", "then"]);
-    assert_eq!(names(RequestKind::Confirmation), ["action", "comment", "confirmed", "digest", "reason", "then"]);
+    assert_eq!(names(RequestKind::Confirmation), ["action", "comment", "confirmed", "digest", "then"]);
     assert_eq!(names(RequestKind::Credentials), ["action", "digest", "field.email", "field.token", "reason", "then"]);
     assert_eq!(
         names(RequestKind::ExternalResult),
         ["action", "digest", "field.orders", "field.since", "reason", "then"]
     );
     assert_eq!(names(RequestKind::Reconcile), ["action", "digest", "reason", "result", "result_type", "then"]);
+}
+
+#[test]
+fn confirmation_has_one_yes_and_one_no() {
+    let row = sample::of_kind(RequestKind::Confirmation);
+    let asked = super::tests::page(&row, &sample::caller());
+    let buttons = |text: &str| asked.matches(text).count();
+    assert_eq!(
+        (buttons("<button"), buttons(">No</button>"), buttons(">Yes, confirmed</button>")),
+        (2, 1, 1),
+        "{asked}"
+    );
+    assert!(asked.contains("After a no") && !asked.contains("/reject\""), "{asked}");
+    let wrong = FieldError { pointer: "/reason".into(), detail: "at most 4096 bytes".into() };
+    let no = [("action", "respond"), ("confirmed", "false"), ("comment", "x"), ("then", "cancel")];
+    let again = again(&row, &sample::caller(), None, &no, vec![wrong]);
+    assert!(again.contains("<a href=\"#answer-comment\">") && again.contains("id=\"answer-comment-error\""), "{again}");
+    assert!(again.contains("<option value=\"cancel\" selected"), "{again}");
 }
 
 #[test]
@@ -148,7 +166,7 @@ fn what_does_not_fit_comes_back_with_what_was_typed() {
     let page = again(&row, &sample::caller(), None, &fields, Vec::new());
     assert!(page.contains("<title>Error: billing: "), "{page}");
     assert!(page.contains("<a href=\"#answer-field_2e_orders\">orders</a>: a whole number"));
-    assert!(page.find("role=\"alert\"").unwrap() < page.find("<h1>").unwrap());
+    assert!(page.find("role=\"alert\"").unwrap() < page.find("<h1 ").unwrap());
     assert!(page.contains("<p class=\"error\" id=\"answer-field_2e_orders-error\">Error: a whole number</p>"));
     assert!(page.contains("value=\"three\" aria-invalid=\"true\" aria-describedby=\"answer-field_2e_orders-error\""));
     assert!(page.contains("value=\"2026-01-02\""));
@@ -206,5 +224,5 @@ fn a_field_of_the_agents_that_is_called_as_one_of_ours_stays_the_agents() {
     }));
     let fields = [("action", "respond"), ("field.action", "reject"), ("field.count", "many")];
     let page = again(&row, &sample::caller(), None, &fields, Vec::new());
-    assert!(page.contains("<option value=\"reject\" selected") && page.contains("value=\"many\""), "{page}");
+    assert!(page.contains("value=\"reject\" selected") && page.contains("value=\"many\""), "{page}");
 }

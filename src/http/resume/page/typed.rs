@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use crate::engine::FieldError;
-use crate::http::resume::{form, schema};
+use crate::http::resume::form::default_form;
+use crate::http::resume::schema;
 use crate::store::RequestRow;
 use crate::task::decision::Action;
 use crate::task::request::RequestKind;
@@ -95,7 +96,7 @@ impl Typed {
         single: bool,
     ) -> Self {
         let form = Which::of(in_path, &fields, single);
-        let wrong = errors.iter().map(|error| place(row, error)).collect();
+        let wrong = errors.iter().map(|error| place(row, form, error)).collect();
         if row.asked.kind == RequestKind::Credentials {
             fields.retain(|name, _| matches!(name.as_str(), "reason" | "then"));
         }
@@ -110,7 +111,7 @@ impl Typed {
 }
 
 /// The field that a place in the body was typed into.
-fn place(row: &RequestRow, error: &FieldError) -> Wrong {
+fn place(row: &RequestRow, form: Which, error: &FieldError) -> Wrong {
     let parts: Vec<String> =
         error.pointer.split('/').skip(1).map(|part| part.replace("~1", "/").replace("~0", "~")).collect();
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
@@ -122,11 +123,15 @@ fn place(row: &RequestRow, error: &FieldError) -> Wrong {
         ["response", name, rest @ ..] if row.asked.kind == RequestKind::Confirmation => {
             (Some((*name).to_owned()), rest)
         }
-        ["response", rest @ ..] => filled_in(row.asked.form.as_ref().unwrap_or(&form::default_form()), rest),
+        ["response", rest @ ..] => filled_in(row.asked.form.as_ref().unwrap_or(&default_form()), rest),
         ["result", rest @ ..] => match &row.asked.form {
             Some(schema) if row.asked.kind == RequestKind::ExternalResult => filled_in(schema, rest),
             Some(_) | None => (Some("result".to_owned()), rest),
         },
+        // The comment of a no is its reason where the no says what follows.
+        ["reason", rest @ ..] if row.asked.kind == RequestKind::Confirmation && form == Which::Answer => {
+            (Some("comment".to_owned()), rest)
+        }
         ["reason", rest @ ..] => (Some("reason".to_owned()), rest),
         rest => (None, rest),
     };
