@@ -13,13 +13,13 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode};
 use uuid::Uuid;
 
-use super::Http;
 use super::accept::wants_html;
 use super::language::Language;
 use super::origin::not_from_here;
 use super::page;
 use super::problem::Problem;
 use super::rest;
+use super::{Http, health};
 
 /// Which operation a request turned out to be; the guard says it, the log line reads it, also after a panic.
 #[derive(Clone, Debug, Default)]
@@ -35,6 +35,9 @@ impl Seen {
 /// An error whose page is written already: it goes out as it is.
 #[derive(Clone, Copy, Debug)]
 pub struct Whole;
+
+/// Health checks come every few seconds, and what they find has lines of its own.
+const PROBES: [&str; 2] = [health::HEALTHZ.id, health::READYZ.id];
 
 /// What the answer will need of the request.
 struct Asked {
@@ -82,7 +85,11 @@ pub async fn edge(State(http): State<Arc<Http>>, mut request: Request, next: Nex
     add_headers(&asked, response.headers_mut());
     let operation = seen.0.get().copied().unwrap_or("none");
     let status = response.status().as_u16();
-    tracing::info!(operation, status, seconds = taken, request_id = %asked.id, "answered");
+    if PROBES.contains(&operation) {
+        tracing::debug!(operation, status, seconds = taken, http_request_id = %asked.id, "answered");
+    } else {
+        tracing::info!(operation, status, seconds = taken, http_request_id = %asked.id, "answered");
+    }
     tracing::info!(target: "holdpoint::metric", metric = "http_request", operation, status, seconds = taken);
     response
 }
