@@ -15,6 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::agent::{Agents, Offer};
 use crate::config::Config;
+use crate::config::report::Line;
 use crate::engine::{self, Engine, Parts};
 use crate::failpoint;
 use crate::http::agents::list::{AgentCard, ToolCard};
@@ -33,7 +34,7 @@ use crate::model::scripted::Scripted;
 use crate::net::Net;
 use crate::people::may::Roster;
 use crate::policy::Policy;
-use crate::store::{self, CommitError, OpenError, Store};
+use crate::store::{self, CommitError, OpenError, Outage, Store};
 pub use crate::telemetry::LogFormat;
 use crate::telemetry::gauges::Gauges;
 use crate::telemetry::{self, Census, Metrics};
@@ -45,6 +46,10 @@ use crate::world::{Clock, Ids, Mistakes, RandomIds, SystemClock};
 pub struct ServeOptions {
     /// How log lines look.
     pub log_format: LogFormat,
+    /// Where the configuration comes from, if nothing names it.
+    pub note: Option<&'static str>,
+    /// What the configuration may not mean as it says it.
+    pub warnings: Vec<Line>,
     /// What is said of the database.
     pub database: DatabaseOptions,
 }
@@ -99,6 +104,12 @@ fn policy(config: &Config, catalog: &Catalog, mistakes: &mut Mistakes) -> Policy
 /// What kept it from serving.
 pub async fn serve(config: Config, options: ServeOptions) -> anyhow::Result<()> {
     let metrics = telemetry::init(options.log_format, config.log.as_deref())?;
+    if let Some(note) = options.note {
+        tracing::info!("{note}");
+    }
+    for Line { position, path, detail } in &options.warnings {
+        tracing::warn!(position, path, detail, "a warning about the configuration");
+    }
     crate::tool::shell::make_undumpable().context("this process could not be made undumpable")?;
     descriptors::raise();
     let (demo, open) = (config.demo, config.auth.is_none());
@@ -283,11 +294,15 @@ fn engine_settings(config: &Config) -> engine::Settings {
 async fn open(config: &Config, clock: &Arc<dyn Clock>, options: DatabaseOptions) -> anyhow::Result<Store> {
     let since = clock.uptime();
     let settings = store::Settings { restored: options.restored, ..config.store(options.permit_unsafe) };
+    let outage = Outage::new(&settings, Arc::clone(clock));
     loop {
         match Store::open(&settings, Arc::clone(clock)).await {
-            Ok(store) => return Ok(store),
-            Err(OpenError::Unavailable) if clock.uptime().saturating_sub(since) < PATIENCE => {
-                tracing::warn!("the database does not answer; waiting for it");
+            Ok(store) => {
+                outage.answered();
+                return Ok(store);
+            }
+            Err(OpenError::Unavailable { reason, .. }) if clock.uptime().saturating_sub(since) < PATIENCE => {
+                outage.failed(&reason);
                 clock.sleep(Duration::from_secs(1)).await;
             }
             Err(error) => return Err(error.into()),
@@ -370,7 +385,7 @@ async fn census(store: &Store) -> Census {
             requests,
         },
         Err(error) => {
-            tracing::warn!(%error, "tasks could not be counted");
+            tracing::debug!(%error, "tasks could not be counted");
             Census::default()
         }
     }
@@ -461,6 +476,6 @@ mod tests {
         let error = open(&config, &clock, DatabaseOptions::default()).await.unwrap_err();
         assert_eq!(slept.uptime(), PATIENCE);
         let said = format!("{error:#} {error:?}");
-        assert!(!said.contains("a-password") && !said.contains(&gone.to_string()), "{said}");
+        assert!(!said.contains("a-password") && said.contains(&gone.to_string()), "{said}");
     }
 }

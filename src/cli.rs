@@ -12,6 +12,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::app::{self, DatabaseOptions, LogFormat, ServeOptions};
 use crate::config::environment::Environment;
 use crate::config::layers::Flags;
+use crate::config::report::Report;
 use crate::config::{self, Config, SMALLEST, Source};
 use crate::failpoint;
 
@@ -34,7 +35,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve. With no configuration: the built-in demonstration.
+    /// Serve. With no configuration and no `./holdpoint.yaml`: the built-in demonstration.
     Serve(Serve),
     /// Print every mistake in the configuration.
     Check(Common),
@@ -62,7 +63,8 @@ enum Command {
 /// Where the configuration is, and what lies over it.
 #[derive(Debug, Default, Args)]
 struct Common {
-    /// The configuration; else `HOLDPOINT_CONFIG`, else the built-in demonstration.
+    /// The configuration; else `HOLDPOINT_CONFIG`, else `./holdpoint.yaml` where there is one, else the built-in
+    /// demonstration.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Address and port, over `server.listen`.
@@ -132,31 +134,57 @@ fn complain(code: u8, what: impl Display) -> u8 {
     code
 }
 
-/// Where the configuration comes from: the flag, else the variable, else the demonstration.
-fn source(common: &Common, environment: &Environment) -> Result<Source, String> {
-    let named = environment.variable("HOLDPOINT_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from);
-    let Some(path) = common.config.clone().or(named) else { return Ok(Source::Demo) };
+/// The file that is read where none is named.
+const BESIDE: &str = "holdpoint.yaml";
+
+/// Where the configuration comes from: the flag, else the variable, else the file beside, else the demonstration; and a
+/// note where nothing names it.
+fn source(common: &Common, environment: &Environment) -> Result<(Source, Option<&'static str>), String> {
+    let variable = environment.variable("HOLDPOINT_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let named = common.config.clone().or(variable);
+    let path = named.clone().unwrap_or_else(|| PathBuf::from(BESIDE));
     match environment.file(&path) {
-        Ok(text) => Ok(Source::File(path, text)),
+        Ok(text) => Ok((Source::File(path, text), named.is_none().then_some(TAKEN))),
+        Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => Ok((Source::Demo, Some(DEMO))),
         Err(error) => Err(format!("{}: the configuration cannot be read: {error}", path.display())),
     }
 }
 
-/// The configuration; warnings are printed, mistakes are the error: all of them.
-fn load(common: &Common, environment: &Environment) -> Result<Config, String> {
+const TAKEN: &str = "Neither --config nor HOLDPOINT_CONFIG names a configuration: ./holdpoint.yaml is taken.";
+const DEMO: &str = "No configuration is named and there is no ./holdpoint.yaml: this is the built-in demonstration.";
+
+/// A configuration without mistakes.
+struct Loaded {
+    config: Config,
+    /// Its warnings.
+    report: Report,
+    /// Where it comes from, if nothing names it.
+    note: Option<&'static str>,
+}
+
+/// The configuration; mistakes are the error: all of them.
+fn load(common: &Common, environment: &Environment) -> Result<Loaded, String> {
     let flags = Flags { listen: common.listen.clone(), database_url: common.database_url.clone() };
-    let source = source(common, environment)?;
+    let (source, note) = source(common, environment)?;
     match config::load(source, environment, &flags, app::check) {
-        Ok((config, report)) => {
-            let _ = write!(std::io::stderr().lock(), "{report}");
-            Ok(config)
-        }
-        Err(report) => Err(report.to_string()),
+        Ok((config, report)) => Ok(Loaded { config, report, note }),
+        Err(report) => Err(format!("{}{report}", note.map(|note| format!("{note}\n")).unwrap_or_default())),
     }
 }
 
+/// The configuration; where it comes from and its warnings are printed.
+fn load_aloud(common: &Common, environment: &Environment) -> Result<Config, String> {
+    let Loaded { config, report, note } = load(common, environment)?;
+    let mut err = std::io::stderr().lock();
+    if let Some(note) = note {
+        let _ = writeln!(err, "{note}");
+    }
+    let _ = write!(err, "{report}");
+    Ok(config)
+}
+
 fn check(common: &Common, environment: &Environment) -> u8 {
-    match load(common, environment) {
+    match load_aloud(common, environment) {
         Ok(config) => print(&format!(
             "The configuration is right: {} agents, {} tools, {} rules.\n",
             config.agents.len(),
@@ -180,8 +208,8 @@ fn run_to_end(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<
 }
 
 fn serve(options: &Serve, environment: &Environment) -> u8 {
-    let config = match load(&options.common, environment) {
-        Ok(config) => config,
+    let Loaded { config, report, note } = match load(&options.common, environment) {
+        Ok(loaded) => loaded,
         Err(mistakes) => return complain(WRONG, mistakes),
     };
     if let Err(mistake) = failpoint::arm(environment.variable("HOLDPOINT_FAILPOINTS").unwrap_or_default()) {
@@ -189,6 +217,8 @@ fn serve(options: &Serve, environment: &Environment) -> u8 {
     }
     let options = ServeOptions {
         log_format: options.log_format,
+        note,
+        warnings: report.warnings,
         database: DatabaseOptions { restored: options.restored, permit_unsafe: options.permit_unsafe },
     };
     match run_to_end(app::serve(config, options)) {
@@ -198,7 +228,7 @@ fn serve(options: &Serve, environment: &Environment) -> u8 {
 }
 
 fn migrate(common: &Common, environment: &Environment) -> u8 {
-    let config = match load(common, environment) {
+    let config = match load_aloud(common, environment) {
         Ok(config) => config,
         Err(mistakes) => return complain(WRONG, mistakes),
     };
@@ -236,7 +266,7 @@ Then post a task. What its agent wants to look up is held; the answer's `pending
 
 fn health(common: &Common, environment: &Environment) -> u8 {
     let config = match load(common, environment) {
-        Ok(config) => config,
+        Ok(loaded) => loaded.config,
         Err(mistakes) => return complain(WRONG, mistakes),
     };
     let Some(address) = config.server.address() else { return complain(WRONG, "`server.listen` is no address") };
@@ -290,6 +320,9 @@ mod tests {
         assert_eq!(code(&["check", "--config", "/bad.yaml"], &environment), WRONG);
         assert_eq!(code(&["check", "--config", "/gone.yaml"], &environment), WRONG);
         assert_eq!(code(&["check"], &environment), OK, "the demonstration is right");
+        let beside = Environment::of(&[], &[("holdpoint.yaml", "agents: {}\n"), ("/good.yaml", GOOD)]);
+        assert_eq!(code(&["check"], &beside), WRONG, "the file that stands beside");
+        assert_eq!(code(&["check", "--config", "/good.yaml"], &beside), OK, "another one is named");
         assert_eq!(code(&["check", "--listen", "nowhere"], &environment), WRONG);
         let named = Environment::of(&[("HOLDPOINT_CONFIG", "/bad.yaml")], &files);
         assert_eq!(code(&["check"], &named), WRONG);

@@ -38,6 +38,7 @@ pub mod settings;
 pub mod tree;
 pub mod unexpanded;
 pub mod units;
+pub mod warnings;
 
 /// What runs with nothing configured.
 pub const DEMO: &str = include_str!("config/demo.yaml");
@@ -137,6 +138,7 @@ pub fn load(
     layers::put_variables(&mut root, environment, &schema::keys(), &mut mistakes);
     layers::put_flags(&mut root, flags);
     let unexpanded = unexpanded::definitions(&root);
+    warnings::written(&root, &mut mistakes);
     let mut interpolation =
         Interpolation { environment, directory: &directory, filled: Vec::new(), mistakes: &mut mistakes };
     interpolation.run(&mut root, &mut Vec::new());
@@ -151,6 +153,7 @@ pub fn load(
     config.log = environment.variable("RUST_LOG").map(str::to_owned);
     config.secret_values = secret_values(&root, &filled);
     check::all(&mut config, &root, &mut mistakes);
+    warnings::read(&config, &root, &mut mistakes);
     fill(&mut config, &root, environment, &directory, &mut mistakes);
     check_parts::credential_references(&config, &root, &mut mistakes);
     let mut found = Mistakes::default();

@@ -73,7 +73,9 @@ where
 {
     let printed = filter_fn(|about: &Metadata<'_>| {
         let ours = about.target() == "holdpoint" || about.target().starts_with("holdpoint::");
-        about.target() != TARGET && (ours || *about.level() <= Level::WARN)
+        // The database's library would repeat parts of its URL, and what it fails with comes back to the store.
+        let loud = *about.level() <= Level::WARN && !about.target().starts_with("sqlx");
+        about.target() != TARGET && (ours || loud)
     });
     let observed = filter_fn(|about: &Metadata<'_>| about.target() == TARGET).with_max_level_hint(LevelFilter::INFO);
     let printing = match format {
@@ -339,6 +341,7 @@ mod tests {
         tracing::info!(target: "holdpoint::metric", metric = "no_such", size = 3_usize);
         tracing::info!(task_id = "t", "an ordinary line");
         tracing::info!(target: "hyper::proto", "a library's line, with a header in it");
+        tracing::warn!(target: "sqlx_postgres::options::parse", value = "hunter2", "an unknown parameter");
     }
 
     #[test]

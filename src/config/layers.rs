@@ -10,6 +10,13 @@ use crate::world::Mistakes;
 /// What every variable's name begins with.
 const PREFIX: &str = "HOLDPOINT_";
 
+/// Names with one underscore that are read.
+const READ: &[&str] = if cfg!(any(debug_assertions, feature = "failpoints")) {
+    &["HOLDPOINT_CONFIG", "HOLDPOINT_FAILPOINTS"]
+} else {
+    &["HOLDPOINT_CONFIG"]
+};
+
 /// The flags that stand for a key.
 #[derive(Clone, Debug, Default)]
 pub struct Flags {
@@ -24,9 +31,13 @@ pub struct Flags {
 pub fn put_variables(root: &mut Node, environment: &Environment, known: &[String], mistakes: &mut Mistakes) {
     let mut overrides: BTreeMap<(usize, &str), &str> = BTreeMap::new();
     for (name, value) in environment.variables() {
-        if let Some((depth, path)) = path_of(name) {
-            let _ = path;
+        if let Some((depth, _)) = path_of(name) {
             overrides.insert((depth, name), value);
+        } else if name.to_ascii_uppercase().starts_with(PREFIX) && !READ.contains(&name) {
+            let detail = format!(
+                "this variable is ignored: one that overrides a key has two underscores, as in `{PREFIX}SERVER__LISTEN`"
+            );
+            mistakes.warn(&[&format!("@{name}")], detail);
         }
     }
     for ((_, name), value) in overrides {
@@ -152,8 +163,10 @@ mod tests {
         let mut node = tree::parse(text, None, &mut mistakes).unwrap();
         let known = ["server", "public_url", "listen", "api_key"].map(str::to_owned);
         put_variables(&mut node, &Environment::of(variables, &[]), &known, &mut mistakes);
-        let found = mistakes.found.iter().map(|one| format!("{} {}", one.place.join("."), one.detail)).collect();
-        (node.to_json(), found)
+        let ignored = mistakes.warnings.iter().filter(|one| one.detail.contains("is ignored"));
+        let ignored = ignored.map(|one| format!("{} is ignored", one.place.join(".")));
+        let found = mistakes.found.iter().map(|one| format!("{} {}", one.place.join("."), one.detail));
+        (node.to_json(), found.chain(ignored).collect())
     }
 
     #[test]
@@ -170,9 +183,12 @@ mod tests {
                 ("HOLDPOINT_PORT", "1"),
                 ("HOLDPOINT___X", "1"),
                 ("OTHER__X", "1"),
+                ("holdpoint_config", "y.yaml"),
+                ("HOLDPOINT_LISTEN", "0.0.0.0:80"),
             ],
         );
-        assert_eq!(mistakes, Vec::<String>::new());
+        let ignored = ["HOLDPOINT_LISTEN", "HOLDPOINT_PORT", "HOLDPOINT___X", "holdpoint_config"];
+        assert_eq!(mistakes, ignored.map(|name| format!("@{name} is ignored")));
         assert_eq!(
             json,
             json!({

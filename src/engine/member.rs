@@ -63,7 +63,7 @@ impl Member {
         self.row.task_id
     }
 
-    /// Whether it has not ended, pushed facts included.
+    /// Whether it has ended, pushed facts included.
     pub(super) fn is_over(&self) -> bool {
         self.progress.status.unwrap_or(self.row.status).is_terminal()
     }

@@ -124,9 +124,9 @@ impl Engine {
                 Ok(None) => return false,
                 Ok(Some(journal)) => match self.regather(live, journal).await {
                     Ok(()) => return true,
-                    Err(error) => tracing::warn!(%task, %error, "reading its tree again failed"),
+                    Err(error) => tracing::debug!(%task, %error, "reading its tree again failed"),
                 },
-                Err(ReadError::Unavailable) => tracing::warn!(%task, "reading again failed"),
+                Err(ReadError::Unavailable) => tracing::debug!(%task, "reading again failed"),
                 Err(ReadError::Corrupt(_)) => match self.end_from_row(task, live.results_in_hand()).await {
                     Ok(true) | Err(CommitError::Refused) => return false,
                     Ok(false) | Err(CommitError::Stale | CommitError::Unavailable | CommitError::Unknown) => {}

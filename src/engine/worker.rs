@@ -29,7 +29,9 @@ impl Engine {
         let mut renewed = self.clock.uptime();
         let mut clean_at = renewed;
         while !self.stop.is_cancelled() {
-            if let Err(error) = self.round().await {
+            if let Err(error) = self.round().await
+                && error != Refusal::Unavailable
+            {
                 tracing::warn!(%error, "a round of the worker failed");
             }
             if self.clock.uptime().saturating_sub(renewed) >= renewals {
@@ -207,7 +209,7 @@ impl Engine {
                 failpoint::reach("renew.committed");
                 self.leases.renewed(&held, &kept, until);
             }
-            Err(error) => tracing::warn!(%error, "leases could not be renewed"),
+            Err(error) => tracing::debug!(%error, "leases could not be renewed"),
         }
     }
 }

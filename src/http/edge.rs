@@ -13,7 +13,6 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode};
 use uuid::Uuid;
 
-use super::Http;
 use super::accept::wants_html;
 use super::caller::Who;
 use super::language::Language;
@@ -22,6 +21,7 @@ use super::page;
 use super::problem::{Code, Problem, prefix};
 use super::rest;
 use super::sign_in::sign_in_again;
+use super::{Http, health};
 
 /// Which operation a request turned out to be; the guard says it, the log line reads it, also after a panic.
 #[derive(Clone, Debug, Default)]
@@ -37,6 +37,9 @@ impl Seen {
 /// An error whose page is written already: it goes out as it is.
 #[derive(Clone, Copy, Debug)]
 pub struct Whole;
+
+/// Health checks come every few seconds, and what they find has lines of its own.
+const PROBES: [&str; 2] = [health::HEALTHZ.id, health::READYZ.id];
 
 /// What the answer will need of the request.
 struct Asked {
@@ -91,7 +94,11 @@ pub async fn edge(State(http): State<Arc<Http>>, mut request: Request, next: Nex
     add_headers(&asked, response.headers_mut());
     let operation = seen.0.get().copied().unwrap_or("none");
     let status = response.status().as_u16();
-    tracing::info!(operation, status, seconds = taken, request_id = %asked.id, "answered");
+    if PROBES.contains(&operation) {
+        tracing::debug!(operation, status, seconds = taken, http_request_id = %asked.id, "answered");
+    } else {
+        tracing::info!(operation, status, seconds = taken, http_request_id = %asked.id, "answered");
+    }
     tracing::info!(target: "holdpoint::metric", metric = "http_request", operation, status, seconds = taken);
     response
 }

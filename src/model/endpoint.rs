@@ -20,7 +20,7 @@ use url::Url;
 use super::clean::Cleaner;
 use super::problem::said_in;
 use super::protocol::{Attempt, Protocol, Telling, Thoughts};
-use super::{Answer, ModelClient, ModelError, Prompt, Sink, retry};
+use super::{Answer, Ended, ModelClient, ModelError, Prompt, Sink, retry};
 use crate::net::{self, Failure, Net};
 use crate::secret::{Redactor, Secret};
 use crate::task::text::from_bytes;
@@ -178,7 +178,7 @@ impl<P: Protocol> Endpoint<P> {
         clock: Arc<dyn Clock>,
         redactor: Arc<Redactor>,
     ) -> Result<Self, ModelError> {
-        let unusable = |why: &str| ModelError { detail: format!("Model `{}` cannot be used: {why}.", settings.name) };
+        let unusable = |why: &str| ModelError::new(format!("Model `{}` cannot be used: {why}.", settings.name));
         let address = settings.address::<P>().map_err(unusable)?;
         let headers = settings.header_map::<P>().ok_or_else(|| unusable("a header cannot be sent"))?;
         let Settings { name, model, timeout, retries, body, .. } = settings;
@@ -192,19 +192,23 @@ impl<P: Protocol> Endpoint<P> {
         Some(Bytes::from(P::body(prompt, &self.model, &self.body, *manner, thoughts).ok()?))
     }
 
-    /// Asks once.
-    async fn attempt(&self, body: Bytes, telling: &mut Telling<'_>) -> Attempt {
+    /// Asks once, and says how that ended.
+    async fn attempt(&self, body: Bytes, telling: &mut Telling<'_>) -> (Attempt, Ended) {
         let request = self.net.repeatable().post(self.address.clone()).headers(self.headers.clone()).body(body);
         let response = match net::begun(request, self.timeout).await {
             Ok(response) => response,
-            Err(failure) => return Attempt::Again(failure.to_string(), None),
+            Err(failure @ (Failure::NotSent(reason) | Failure::Lost(reason))) => {
+                let ended = Ended { status: None, reason: Some(reason) };
+                return (Attempt::Again(failure.to_string(), None), ended);
+            }
         };
         let status = response.status().as_u16();
-        if response.status().is_success() {
+        let attempt = if response.status().is_success() {
             self.read(response, telling).await
         } else {
             self.refused(status, response).await
-        }
+        };
+        (attempt, Ended { status: Some(status), reason: None })
     }
 
     async fn refused(&self, status: u16, response: Response) -> Attempt {
@@ -241,9 +245,9 @@ impl<P: Protocol> Endpoint<P> {
         super::measure(&self.name, outcome, self.clock.uptime().saturating_sub(began));
     }
 
-    fn error(&self, why: &str, attempts: u32) -> ModelError {
+    fn error(&self, why: &str, attempts: u32, ended: Ended) -> ModelError {
         let times = if attempts > 1 { format!(" (after {attempts} attempts)") } else { String::new() };
-        ModelError { detail: format!("Model `{}` gave no usable answer{times}: {why}", self.name) }
+        ModelError { detail: format!("Model `{}` gave no usable answer{times}: {why}", self.name), ended }
     }
 }
 
@@ -254,13 +258,13 @@ impl<P: Protocol> ModelClient for Endpoint<P> {
         let mut manner = self.manner.load(Ordering::Relaxed);
         let mut thoughts = Thoughts::Kept;
         let Some(mut body) = self.request(prompt, manner, thoughts) else {
-            return Err(self.error("the request could not be written", 1));
+            return Err(self.error("the request could not be written", 1, Ended::default()));
         };
         let mut attempts = 0;
         loop {
             attempts += 1;
             let began = self.clock.uptime();
-            let attempt = self.attempt(body.clone(), &mut telling).await;
+            let (attempt, ended) = self.attempt(body.clone(), &mut telling).await;
             self.measure(&attempt, began);
             if !matches!(attempt, Attempt::Answered(_)) {
                 telling.reset();
@@ -270,19 +274,19 @@ impl<P: Protocol> ModelClient for Endpoint<P> {
                     self.manner.store(manner, Ordering::Relaxed);
                     return Ok(*answer);
                 }
-                Attempt::Failed(why) => return Err(self.error(&why, attempts)),
+                Attempt::Failed(why) => return Err(self.error(&why, attempts, ended)),
                 Attempt::Plainer(why) => {
                     let (plainer, left) =
                         if P::is_about_thoughts(&why) { (manner, Thoughts::Left) } else { (manner + 1, thoughts) };
                     let request = self.request(prompt, plainer, left).filter(|request| *request != body);
-                    let Some(request) = request else { return Err(self.error(&why, attempts)) };
+                    let Some(request) = request else { return Err(self.error(&why, attempts, ended)) };
                     tracing::debug!(model = %self.name, "the model is asked more plainly");
                     (body, manner, thoughts, attempts) = (request, plainer, left, attempts - 1);
                 }
-                Attempt::Again(why, _) if attempts > self.retries => return Err(self.error(&why, attempts)),
+                Attempt::Again(why, _) if attempts > self.retries => return Err(self.error(&why, attempts, ended)),
                 Attempt::Again(_, wait) => {
                     let wait = wait.unwrap_or_else(|| retry::backoff(attempts));
-                    tracing::debug!(model = %self.name, attempts, wait = wait.as_secs_f64(), "the model is asked again");
+                    tracing::info!(model = %self.name, status = ended.status, reason = ended.reason, attempts, wait = wait.as_secs_f64(), "the model is asked again");
                     self.clock.sleep(wait).await;
                 }
             }

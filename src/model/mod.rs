@@ -140,6 +140,25 @@ pub struct AnswerCall {
 pub struct ModelError {
     /// What went wrong.
     pub detail: String,
+    /// How the last attempt ended, as a log line may say it.
+    pub ended: Ended,
+}
+
+/// How an attempt to reach an endpoint ended: nothing of what the endpoint said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ended {
+    /// The status of its answer, where one began.
+    pub status: Option<u16>,
+    /// Why none began, in fixed words.
+    pub reason: Option<&'static str>,
+}
+
+impl ModelError {
+    /// An error of which no more is known than its words.
+    #[must_use]
+    pub fn new(detail: impl Into<String>) -> Self {
+        Self { detail: detail.into(), ended: Ended::default() }
+    }
 }
 
 /// Data about the user as each model is told of it, marked as such. As JSON on one line, so that no value can pretend to be

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use self::script::{Last, Moment, Rule, Script};
 use super::protocol::{CALLS, too_many_calls};
-use super::{Answer, AnswerCall, ModelClient, ModelError, Prompt, Sink};
+use super::{Answer, AnswerCall, Ended, ModelClient, ModelError, Prompt, Sink};
 use crate::task::item::{FinishReason, PartType, Usage};
 use crate::task::text::cleaned;
 use crate::task::transcript::Message;
@@ -118,7 +118,7 @@ impl Scripted {
         if let Some(status) = fail {
             let detail =
                 format!("Model `{}` gave no usable answer: its script answers with status {status}.", self.name);
-            return Err(ModelError { detail });
+            return Err(ModelError { detail, ended: Ended { status: Some(status), reason: None } });
         }
         let (text, calls) =
             rule.map_or_else(|| (Some(NO_RULE.to_owned()), Vec::new()), |rule| self.play(rule, &moment));

@@ -17,6 +17,7 @@ use uuid::Uuid;
 
 use super::identity::Doubt;
 use super::line::{Breaks, Loan, timed_out};
+use super::outage::{self, Outage};
 use crate::task::time::Time;
 use crate::world::Clock;
 
@@ -188,6 +189,8 @@ pub(super) struct Db {
     pub(super) patience: Duration,
     /// When a connection was last found broken.
     pub(super) breaks: Arc<Breaks>,
+    /// Whether it can be reached, as the log was told.
+    pub(super) outage: Outage,
     /// Keeps a second process off the same `SQLite` file.
     pub(super) lock: Mutex<Option<File>>,
 }
@@ -253,6 +256,7 @@ impl Db {
             return rows.ok()?.into_iter().next();
         }
         self.breaks.another(&timed_out());
+        self.outage.failed(&outage::reason(&timed_out()));
         None
     }
 
@@ -261,7 +265,7 @@ impl Db {
         match &self.engine {
             Engine::Postgres { keyed, lists, .. } => {
                 let pool = if sql.by_key { keyed } else { lists };
-                decoded(&self.ask_postgres(pool, sql.postgres, values).await?)
+                decoded(&self.noted(self.ask_postgres(pool, sql.postgres, values).await)?)
             }
             Engine::Sqlite { .. } => {
                 let values = self.sqlite_values(values).map_err(Failure::sent)?;
@@ -278,7 +282,7 @@ impl Db {
     pub(super) async fn begin(&self) -> Result<LiteTx, Failure> {
         match &self.engine {
             Engine::Sqlite { writer, .. } => {
-                writer.begin_with("BEGIN IMMEDIATE").await.map(LiteTx).map_err(Failure::unsent)
+                self.noted(writer.begin_with("BEGIN IMMEDIATE").await.map(LiteTx).map_err(Failure::unsent))
             }
             Engine::Postgres { .. } => {
                 Err(Failure::unsent(sqlx::Error::Protocol("one statement is one transaction here".to_owned())))
@@ -295,7 +299,7 @@ impl Db {
                 Err(failure) if failure.sent && failure.lost() && sent < READS && began.elapsed() < self.patience => {
                     sent += 1;
                 }
-                answer => return answer,
+                answer => return self.noted(answer),
             }
         }
     }
@@ -327,11 +331,21 @@ impl Db {
         values: Vec<Value>,
     ) -> Result<Vec<SqliteRow>, Failure> {
         let values = self.sqlite_values(values).map_err(Failure::unsent)?;
-        let mut connection = pool.acquire().await.map_err(Failure::unsent)?;
-        match timeout(self.patience, lite(sql, values).fetch_all(&mut *connection)).await {
+        let mut connection = self.noted(pool.acquire().await.map_err(Failure::unsent))?;
+        let answer = match timeout(self.patience, lite(sql, values).fetch_all(&mut *connection)).await {
             Ok(answer) => answer.map_err(Failure::sent),
             Err(_) => Err(Failure::sent(sqlx::Error::PoolTimedOut)),
+        };
+        self.noted(answer)
+    }
+
+    /// Tells the log whether the database was reached. A refusal is an answer, too.
+    fn noted<T>(&self, answer: Result<T, Failure>) -> Result<T, Failure> {
+        match &answer {
+            Err(failure) if failure.unreached() => self.outage.failed(&outage::reason(&failure.error)),
+            Ok(_) | Err(_) => self.outage.answered(),
         }
+        answer
     }
 
     /// The injected clock's moment.
@@ -474,6 +488,11 @@ impl Failure {
             self.error,
             sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed
         )
+    }
+
+    /// Whether the database was not reached, or not any more; a pool that is closed was given up by this process.
+    pub(super) fn unreached(&self) -> bool {
+        (!self.sent || self.lost()) && !matches!(self.error, sqlx::Error::PoolClosed)
     }
 
     /// The database's own code of the error.

@@ -143,10 +143,10 @@ async fn unhurried(
 /// `Unavailable` when it does not answer, or is a standby.
 pub(super) async fn settle(db: &Db, restored: bool) -> Result<(), OpenError> {
     let failed = |failure: Failure| {
-        tracing::warn!(error = %failure.error, "the database's identity could not be read");
         if !failure.sent || failure.lost() {
-            OpenError::Unavailable
+            db.outage.unavailable(&failure.error)
         } else {
+            tracing::warn!(error = %failure.error, "the database's identity could not be read");
             OpenError::Refused(failure.error.to_string())
         }
     };

@@ -17,6 +17,7 @@ mod identity;
 mod journal;
 mod line;
 mod open;
+mod outage;
 mod page;
 mod relay;
 mod remains;
@@ -46,6 +47,7 @@ use self::feed::Feed;
 pub use self::feed::{Heard, Listener, News};
 #[doc(hidden)]
 pub use self::open::PLANNED_ONCE;
+pub use self::outage::Outage;
 use self::page::PAGE;
 pub use self::page::Page;
 pub use self::remains::Remains;
@@ -323,7 +325,9 @@ impl Store {
     pub async fn agent_version(&self, digest: &str, definition: &str) -> Result<(), CommitError> {
         let values = vec![Value::Now, Value::Text(digest.to_owned()), Value::Text(definition.to_owned())];
         self.inner.db.write::<At>(KEEP_VERSION, values).await.map(|_| ()).map_err(|failure| {
-            tracing::warn!(error = %failure.error, "an agent's definition could not be kept");
+            if !failure.unreached() {
+                tracing::warn!(error = %failure.error, "an agent's definition could not be kept");
+            }
             // Written or not: it may be called again.
             if !failure.sent || failure.lost() { CommitError::Unavailable } else { commit::refusal(&failure) }
         })
@@ -429,7 +433,9 @@ impl Store {
 
 impl From<Failure> for ReadError {
     fn from(failure: Failure) -> Self {
-        tracing::warn!(error = %failure.error, sent = failure.sent, "the database could not be read");
+        if !failure.unreached() {
+            tracing::warn!(error = %failure.error, sent = failure.sent, "the database could not be read");
+        }
         if failure.corrupt() { Self::Corrupt(failure.error.to_string()) } else { Self::Unavailable }
     }
 }

@@ -15,7 +15,8 @@ use sqlx::{ConnectOptions as _, Connection as _};
 
 use super::db::{Db, Engine, Sql, sql};
 use super::identity::{self, Doubt};
-use super::line::Breaks;
+use super::line::{Breaks, timed_out};
+use super::outage::Outage;
 use super::settings::{Address, OpenError, Settings};
 use crate::world::Clock;
 
@@ -35,8 +36,11 @@ pub(super) enum Schema {
 pub(super) async fn open(settings: &Settings, schema: Schema, clock: Arc<dyn Clock>) -> Result<Db, OpenError> {
     let doubt = Doubt::default();
     let breaks = Arc::new(Breaks::default());
+    let outage = Outage::new(settings, Arc::clone(&clock));
     let (engine, lock) = match settings.address() {
-        Some(Address::Postgres(url)) => (postgres(url, settings, schema, &clock, &breaks, &doubt).await?, None),
+        Some(Address::Postgres(url)) => {
+            (postgres(url, settings, schema, &clock, &outage, &breaks, &doubt).await?, None)
+        }
         Some(Address::Sqlite(file)) => {
             let (engine, lock) = sqlite(Path::new(file), settings, schema).await?;
             (engine, Some(lock))
@@ -50,6 +54,7 @@ pub(super) async fn open(settings: &Settings, schema: Schema, clock: Arc<dyn Clo
         doubt,
         patience: settings.statement_timeout + WAY,
         breaks,
+        outage,
         lock: Mutex::new(lock),
     })
 }
@@ -85,22 +90,24 @@ async fn postgres(
     settings: &Settings,
     schema: Schema,
     clock: &Arc<dyn Clock>,
+    outage: &Outage,
     breaks: &Arc<Breaks>,
     doubt: &Doubt,
 ) -> Result<Engine, OpenError> {
     let options: PgConnectOptions = url.parse().map_err(|_| OpenError::Url)?;
     let options = options.application_name("holdpoint").disable_statement_logging();
     let mut first = match tokio::time::timeout(settings.acquire_timeout, options.connect()).await {
-        Ok(connection) => connection.map_err(|error| refused(&error))?,
-        Err(_) => return Err(OpenError::Unavailable),
+        Ok(connection) => connection.map_err(|error| refused(&error, outage))?,
+        Err(_) => return Err(outage.unavailable(&timed_out())),
     };
     let checked = async {
-        primary(&mut first).await.map_err(|error| refused(&error))?;
-        durable(&mut first, settings.unsafe_ok).await
+        primary(&mut first).await.map_err(|error| refused(&error, outage))?;
+        durable(&mut first, settings.unsafe_ok, outage).await
     };
-    tokio::time::timeout(settings.statement_timeout + WAY, checked).await.map_err(|_| OpenError::Unavailable)??;
+    let checked = tokio::time::timeout(settings.statement_timeout + WAY, checked).await;
+    checked.map_err(|_| outage.unavailable(&timed_out()))??;
     if schema == Schema::Migrate {
-        alone(&mut first, clock).await?;
+        alone(&mut first, clock, outage).await?;
     }
     bring_up(&POSTGRES, &mut first, schema).await?;
     let _ = first.close().await;
@@ -147,12 +154,12 @@ async fn primary(connection: &mut sqlx::PgConnection) -> Result<(), sqlx::Error>
 /// Waits until no other process migrates. It asks again and again instead of waiting inside a statement: who waits in
 /// one holds a snapshot, and an index that is made `concurrently` would wait for him in turn. The lock goes with the
 /// connection.
-async fn alone(connection: &mut sqlx::PgConnection, clock: &Arc<dyn Clock>) -> Result<(), OpenError> {
+async fn alone(connection: &mut sqlx::PgConnection, clock: &Arc<dyn Clock>, outage: &Outage) -> Result<(), OpenError> {
     loop {
         #[expect(clippy::disallowed_methods, reason = "before there is a door, on the one connection that migrates")]
         let ours =
             sqlx::query_scalar("select pg_try_advisory_lock(7161402375501337)").fetch_one(&mut *connection).await;
-        if ours.map_err(|error| refused(&error))? {
+        if ours.map_err(|error| refused(&error, outage))? {
             return Ok(());
         }
         clock.sleep(Duration::from_millis(100)).await;
@@ -160,9 +167,9 @@ async fn alone(connection: &mut sqlx::PgConnection, clock: &Arc<dyn Clock>) -> R
 }
 
 /// Refuses a server that may lose what it confirmed: an approval that ran would be open again after a crash.
-async fn durable(connection: &mut sqlx::PgConnection, unsafe_ok: bool) -> Result<(), OpenError> {
+async fn durable(connection: &mut sqlx::PgConnection, unsafe_ok: bool, outage: &Outage) -> Result<(), OpenError> {
     for (name, sql) in [("fsync", SHOW_FSYNC), ("synchronous_commit", SHOW_COMMIT)] {
-        let value: String = show(connection, sql).await?;
+        let value: String = show(connection, sql).await.map_err(|error| refused(&error, outage))?;
         if value != "off" {
             continue;
         }
@@ -178,8 +185,8 @@ const SHOW_FSYNC: &str = "select current_setting('fsync')";
 const SHOW_COMMIT: &str = "select current_setting('synchronous_commit')";
 
 #[expect(clippy::disallowed_methods, reason = "before there is a door, on the one connection that checks")]
-async fn show(connection: &mut sqlx::PgConnection, sql: &'static str) -> Result<String, OpenError> {
-    sqlx::query_scalar(sql).fetch_one(connection).await.map_err(|error| refused(&error))
+async fn show(connection: &mut sqlx::PgConnection, sql: &'static str) -> Result<String, sqlx::Error> {
+    sqlx::query_scalar(sql).fetch_one(connection).await
 }
 
 async fn sqlite(file: &Path, settings: &Settings, schema: Schema) -> Result<(Engine, File), OpenError> {
@@ -276,13 +283,13 @@ async fn bring_up<C: Migrate>(migrator: &Migrator, connection: &mut C, schema: S
     }
 }
 
-fn refused(error: &sqlx::Error) -> OpenError {
+fn refused(error: &sqlx::Error, outage: &Outage) -> OpenError {
     if let sqlx::Error::Database(inner) = error
         && inner.code().is_none_or(|code| !code.starts_with("57P") && !code.starts_with("53"))
     {
         return OpenError::Refused(inner.message().to_owned());
     }
-    OpenError::Unavailable
+    outage.unavailable(error)
 }
 
 /// After a start the leases of the former process are over: one process at a time has the file. The next claim counts them.

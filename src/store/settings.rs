@@ -1,6 +1,9 @@
 //! What an operator says about the database, and why a store could not be opened.
 
+use std::net::IpAddr;
 use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
 use crate::world::Mistakes;
 
@@ -49,11 +52,15 @@ impl Settings {
     /// Adds what is wrong. Never shows the URL: it may hold a password.
     pub fn check(&self, mistakes: &mut Mistakes) {
         match self.address() {
-            Some(Address::Postgres(url)) => {
-                if url.parse::<sqlx::postgres::PgConnectOptions>().is_err() {
-                    mistakes.add(&["database", "url"], "is no valid postgres:// URL");
+            Some(Address::Postgres(url)) => match url.parse::<PgConnectOptions>() {
+                Ok(options) if !is_verified(&options) => {
+                    let detail = "this server is off loopback, and nothing proves that it is the one you mean: \
+                                      end the URL in `?sslmode=verify-full`";
+                    mistakes.warn(&["database", "url"], detail);
                 }
-            }
+                Ok(_) => {}
+                Err(_) => mistakes.add(&["database", "url"], "is no valid postgres:// URL"),
+            },
             Some(Address::Sqlite(file)) => {
                 if file.is_empty() || file.starts_with(':') || file.contains('?') {
                     mistakes.add(&["database", "url"], "names no file: write sqlite://holdpoint.db");
@@ -80,6 +87,14 @@ impl Settings {
     }
 }
 
+/// Whether nobody else can answer in the server's place: it is on this machine, or its certificate is verified.
+fn is_verified(options: &PgConnectOptions) -> bool {
+    let host = options.get_host();
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    let here = options.get_socket().is_some() || host == "localhost" || address.is_ok_and(|ip| ip.is_loopback());
+    here || matches!(options.get_ssl_mode(), PgSslMode::VerifyFull)
+}
+
 /// Why a store could not be opened. Never holds the URL.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -98,8 +113,13 @@ pub enum OpenError {
         why: String,
     },
     /// The database does not answer: worth trying again.
-    #[error("the database does not answer")]
-    Unavailable,
+    #[error("the database at {database} cannot be reached: {reason}")]
+    Unavailable {
+        /// Where it is: host and port, a socket's folder, or a file.
+        database: String,
+        /// Why it was not reached.
+        reason: String,
+    },
     /// The database answers and refuses: a wrong password, no such database.
     #[error("the database refuses: {0}")]
     Refused(String),

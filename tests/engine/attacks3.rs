@@ -210,7 +210,7 @@ both! {
         let stage = set(house, CALLS).await;
         stage.script(|asked| match asked {
             1 => Ok(turn(CALLS)),
-            _ => Err(ModelError { detail: format!("it reported an error: no such word as {TOKEN}") }),
+            _ => Err(ModelError::new(format!("it reported an error: no such word as {TOKEN}"))),
         });
         let task = stage.held().await;
         finish(&stage, task).await;

@@ -318,7 +318,7 @@ both! {
         let mut scene = Scene::set(house).await;
         scene.text("I am about to");
         scene.next().await;
-        scene.order(Order::Answer(Err(ModelError { detail: "Model `main` is gone.".into() })));
+        scene.order(Order::Answer(Err(ModelError::new("Model `main` is gone."))));
         scene.until(TaskStatus::Failed).await;
         assert_eq!(scene.next().await.said, Said::Reset);
     }

@@ -235,7 +235,7 @@ both! {
         let stage = clerk(house, &[]).await;
         stage.script(|asked| match asked {
             1 => Ok(turn(&[("comment", "{}")])),
-            _ => Err(ModelError { detail: format!("Model `main` gave no usable answer: {TOKEN} is odd") }),
+            _ => Err(ModelError::new(format!("Model `main` gave no usable answer: {TOKEN} is odd"))),
         });
         let task = begun(&stage).await;
         fill(&stage, task, &jira(TOKEN)).await;

@@ -147,7 +147,7 @@ both! {
             let mut stage = stage(House::like(&house).await, 2, 500).await;
             stage.script(|asked| match asked {
                 1 => Ok(turn(&[SMALL])),
-                _ => Err(holdpoint::model::ModelError { detail: "no".to_owned() }),
+                _ => Err(holdpoint::model::ModelError::new("no")),
             });
             let task = begun(&stage).await;
             let now = format!("refund:\n    effect: {effect}\n");
@@ -182,7 +182,7 @@ both! {
         let stage = stage(house, 1, 500).await;
         stage.script(|asked| match asked {
             1 => Ok(turn(&[SMALL])),
-            _ => Err(holdpoint::model::ModelError { detail: "no".to_owned() }),
+            _ => Err(holdpoint::model::ModelError::new("no")),
         });
         let task = begun(&stage).await;
         assert_eq!(stage.status(task).await, TaskStatus::Failed);

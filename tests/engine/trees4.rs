@@ -75,7 +75,7 @@ async fn last_result(stage: &Stage, task: TaskId) -> String {
 }
 
 fn fails() -> Result<model::Answer, ModelError> {
-    Err(ModelError { detail: "it does not answer".to_owned() })
+    Err(ModelError::new("it does not answer"))
 }
 
 both! {

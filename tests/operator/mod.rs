@@ -5,6 +5,7 @@ mod commands;
 mod dump;
 mod first_file;
 mod going_down;
+mod logged;
 mod measured;
 mod secrecy;
 mod served;

@@ -187,7 +187,7 @@ async fn a_server_that_is_not_there_is_unavailable_and_worth_another_try() {
         acquire_timeout: Duration::from_millis(300),
         ..Settings::default()
     };
-    assert!(matches!(open(&settings).await.unwrap_err(), OpenError::Unavailable));
+    assert!(matches!(open(&settings).await.unwrap_err(), OpenError::Unavailable { .. }));
     let wrong = Settings { url: "mysql://x/y".to_owned(), ..Settings::default() };
     assert!(matches!(open(&wrong).await.unwrap_err(), OpenError::Url));
 }

@@ -254,7 +254,7 @@ impl Stream {
 /// A stream that cannot be read on is ended: whoever comes again is told so, or finds that it goes on.
 fn broken(error: &ReadError) {
     match error {
-        ReadError::Unavailable => tracing::warn!("an event stream was ended: the database does not answer"),
+        ReadError::Unavailable => tracing::debug!("an event stream was ended: the database does not answer"),
         // What it says may hold stored text, which no log line may.
         ReadError::Corrupt(_) => tracing::error!("an event stream was ended: what is stored cannot be understood"),
     }

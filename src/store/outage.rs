@@ -1,0 +1,209 @@
+//! Says that the database cannot be reached: once with its place and the reason, again every ten seconds while that lasts,
+//! and once when it answers again. A failure that an outage explains has no log line of its own.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use sqlx::postgres::PgConnectOptions;
+
+use super::settings::{Address, OpenError, Settings};
+use crate::world::Clock;
+
+/// Between two lines about an outage. It also counts from the last line of an outage before: a database that comes and
+/// goes fills no log.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// Whether the database can be reached, as the log was told.
+pub struct Outage {
+    database: String,
+    clock: Arc<dyn Clock>,
+    /// Spares the lock where all is well.
+    lasting: AtomicBool,
+    told: Mutex<Told>,
+}
+
+#[derive(Default)]
+struct Told {
+    /// Since when it lasts, by the machine's uptime.
+    since: Option<Duration>,
+    /// Whether the log knows of it.
+    said: bool,
+    /// When the last line was written.
+    last: Option<Duration>,
+}
+
+impl std::fmt::Debug for Outage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Outage({})", self.database)
+    }
+}
+
+impl Outage {
+    /// For the database that these settings name.
+    #[must_use]
+    pub fn new(settings: &Settings, clock: Arc<dyn Clock>) -> Self {
+        Self { database: settings.place(), clock, lasting: AtomicBool::new(false), told: Mutex::default() }
+    }
+
+    /// An attempt to reach it failed.
+    pub fn failed(&self, reason: &str) {
+        let now = self.clock.uptime();
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        self.lasting.store(true, Ordering::Relaxed);
+        let since = *told.since.get_or_insert(now);
+        if told.last.is_some_and(|last| now.saturating_sub(last) < AGAIN) {
+            return;
+        }
+        (told.last, told.said) = (Some(now), true);
+        let seconds = now.saturating_sub(since).as_secs_f64();
+        tracing::warn!(database = %self.database, reason, seconds, "the database cannot be reached");
+    }
+
+    /// It answered.
+    pub fn answered(&self) {
+        if !self.lasting.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let (since, said) = (told.since.take(), std::mem::take(&mut told.said));
+        if let (Some(since), true) = (since, said) {
+            let seconds = self.clock.uptime().saturating_sub(since).as_secs_f64();
+            tracing::info!(database = %self.database, seconds, "the database answers again");
+        }
+    }
+
+    /// Why it could not be opened.
+    pub(super) fn unavailable(&self, error: &sqlx::Error) -> OpenError {
+        OpenError::Unavailable { database: self.database.clone(), reason: reason(error) }
+    }
+}
+
+impl Settings {
+    /// Where the database is: host and port, a socket's folder, or a file. Never the URL, which may hold a password.
+    fn place(&self) -> String {
+        match self.address() {
+            Some(Address::Postgres(url)) => match url.parse::<PgConnectOptions>() {
+                Ok(options) => match options.get_socket() {
+                    Some(socket) => socket.display().to_string(),
+                    None => format!("{}:{}", options.get_host(), options.get_port()),
+                },
+                Err(_) => "postgres".to_owned(),
+            },
+            Some(Address::Sqlite(file)) => file.to_owned(),
+            None => "none".to_owned(),
+        }
+    }
+}
+
+/// Why the database was not reached, in the words of the system, the driver or the server.
+pub(super) fn reason(error: &sqlx::Error) -> String {
+    if let sqlx::Error::Io(error) = error {
+        let late = error.kind() == std::io::ErrorKind::TimedOut;
+        if late { "no answer in time".to_owned() } else { error.to_string() }
+    } else if let sqlx::Error::Database(error) = error {
+        error.message().to_owned()
+    } else if let sqlx::Error::PoolTimedOut = error {
+        "no connection in time".to_owned()
+    } else {
+        error.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::task::time::Time;
+
+    /// A clock that stands where a test puts it.
+    #[derive(Default)]
+    struct Still(Mutex<Duration>);
+
+    #[async_trait::async_trait]
+    impl Clock for Still {
+        fn now(&self) -> Time {
+            Time(0)
+        }
+
+        fn uptime(&self) -> Duration {
+            *self.0.lock().unwrap()
+        }
+
+        async fn sleep(&self, _: Duration) {}
+    }
+
+    fn settings(url: &str) -> Settings {
+        Settings { url: url.to_owned(), ..Settings::default() }
+    }
+
+    /// The lines that are logged while `steps` run, each without its time.
+    fn lines(steps: impl FnOnce()) -> Vec<String> {
+        #[derive(Clone, Default)]
+        struct Sink(Arc<Mutex<Vec<u8>>>);
+        impl std::io::Write for Sink {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                self.0.lock().unwrap().extend_from_slice(bytes);
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        let sink = Sink::default();
+        let writer = sink.clone();
+        let printing = tracing_subscriber::fmt().with_ansi(false).without_time().with_target(false);
+        tracing::subscriber::with_default(printing.with_writer(move || writer.clone()).finish(), steps);
+        let text = String::from_utf8(sink.0.lock().unwrap().clone()).unwrap();
+        text.lines().map(|line| line.trim().to_owned()).collect()
+    }
+
+    #[test]
+    fn outage_is_said_once_then_every_ten_seconds_and_once_when_it_is_over() {
+        let clock = Arc::new(Still::default());
+        let outage = Outage::new(&settings("postgres://u:hunter2@db.internal:6000/d"), Arc::<Still>::clone(&clock));
+        let at = |seconds: u64| *clock.0.lock().unwrap() = Duration::from_secs(seconds);
+        let said = lines(|| {
+            outage.answered();
+            for second in 0..25 {
+                at(second);
+                outage.failed("Connection refused");
+            }
+            outage.answered();
+            outage.answered();
+        });
+        let cannot = |seconds: u64| {
+            format!(
+                "WARN the database cannot be reached database=db.internal:6000 reason=\"Connection refused\" seconds={seconds}.0"
+            )
+        };
+        let back = "INFO the database answers again database=db.internal:6000 seconds=24.0".to_owned();
+        assert_eq!(said, [cannot(0), cannot(10), cannot(20), back]);
+    }
+
+    #[test]
+    fn database_that_comes_and_goes_writes_no_line_for_each_time() {
+        let clock = Arc::new(Still::default());
+        let outage = Outage::new(&settings("sqlite://h.db"), Arc::<Still>::clone(&clock));
+        let said = lines(|| {
+            for _ in 0..100 {
+                outage.failed("gone");
+                outage.answered();
+            }
+        });
+        assert_eq!(said.len(), 2, "{said:?}");
+    }
+
+    #[test]
+    fn place_is_a_host_a_socket_or_a_file_and_never_the_url() {
+        for (url, place) in [
+            ("postgres://u:hunter2@db.internal/d", "db.internal:5432"),
+            ("postgres://u:hunter2@[::1]:7/d", "[::1]:7"),
+            ("postgres://u@%2Frun%2Fpg/d?password=hunter2", "/run/pg"),
+            ("postgres:///d?host=/run/pg&password=hunter2", "/run/pg"),
+            ("sqlite:///var/lib/h.db", "/var/lib/h.db"),
+            ("mysql://u:hunter2@h/d", "none"),
+        ] {
+            assert_eq!(settings(url).place(), place, "{url}");
+        }
+    }
+}
