@@ -124,7 +124,7 @@ impl Scripted {
             rule.map_or_else(|| (Some(NO_RULE.to_owned()), Vec::new()), |rule| self.play(rule, &moment));
         if calls.len() > CALLS {
             let detail = format!("Model `{}` gave no usable answer: {}.", self.name, too_many_calls());
-            return Err(ModelError { detail });
+            return Err(ModelError::new(detail));
         }
         let text = if calls.is_empty() { Some(text.unwrap_or_default()) } else { text };
         let pieces = pieces::pieces(text.as_deref(), &calls);

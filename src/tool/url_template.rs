@@ -149,7 +149,7 @@ impl UrlTemplate {
     /// The address of one call for a person: without the query, credentials as they are referred to. What is filled in
     /// stands there as it is sent; an argument that cannot be sent stays a `{name}`.
     pub fn shown(&self, arguments: &Value) -> String {
-        let none = Credentials::default();
+        let none = |_: &str, _: &str| Err(String::new());
         let piece = |piece: &Piece| filled(std::slice::from_ref(piece), arguments, &none, true);
         self.address(piece).or_else(|| self.address(|_| Err(String::new()))).unwrap_or_else(|| self.origin.clone())
     }

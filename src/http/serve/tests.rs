@@ -74,7 +74,8 @@ impl World {
             waits.acquire().await.unwrap().forget();
             "held"
         };
-        let endless = || async { Body::from_stream(stream::iter([Ok::<_, io::Error>("first")]).chain(stream::pending())) };
+        let endless =
+            || async { Body::from_stream(stream::iter([Ok::<_, io::Error>("first")]).chain(stream::pending())) };
         let router = Router::new()
             .route("/", get(|ConnectInfo(peer): ConnectInfo<SocketAddr>| async move { peer.to_string() }))
             .route("/held", get(hold))
@@ -82,11 +83,7 @@ impl World {
             .route("/large", get(|| async { "x".repeat(1024 * 1024) }))
             .route("/body", post(|body: Bytes| async move { body.len().to_string() }));
         let connections = Connections::new(most);
-        let server = Server {
-            router,
-            connections: connections.clone(),
-            clock: Arc::<Hand>::clone(&clock),
-        };
+        let server = Server { router, connections: connections.clone(), clock: Arc::<Hand>::clone(&clock) };
         let server = tokio::task::spawn(server.serve(Opened(accepts), closed.clone()));
         Self { clock, connections, opened, closed, leave, held, server }
     }

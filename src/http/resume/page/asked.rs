@@ -11,7 +11,7 @@ use crate::http::page::{moment, visible};
 use crate::http::resume::words::{Words, fill};
 use crate::http::wire::decision::{Decision, DecisionAction, ThenAction};
 use crate::http::wire::exact::Exact;
-use crate::http::wire::request::{Approvers, RequestKind};
+use crate::http::wire::request::RequestKind;
 use crate::task::decision::Then;
 
 /// What the page is called: the operator's words, or what kind of question it is.
