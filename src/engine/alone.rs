@@ -1,6 +1,6 @@
-//! The turn of a task that is driven alone in its process: it takes every slot, so nothing else is driven meanwhile.
-//! What must stay true: after such a turn other tasks are claimed first, and each task that is driven makes one commit
-//! before it gives way, so a row of such turns starves neither side.
+//! Driving one task alone in this process: it takes every slot, so nothing else is driven meanwhile. What must stay true:
+//! after a lone drive other tasks are claimed first, and each task that is driven stores one item before it gives way, so
+//! a row of lone drives starves neither side.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::Held;
 #[derive(Debug, Default)]
 pub(super) struct Alone {
     state: Held<State>,
-    /// Tells the worker that a turn is over.
+    /// Tells the worker that a lone drive is over.
     over: Arc<Notify>,
 }
 
@@ -21,7 +21,7 @@ enum State {
     /// The next claim may take a task that is to be driven alone.
     #[default]
     Free,
-    /// A turn is over: the next claim takes other tasks.
+    /// A lone drive is over: the next claim takes other tasks.
     Rests,
     /// A claim that may take such a task is under way.
     Asked,
@@ -29,9 +29,9 @@ enum State {
     Taken,
 }
 
-/// A turn, until it is dropped.
+/// A lone drive, from the claim that asks for a task until it is dropped.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(super) struct LoneDrive {
     alone: Arc<Alone>,
     slots: Option<OwnedSemaphorePermit>,
 }
@@ -41,16 +41,16 @@ impl Alone {
         Self { state: Held::default(), over }
     }
 
-    /// The turn that the next claim may fill. `None` while another one lasts, and once after it.
-    pub(super) fn ask(self: &Arc<Self>) -> Option<Turn> {
+    /// The lone drive that the next claim may begin. `None` while another one lasts, and once after it.
+    pub(super) fn ask(self: &Arc<Self>) -> Option<LoneDrive> {
         let mut state = self.state.lock();
         let free = *state == State::Free;
         *state = match *state {
             State::Free => State::Asked,
             State::Rests => State::Free,
-            taken @ (State::Asked | State::Taken) => taken,
+            busy @ (State::Asked | State::Taken) => busy,
         };
-        free.then(|| Turn { alone: Arc::clone(self), slots: None })
+        free.then(|| LoneDrive { alone: Arc::clone(self), slots: None })
     }
 
     /// Whether other tasks have to give way.
@@ -59,14 +59,14 @@ impl Alone {
     }
 }
 
-impl Turn {
+impl LoneDrive {
     /// A task was claimed for it: other tasks give way from now on.
     pub(super) fn taken(self) -> Self {
         *self.alone.state.lock() = State::Taken;
         self
     }
 
-    /// Waits until nothing else is driven. Returns the slot of the task itself, which outlasts the turn.
+    /// Waits until nothing else is driven. Returns the slot of the task itself, which it keeps afterwards.
     pub(super) async fn begin(&mut self, slots: &Arc<Semaphore>, all: usize) -> Option<OwnedSemaphorePermit> {
         let all = u32::try_from(all).unwrap_or(u32::MAX);
         let mut held = Arc::clone(slots).acquire_many_owned(all).await.ok()?;
@@ -76,7 +76,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for LoneDrive {
     fn drop(&mut self) {
         self.slots = None;
         let mut state = self.alone.state.lock();

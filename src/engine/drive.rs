@@ -90,7 +90,7 @@ impl Engine {
 
     /// Whether another process, or this one later, is to carry out its next effect.
     fn gives_way(&self, live: &Live) -> bool {
-        let to_another = live.moved && live.turn.is_none() && self.alone.is_taken();
+        let to_another = live.moved && live.lone.is_none() && self.alone.is_taken();
         live.slot.is_none() || self.stop.is_cancelled() || to_another
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::alone::Turn;
+use super::alone::LoneDrive;
 use super::delta_stream::DeltaStream;
 use super::family::{Family, Touched, written};
 use super::flight::Flight;
@@ -55,8 +55,8 @@ pub(super) struct Live {
     pub lease: Option<Lease>,
     /// The right to run in this process; without one the task is queued at its next effect.
     pub slot: Option<OwnedSemaphorePermit>,
-    /// The turn in which nothing else is driven: it ends with the next new item.
-    pub turn: Option<Turn>,
+    /// Nothing else is driven in this process: until the next new item.
+    pub lone: Option<LoneDrive>,
     /// A new item was stored since it was taken in hand: it may give way to a task that is driven alone.
     pub moved: bool,
 }
@@ -79,7 +79,7 @@ impl Live {
             saved_since: Duration::ZERO,
             lease: None,
             slot: None,
-            turn: None,
+            lone: None,
             moved: false,
         }
     }
@@ -357,7 +357,7 @@ impl Live {
             self.delta_stream.take().into_iter().for_each(DeltaStream::stored);
         }
         if self.own.unsaved() {
-            self.turn = None;
+            self.lone = None;
             self.moved = true;
         }
         self.own.saved(lease, sums, done.at);

@@ -9,7 +9,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::alone::Turn;
+use super::alone::LoneDrive;
 use super::expire;
 use super::lease::Lease;
 use super::{Engine, Refusal};
@@ -23,20 +23,18 @@ const POLL: Duration = Duration::from_millis(500);
 const CLEAN: Duration = Duration::from_mins(1);
 
 impl Engine {
-    /// Works until the service goes down.
+    /// Works until the service goes down. A round that the database keeps waiting costs no lease.
     pub async fn work(self: Arc<Self>) {
-        let renewals = self.settings.lease / 3;
-        let mut renewed = self.clock.uptime();
-        let mut clean_at = renewed;
+        tokio::join!(self.rounds(), self.renewals());
+    }
+
+    async fn rounds(self: &Arc<Self>) {
+        let mut clean_at = self.clock.uptime();
         while !self.stop.is_cancelled() {
             if let Err(error) = self.round().await
                 && error != Refusal::Unavailable
             {
                 tracing::warn!(%error, "a round of the worker failed");
-            }
-            if self.clock.uptime().saturating_sub(renewed) >= renewals {
-                renewed = self.clock.uptime();
-                self.renew().await;
             }
             if self.clock.uptime() >= clean_at {
                 // One batch a round: whoever waits for the worker does not wait for the broom.
@@ -53,13 +51,29 @@ impl Engine {
                 () = self.clock.sleep(POLL) => {}
             }
         }
+    }
+
+    async fn renewals(&self) {
+        let every = self.settings.lease / 3;
+        let mut renewed = self.clock.uptime();
+        while !self.stop.is_cancelled() {
+            // Short sleeps: a machine that was suspended renews soon after it wakes.
+            tokio::select! {
+                () = self.stop.cancelled() => {}
+                () = self.clock.sleep(every / 8) => {}
+            }
+            if self.clock.uptime().saturating_sub(renewed) >= every {
+                renewed = self.clock.uptime();
+                self.renew().await;
+            }
+        }
         // Drivers may need longer than a lease to end what they do.
         while !self.killed.is_cancelled() && !self.drivers.is_empty() {
             self.renew().await;
             tokio::select! {
                 () = self.killed.cancelled() => {}
                 () = self.drivers.wait() => {}
-                () = self.clock.sleep(renewals) => {}
+                () = self.clock.sleep(every) => {}
             }
         }
     }
@@ -99,16 +113,16 @@ impl Engine {
         // Before the question: what is queued meanwhile says so itself.
         self.backlog.store(false, Ordering::Relaxed);
         let until = self.clock.uptime() + self.settings.lease;
-        let mut turn = self.alone.ask();
-        let claimed = self.store.claim(&self.replica, self.settings.lease, free, turn.is_some()).await?;
+        let mut lone = self.alone.ask();
+        let claimed = self.store.claim(&self.replica, self.settings.lease, free, lone.is_some()).await?;
         let count = claimed.len();
         if count > 0 {
             failpoint::reach("claim.committed");
         }
         if i64::try_from(count).unwrap_or(i64::MAX) == free {
             self.backlog.store(true, Ordering::Relaxed);
-        } else if turn.is_none() && !self.alone.is_taken() {
-            // Nothing else waits: a task that is to be driven alone may have its turn again.
+        } else if lone.is_none() && !self.alone.is_taken() {
+            // Nothing else waits: a task that is to be driven alone may be claimed again.
             self.room.notify_one();
         }
         let (mut drivers, mut last) = (Vec::with_capacity(count), None);
@@ -124,7 +138,7 @@ impl Engine {
                 Drive::Fresh => drivers.push(engine.take_over(task, lease(), slot(), None).boxed()),
                 Drive::Again => drivers.push(engine.take_over_again(task, lease(), slot(), None).boxed()),
                 Drive::Alone => {
-                    last = turn.take().map(|turn| engine.take_over_alone(task, lease(), turn.taken()).boxed());
+                    last = lone.take().map(|lone| engine.take_over_alone(task, lease(), lone.taken()).boxed());
                 }
             }
         }
@@ -133,9 +147,9 @@ impl Engine {
     }
 
     /// Drives a task beside which this process drives nothing else.
-    async fn take_over_alone(self: Arc<Self>, task: TaskId, lease: Lease, mut turn: Turn) {
-        let slot = turn.begin(&self.slots, self.settings.max_running).await;
-        self.take_over_again(task, lease, slot, Some(turn)).await;
+    async fn take_over_alone(self: Arc<Self>, task: TaskId, lease: Lease, mut lone: LoneDrive) {
+        let slot = lone.begin(&self.slots, self.settings.max_running).await;
+        self.take_over_again(task, lease, slot, Some(lone)).await;
     }
 
     /// Drives a task whose lease was lost before. If this one is lost, too, the store knows that work had begun.
@@ -144,7 +158,7 @@ impl Engine {
         task: TaskId,
         lease: Lease,
         slot: Option<OwnedSemaphorePermit>,
-        turn: Option<Turn>,
+        lone: Option<LoneDrive>,
     ) {
         let begun = loop {
             match self.store.begin(&self.replica, task, true).await {
@@ -157,7 +171,7 @@ impl Engine {
         };
         failpoint::reach("begin.committed");
         if begun {
-            self.take_over(task, lease, slot, turn).await;
+            self.take_over(task, lease, slot, lone).await;
         }
     }
 
@@ -166,7 +180,7 @@ impl Engine {
         task: TaskId,
         lease: Lease,
         slot: Option<OwnedSemaphorePermit>,
-        turn: Option<Turn>,
+        lone: Option<LoneDrive>,
     ) {
         let read = loop {
             match self.read(task).await {
@@ -186,7 +200,7 @@ impl Engine {
             Some(mut live) if live.own.row.lease_owner.as_ref() == Some(&self.replica) => {
                 live.lease = Some(lease);
                 live.slot = slot;
-                live.turn = turn;
+                live.lone = lone;
                 self.drive(live).await;
             }
             Some(_) => {}

@@ -124,6 +124,44 @@ async fn killed_by_each_prompt(on: On) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[cfg_attr(not(any(debug_assertions, feature = "failpoints")), ignore = "needs failpoints")]
+async fn twenty_processes_that_die_right_after_their_claim_fail_no_task_on_sqlite() {
+    dies_after_its_claims(On::Sqlite).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[cfg_attr(not(any(debug_assertions, feature = "failpoints")), ignore = "needs failpoints")]
+async fn twenty_processes_that_die_right_after_their_claim_fail_no_task_on_postgres() {
+    dies_after_its_claims(On::Postgres).await;
+}
+
+async fn dies_after_its_claims(on: On) {
+    let (world, model) = (Arc::new(World::start().await), Model::start().await);
+    let database = match on {
+        On::Sqlite => Database::sqlite(),
+        On::Postgres => Database::postgres().await,
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let place = Place::new(configure(folder.path(), &model.base_url, &world.url, database.url(), 8));
+    let people = People::new(vec![place.url()], Arc::clone(&world), 1, Instant::now() + Duration::from_mins(20));
+    let deaths = async {
+        for death in 0..=20 {
+            let point = if death == 0 { "door.committed" } else { "claim.committed" };
+            let mut process = place.start(&format!("lease=3s;clock={}s;{point}=abort", 120 * death));
+            let status = process.ended().await;
+            let signal = std::os::unix::process::ExitStatusExt::signal(&status);
+            assert_eq!(signal, Some(9), "death {death}: {}", place.last_words());
+        }
+        place.start(&format!("lease=3s;clock={}s", 120 * 21))
+    };
+    let created = async { people.create("small 1").await };
+    let (process, task) = tokio::join!(deaths, created);
+    assert_eq!(people.settle(&task).await, "Completed");
+    assert_eq!((world.ledger().len(), people.complaints()), (1, Vec::new()));
+    process.kill().await;
+}
+
 async fn killed_at_each(on: On, points: Vec<String>) {
     let (world, model) = (Arc::new(World::start().await), Model::start().await);
     let (wrong, stored) = (Mutex::new(Vec::new()), Mutex::new(HashSet::new()));
@@ -157,13 +195,13 @@ async fn killed_at(on: On, point: &str, number: u64, world: Arc<World>, model: M
     let folder = tempfile::tempdir().unwrap();
     // One task runs at a time: another one waits in the database.
     let place = Place::new(configure(folder.path(), &model.base_url, &world.url, database.url(), 1));
-    let deadline = Instant::now() + Duration::from_secs(100);
+    let deadline = Instant::now() + Duration::from_mins(20);
     let people = People::new(vec![place.url()], Arc::clone(&world), number, deadline);
     let deaths = AtomicU32::new(0);
     let armed = if point.contains('@') { point.replace('@', "=abort@") } else { format!("{point}=abort") };
     let said = tokio::select! {
         said = async {
-            let tasks = life(&people, &model, number).await;
+            let tasks = life(&people, &model, number, &deaths).await;
             statuses(&people, &tasks).await
         } => Ok(said),
         // What serves ends with this future.
@@ -209,7 +247,7 @@ async fn keeps_alive(place: &Place, armed: &str, model: &Model, deaths: &AtomicU
 }
 
 /// A life that goes through everything that the loop can commit. Returns the tasks.
-async fn life(people: &People, model: &Model, number: u64) -> Vec<String> {
+async fn life(people: &People, model: &Model, number: u64, deaths: &AtomicU32) -> Vec<String> {
     // A long call: the lease is renewed. Another task waits for room meanwhile, and is claimed.
     let first = people.create(&format!("long {number}")).await;
     let second = people.create(&format!("small {number}")).await;
@@ -233,6 +271,7 @@ async fn life(people: &People, model: &Model, number: u64) -> Vec<String> {
     say(people, &first, &format!("short {number}")).await;
     people.settle(&first).await;
     // Canceled while a call is out: its result comes late.
+    let before = deaths.load(Ordering::Relaxed);
     say(people, &first, &format!("cut {number}")).await;
     while !people.world.saw(&first, r#""amount":7"#) {
         if !matches!(people.look(&first).await.as_str(), "Running" | "Paused") {
@@ -241,8 +280,9 @@ async fn life(people: &People, model: &Model, number: u64) -> Vec<String> {
         a_moment().await;
     }
     people.post(&format!("/v1/tasks/{first}/cancel"), &Value::Null).await;
-    let patience = Instant::now() + Duration::from_secs(4);
-    while Instant::now() < patience && !people.has(&first, "late_result").await {
+    // A process that dies takes the result along.
+    while deaths.load(Ordering::Relaxed) == before && !people.has(&first, "late_result").await {
+        people.in_time("the late result");
         a_moment().await;
     }
     say(people, &first, &format!("small {number}")).await;

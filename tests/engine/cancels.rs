@@ -147,7 +147,7 @@ async fn nobody_accepts() -> (TcpListener, Vec<TcpStream>) {
     let listener = socket.listen(1).unwrap();
     let address = listener.local_addr().unwrap();
     let mut queue = Vec::new();
-    while let Ok(peer) = tokio::time::timeout(Duration::from_millis(50), TcpStream::connect(address)).await {
+    while let Ok(peer) = tokio::time::timeout(Duration::from_secs(1), TcpStream::connect(address)).await {
         queue.push(peer.unwrap());
     }
     (listener, queue)

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::document;
 
 /// How long anything may take to come.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_mins(2);
 
 /// One event, durable or passing.
 #[derive(Clone, Debug, PartialEq)]

@@ -15,7 +15,7 @@ use crate::support::clock::Leaping;
 use crate::support::events::{Said, numbers};
 
 /// Where nothing is waited for, however busy the machine is.
-const SOON: Duration = Duration::from_secs(12);
+const SOON: Duration = Duration::from_secs(20);
 
 fn yaml(more: &str) -> String {
     REFUNDS.replace("{approvers}", "{ groups: [finance] }") + ACCOUNTS + more
