@@ -160,7 +160,7 @@ mod tests {
     #[tokio::test]
     async fn a_slow_count_runs_once_and_only_its_first_asker_waits() {
         let World { clock, counts, leave, gauges } = world();
-        let first = tokio::task::spawn({
+        let first = TaskTracker::new().spawn({
             let gauges = Arc::clone(&gauges);
             async move { gauges.census().await }
         });

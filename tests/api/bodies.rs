@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::cycle::on_both;
 use crate::support::app::{On, TestApp};
+use crate::support::model::says;
 use crate::support::raw;
 
 const SMALL: usize = 1024 * 1024;
@@ -97,6 +98,48 @@ on_both! {
             let reply = app.owner().bytes("/v1/tasks", bytes.clone()).await;
             assert_eq!((reply.status, reply.str("/code").as_str()), (400, "bad_json"), "{bytes:?}");
         }
+        app.stop().await;
+    }
+
+    async fn body_of_more_than_100_000_values_is_refused_and_changes_nothing(on: On) {
+        let app = TestApp::start(on).await;
+        let held = app.held().await;
+        let (resume, messages) = (format!("/resume/{}", held.request), format!("/v1/tasks/{}/messages", held.task));
+        let zeros = |count: usize| format!("[0{}]", ",0".repeat(count - 1));
+        // How many values stand around `X` in each, itself included.
+        let respond = format!(r#"{{"decisions":{{"{}":{{"action":"respond","result":X}}}}}}"#, held.call);
+        let edit = format!(r#"{{"decisions":{{"{}":{{"action":"edit","arguments":{{"a":X}}}}}}}}"#, held.call);
+        let before = app.owner().get(&format!("/v1/tasks/{}", held.task)).await;
+        for (path, body, around) in [
+            ("/v1/tasks", r#"{"input":"hi","metadata":{"a":X}}"#, 4),
+            ("/v1/tasks", r#"{"items":X}"#, 2),
+            ("/v1/tasks", r#"{"input":"hi","user_context":{"a":X}}"#, 4),
+            (&messages, r#"{"input":"hi","supersede":true,"a":X}"#, 4),
+            (&format!("/v1/tasks/{}/cancel", held.task), r#"{"a":X}"#, 2),
+            (&resume, r#"{"action":"respond","response":X}"#, 3),
+            (&resume, &edit, 6),
+            (&resume, &respond, 5),
+        ] {
+            let post = async |values: usize| app.owner().bytes(path, body.replace('X', &zeros(values - around)).into()).await;
+            let refused = post(100_001).await;
+            assert_eq!((refused.status, refused.str("/code").as_str()), (422, "invalid"), "{path} {body}");
+            assert_eq!(refused.body["errors"], json!([{"pointer": "", "detail": "at most 100000 JSON values"}]));
+            if body != respond {
+                // One value fewer is counted no more; what else does not fit is told then.
+                let other = post(100_000).await;
+                assert_eq!(other.status, 422, "{path} {body}");
+                assert_ne!(other.body["errors"], refused.body["errors"], "{path} {body}");
+            }
+        }
+        // Nested lists and objects count as well, and a list that is cut off is never read to its end.
+        for body in ["[[[".to_owned() + &"[],".repeat(100_000), format!("[{}", r#"{"a":{}},"#.repeat(60_000))] {
+            assert_eq!(app.owner().bytes("/v1/tasks", body.into()).await.status, 422);
+        }
+        let after = app.owner().get(&format!("/v1/tasks/{}", held.task)).await;
+        assert_eq!(before.text, after.text, "nothing changed");
+        app.model.then(says("ok"));
+        let taken = app.owner().bytes(&resume, respond.replace('X', &zeros(100_000 - 5)).into()).await;
+        assert_eq!((taken.status, taken.str("/status").as_str()), (200, "Completed"), "100,000 values are taken");
         app.stop().await;
     }
 }

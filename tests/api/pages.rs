@@ -6,6 +6,7 @@ use serde_json::json;
 use super::cycle::on_both;
 use crate::support::app::{ACCOUNTS, On, REFUNDS, TestApp};
 use crate::support::model::{calls, says};
+use crate::support::raw;
 
 const JSON: &str = "application/json";
 
@@ -53,8 +54,26 @@ on_both! {
                     assert_eq!(me().header("host", host).hit(&format!("{approve}/approve")).await.status, 403, "{host}");
                     assert_eq!(me().header("host", host).get("/v1/tasks").await.status, 403, "{host}");
                 }
-                for name in ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"] {
-                    assert_eq!(me().header(name, "x").hit(&format!("{approve}/approve")).await.status, 403, "{name}");
+                for name in [
+                    "forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "via", "x-real-ip", "cf-connecting-ip",
+                    "true-client-ip", "x-original-forwarded-for",
+                ] {
+                    let refused = me().header(name, "x").hit(&format!("{approve}/approve")).await;
+                    assert_eq!(refused.status, 403, "{name}");
+                    assert!(refused.str("/detail").contains("through a proxy"), "{name}: {}", refused.text);
+                    assert_eq!(me().header(name, "x").get("/healthz").await.status, 200, "{name}");
+                }
+                // As nginx asks when it is told no more than `proxy_pass`.
+                for (method, path, status) in [
+                    ("POST", format!("{approve}/approve"), "403 Forbidden"),
+                    ("GET", "/v1/tasks".to_owned(), "403 Forbidden"),
+                    ("GET", "/metrics".to_owned(), "403 Forbidden"),
+                    ("GET", "/healthz".to_owned(), "200 OK"),
+                    ("GET", "/readyz".to_owned(), "200 OK"),
+                ] {
+                    let request = format!("{method} {path} HTTP/1.0\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n");
+                    let answer = raw::first_line(&app.url(), request.as_bytes()).await;
+                    assert_eq!(answer, format!("HTTP/1.0 {status}"), "{method} {path}");
                 }
                 assert_eq!(me().header("host", "evil.example").get("/healthz").await.status, 200);
             }

@@ -160,7 +160,9 @@ on_both! {
         assert!(page.text.contains(r#"action="/base/sign-in""#) && page.text.contains(&format!(r#"value="{next}""#)), "{}", page.text);
         let entered = post(&app.nobody().header("origin", "https://hold.example"), "/sign-in", &format!("key={BOB}&next={}", encoded(&next))).await;
         assert_eq!((entered.status, entered.header("location")), (303, next.as_str()), "{}", entered.text);
-        assert!(entered.header("set-cookie").ends_with("; Path=/base; Max-Age=43200; HttpOnly; SameSite=Lax; Secure"));
+        let set = entered.header("set-cookie");
+        assert!(set.starts_with("__Secure-holdpoint_session="), "{set}");
+        assert!(set.ends_with("; Path=/base; Max-Age=43200; HttpOnly; SameSite=Lax; Secure"), "{set}");
         let elsewhere = post(&app.nobody(), "/sign-in", &format!("key={BOB}&next=%2Fneighbour")).await;
         assert_eq!(elsewhere.header("location"), "/base/sign-in", "the neighbour behind the proxy is not ours");
         let cookie = entered.header("set-cookie").split(';').next().unwrap().to_owned();
@@ -168,7 +170,22 @@ on_both! {
         assert!(home.text.contains(r#"action="/base/sign-out""#), "{}", home.text);
         let left = browser(&app, &cookie).hit("/sign-out").await;
         assert_eq!(left.header("location"), "/base/sign-in");
-        assert_eq!(left.header("set-cookie"), "holdpoint_session=; Path=/base; Max-Age=0; HttpOnly; SameSite=Lax; Secure");
+        assert_eq!(left.header("set-cookie"), "__Secure-holdpoint_session=; Path=/base; Max-Age=0; HttpOnly; SameSite=Lax; Secure");
+        app.stop().await;
+    }
+
+    async fn session_over_https_takes_only_a_cookie_of_this_host(on: On) {
+        let app = at(on, "https://hold.example").await;
+        let entered = post(&app.nobody().header("origin", "https://hold.example"), "/sign-in", &format!("key={BOB}")).await;
+        let set = entered.header("set-cookie");
+        assert!(set.starts_with("__Host-holdpoint_session="), "{set}");
+        assert!(set.ends_with("; Path=/; Max-Age=43200; HttpOnly; SameSite=Lax; Secure"), "{set}");
+        let cookie = set.split(';').next().unwrap();
+        assert_eq!(program(&app, cookie).get("/v1/me").await.str("/user_id"), "bob");
+        // A neighbour on the same domain can set a cookie without the prefix: it counts for nothing, and takes nothing away.
+        let plain = cookie.strip_prefix("__Host-").unwrap();
+        assert_eq!(program(&app, plain).get("/v1/me").await.status, 401);
+        assert_eq!(program(&app, &format!("{plain}; {cookie}")).get("/v1/me").await.str("/user_id"), "bob");
         app.stop().await;
     }
 

@@ -2,6 +2,7 @@
 
 mod canary;
 mod commands;
+mod connections;
 mod dump;
 mod first_file;
 mod going_down;

@@ -28,9 +28,26 @@ impl Served {
         Self::with(folder, &["serve", "--config", "holdpoint.yaml", "--listen", "127.0.0.1:0"], variables)
     }
 
+    /// The same in a process that may open so many files: the soft limit, and the hard one.
+    pub fn limited(folder: &Path, yaml: &str, soft: u32, hard: u32) -> Self {
+        std::fs::write(folder.join("holdpoint.yaml"), yaml).unwrap();
+        let program = env!("CARGO_BIN_EXE_holdpoint");
+        let serve = format!(
+            "ulimit -Hn {hard}; ulimit -Sn {soft}; exec '{program}' serve --config holdpoint.yaml --listen 127.0.0.1:0"
+        );
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", &serve]);
+        Self::spawn(shell, folder, &[])
+    }
+
     pub fn with(folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_holdpoint"))
-            .args(arguments)
+        let mut program = Command::new(env!("CARGO_BIN_EXE_holdpoint"));
+        program.args(arguments);
+        Self::spawn(program, folder, variables)
+    }
+
+    fn spawn(mut command: Command, folder: &Path, variables: &[(&str, &str)]) -> Self {
+        let mut process = command
             .env_clear()
             .envs(variables.iter().copied())
             .current_dir(folder)
@@ -112,6 +129,11 @@ impl Served {
     /// A task, as far as it comes by itself.
     pub async fn task(&self, input: &str) -> Value {
         self.post("/v1/tasks", &json!({"input": input})).await
+    }
+
+    /// What it has logged so far, one line after the other.
+    pub fn lines(&self) -> Vec<String> {
+        self.lines.lock().unwrap().clone()
     }
 
     /// Approves the one request that a task waits for.

@@ -67,9 +67,9 @@ impl World {
     fn new(most: usize) -> Self {
         let clock = Arc::new(Hand(watch::Sender::new(Duration::ZERO)));
         let (opened, accepts) = mpsc::unbounded_channel();
-        let (closed, leave, held) = (CancellationToken::new(), Arc::new(Semaphore::new(0)), Arc::new(Notify::new()));
+        let (closing, leave, held) = (CancellationToken::new(), Arc::new(Semaphore::new(0)), Arc::new(Notify::new()));
         let (waits, tells) = (Arc::clone(&leave), Arc::clone(&held));
-        let hold = || async move {
+        let answers_later = || async move {
             tells.notify_one();
             waits.acquire().await.unwrap().forget();
             "held"
@@ -78,14 +78,14 @@ impl World {
             || async { Body::from_stream(stream::iter([Ok::<_, io::Error>("first")]).chain(stream::pending())) };
         let router = Router::new()
             .route("/", get(|ConnectInfo(peer): ConnectInfo<SocketAddr>| async move { peer.to_string() }))
-            .route("/held", get(hold))
+            .route("/held", get(answers_later))
             .route("/endless", get(endless))
             .route("/large", get(|| async { "x".repeat(1024 * 1024) }))
             .route("/body", post(|body: Bytes| async move { body.len().to_string() }));
         let connections = Connections::new(most);
         let server = Server { router, connections: connections.clone(), clock: Arc::<Hand>::clone(&clock) };
-        let server = tokio::task::spawn(server.serve(Opened(accepts), closed.clone()));
-        Self { clock, connections, opened, closed, leave, held, server }
+        let server = TaskTracker::new().spawn(server.serve(Opened(accepts), closing.clone()));
+        Self { clock, connections, opened, closed: closing, leave, held, server }
     }
 
     fn open(&self) -> Client {
@@ -139,7 +139,7 @@ impl Client {
 }
 
 fn just_before(time: Duration) -> Duration {
-    time - Duration::from_millis(1)
+    time.saturating_sub(Duration::from_millis(1))
 }
 
 #[tokio::test]
@@ -253,7 +253,7 @@ async fn client_that_takes_nothing_is_let_go_and_is_not_idle_before() {
     for _ in 0..5 {
         // It takes a little now and then.
         world.clock.leap(just_before(PATIENCE));
-        deaf.0.read_exact(&mut [0; 32 * 1024]).await.unwrap();
+        deaf.0.read_exact(&mut vec![0; 32 * 1024]).await.unwrap();
         tokio::task::yield_now().await;
     }
     world.clock.leap(PATIENCE);

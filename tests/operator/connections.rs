@@ -1,0 +1,130 @@
+//! Connections: those that nobody needs do not keep the service from anybody.
+
+use serde_json::Value;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use super::served::{Folder, Served};
+use crate::support::app::{On, TestApp};
+use crate::support::model::{FakeModel, calls, says};
+use crate::support::tool::FakeTool;
+
+/// A `once` tool that is held, with little room for anything.
+fn paying(model: &FakeModel, tool: &FakeTool, server: &str) -> String {
+    format!(
+        "models: {{ m: {{ provider: openai, model: x, base_url: '{}' }} }}
+agents: {{ a: {{ model: m, tools: [pay] }} }}
+tools: {{ pay: {{ http: {{ url: '{}/pay' }} }} }}
+database: {{ max_connections: 4 }}
+server: {{ max_running: 4{server} }}
+",
+        model.base_url, tool.url
+    )
+}
+
+/// What a line of the log says, by its message.
+fn logged(served: &Served, message: &str) -> Option<Value> {
+    let lines = served.lines();
+    let mut lines = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    lines.find(|line| line["message"] == message)
+}
+
+/// 200 connections of somebody without a key: silent ones, half a request, and whole ones that are kept open.
+async fn flood(address: &str) -> Vec<TcpStream> {
+    let mut held = Vec::new();
+    for number in 0..200 {
+        let mut connection = TcpStream::connect(address).await.unwrap();
+        match number % 3 {
+            0 => {}
+            1 => connection.write_all(b"POST /v1/tasks HTTP/1.1\r\nhost: x\r\n").await.unwrap(),
+            _ => {
+                connection.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+                connection.read_exact(&mut [0; 15]).await.unwrap();
+            }
+        }
+        held.push(connection);
+    }
+    held
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_connections_without_a_key_stop_neither_answers_nor_outbound_calls() {
+    let (model, tool, folder) = (FakeModel::start().await, FakeTool::start().await, Folder::new());
+    let served = Served::limited(folder.path(), &paying(&model, &tool, ""), 100, 160);
+    let shared = logged(&served, "descriptors are shared out").unwrap();
+    assert_eq!(
+        (&shared["descriptors"], &shared["connections"]),
+        (&160.into(), &48.into()),
+        "the soft limit was raised: {shared}"
+    );
+    model.then(calls(&[("pay", "{}")])).then(says("paid"));
+    let task = served.task("pay").await;
+    let held = flood(&served.address).await;
+    assert_eq!(served.status("/readyz").await, 200);
+    let done = served.approve(&task).await;
+    assert_eq!((&done["status"], tool.ledger().len()), (&"Completed".into(), 1), "{done}");
+    drop(held);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_are_no_more_than_the_file_says() {
+    let (model, tool, folder) = (FakeModel::start().await, FakeTool::start().await, Folder::new());
+    let served = Served::start(folder.path(), &paying(&model, &tool, ", max_connections: 5"), &[]);
+    let mut held = flood(&served.address).await;
+    assert_eq!(served.status("/readyz").await, 200);
+    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", served.process.id())).unwrap();
+    let sockets = descriptors.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+    let sockets = sockets.filter(|target| target.to_string_lossy().starts_with("socket:")).count();
+    assert!(sockets < 20, "{sockets} sockets are open");
+    // All but the last few were closed.
+    for connection in &mut held[..190] {
+        let mut rest = Vec::new();
+        let _ = connection.read_to_end(&mut rest).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn too_few_descriptors_keep_it_from_starting() {
+    let (model, tool, folder) = (FakeModel::start().await, FakeTool::start().await, Folder::new());
+    std::fs::write(folder.file("holdpoint.yaml"), paying(&model, &tool, "")).unwrap();
+    let program = env!("CARGO_BIN_EXE_holdpoint");
+    let serve = format!("ulimit -n 120; exec '{program}' serve --config holdpoint.yaml --listen 127.0.0.1:0");
+    let mut shell = std::process::Command::new("/bin/sh");
+    let done = shell.args(["-c", &serve]).env_clear().current_dir(folder.path()).output().unwrap();
+    let told = String::from_utf8(done.stderr).unwrap();
+    assert!(told.contains("120 descriptors, and needs 128"), "{told}");
+    assert_eq!(done.status.code(), Some(1), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn http_2_is_not_spoken() {
+    let app = TestApp::start(On::Sqlite).await;
+    #[expect(clippy::disallowed_methods, reason = "a test is a client like any other")]
+    let client = reqwest::Client::builder().http2_prior_knowledge().no_proxy().build().unwrap();
+    assert!(client.get(format!("{}/healthz", app.url())).send().await.is_err());
+    assert_eq!(app.nobody().get("/healthz").await.status, 200);
+    app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_listen_takes_the_metrics_away_from_everybody_else() {
+    let (model, tool, folder) = (FakeModel::start().await, FakeTool::start().await, Folder::new());
+    let yaml = paying(&model, &tool, ", metrics_listen: '127.0.0.1:0'");
+    let mut served = Served::start(folder.path(), &yaml, &[]);
+    assert_eq!(served.status("/metrics").await, 404);
+    let address = loop {
+        if let Some(line) = logged(&served, "metrics have an address of their own") {
+            break line["address"].as_str().unwrap().to_owned();
+        }
+    };
+    let main = std::mem::replace(&mut served.address, address);
+    assert!(served.get("/metrics").await.contains("holdpoint_build_info"));
+    for path in ["/healthz", "/v1/tasks", "/docs", "/sign-in"] {
+        assert_eq!(served.status(path).await, 404, "{path}");
+    }
+    // Without accounts it is the same door.
+    let passed_on = served.exchange("GET", "/metrics", &[("x-forwarded-for", "1.2.3.4")], "").await;
+    assert_eq!((passed_on.status, passed_on.str("/code").as_str()), (403, "forbidden"));
+    served.address = main;
+    assert_eq!(served.terminate().code(), Some(0));
+}
