@@ -162,7 +162,7 @@ on_both! {
             let shown = twin.get(&path).await;
             let expected = if one == "alice" { "alice" } else { one };
             assert_eq!((shown.status, shown.str("/user_id").as_str()), (200, expected), "{}", shown.text);
-            assert_eq!(ids(&twin.get("/v1/tasks?session_id=desk").await), [task.clone()], "{other}");
+            assert_eq!(ids(&twin.get("/v1/tasks?session_id=desk").await), [task.as_str()], "{other}");
             app.model.then(says("done"));
             assert_eq!(twin.hit(&format!("{path}/retry")).await.str("/status"), "Completed");
             app.model.then(calls(&[("refund", r#"{"order": 1, "amount": 50}"#)]));
@@ -171,8 +171,8 @@ on_both! {
             for spelling in [one, other] {
                 let query: String = url::form_urlencoded::byte_serialize(spelling.as_bytes()).collect();
                 let found = ids(&app.actor(ADMIN).get(&format!("/v1/tasks?user_id={query}")).await);
-                assert_eq!(found, [task.clone()], "{spelling}");
-                assert_eq!(ids(&twin.get(&format!("/v1/tasks?user_id={query}")).await), [task.clone()], "{spelling}");
+                assert_eq!(found, [task.as_str()], "{spelling}");
+                assert_eq!(ids(&twin.get(&format!("/v1/tasks?user_id={query}")).await), [task.as_str()], "{spelling}");
             }
             let stranger = app.actor(WEB).header("holdpoint-user", "carol2");
             assert_eq!((stranger.get(&path).await.status, stranger.hit(&format!("{path}/retry")).await.status), (403, 403));
@@ -245,7 +245,7 @@ on_both! {
         // Bob's task, posted for him by a proxy that writes his name otherwise: it is not his to approve.
         let own = held(&app, &finance(&app, "BOB")).await;
         assert_eq!(browser().hit(&format!("/resume/{}/approve", own.request)).await.status, 403);
-        assert_eq!(ids(&browser().get("/v1/tasks").await), [own.task.clone()]);
+        assert_eq!(ids(&browser().get("/v1/tasks").await), [own.task.as_str()]);
         assert_eq!(browser().get(&format!("/v1/tasks/{}", own.task)).await.str("/user_id"), "bob", "as the file spells it");
         let others = held(&app, &app.owner()).await;
         assert_eq!(browser().hit(&format!("/resume/{}/approve", others.request)).await.status, 200);
@@ -294,7 +294,7 @@ on_both! {
         app.restart_with(|yaml| yaml.replace("user_ids: exact", "user_ids: folded")).await;
         // Whose task it is is found under each spelling, and none of them approves it.
         for spelling in ["Olga", "olga", "OLGA"] {
-            assert_eq!(ids(&app.actor(WEB).header("holdpoint-user", spelling).get("/v1/tasks").await), [old.task.clone()], "{spelling}");
+            assert_eq!(ids(&app.actor(WEB).header("holdpoint-user", spelling).get("/v1/tasks").await), [old.task.as_str()], "{spelling}");
             assert_eq!(answer(&finance(&app, spelling), &old, &approval()).await.status, 403, "{spelling}");
         }
         for spelling in ["zoe", "Zoe", "ZOE"] {
