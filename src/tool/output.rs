@@ -62,7 +62,7 @@ mod tests {
         let secret = "hünter2-hünter2";
         let redactor = Redactor::new([("KEY", &Secret::new(secret.to_owned()))]);
         let base64 = base64::Engine::encode(&base64::prelude::BASE64_STANDARD, secret);
-        let json: String = secret.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect();
+        let json = secret.encode_utf16().fold(String::new(), |json, unit| json + &format!("\\u{unit:04x}"));
         for (spelled, begins) in
             [(secret.to_owned(), "h"), (json.clone(), "\\"), (json.replace('\\', "\\u005c"), "\\"), (base64, "aM")]
         {

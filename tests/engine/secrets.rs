@@ -41,6 +41,11 @@ policy:
   - { name: rest, tools: ["*"], decide: allow }
 "#;
 
+/// A text with each of its bytes percent-encoded.
+fn percent(text: &str) -> String {
+    text.bytes().fold(String::new(), |all, byte| all + &format!("%{byte:02x}"))
+}
+
 /// A task whose login was filled in at its first call; its model then makes these calls in one turn.
 async fn given(house: House, email: &str, token: &str, calls: Vec<(&'static str, String)>) -> (Stage, TaskId) {
     given_by(house, TOOLS, &json!({"email": email, "token": token}), calls).await
@@ -73,14 +78,14 @@ async fn given_by(
 /// What was judged of each call of the model's second turn: name, verdict, stored arguments.
 async fn judged(stage: &Stage, task: TaskId) -> Vec<(String, Verdict, String)> {
     let items = stage.journal(task).await.items;
-    let calls = items.iter().find_map(|item| match &item.fact {
-        Fact::AssistantMessage(turn) if turn.turn == 2 => Some(turn.tool_calls.clone()),
-        _ => None,
+    let calls = items.iter().find_map(|item| {
+        let Fact::AssistantMessage(turn) = &item.fact else { return None };
+        (turn.turn == 2).then(|| turn.tool_calls.clone())
     });
     let verdict = |id| {
-        items.iter().find_map(|item| match &item.fact {
-            Fact::Judged { tool_call_id, judgement, .. } if *tool_call_id == id => Some(judgement.verdict),
-            _ => None,
+        items.iter().find_map(|item| {
+            let Fact::Judged { tool_call_id, judgement, .. } = &item.fact else { return None };
+            (*tool_call_id == id).then_some(judgement.verdict)
         })
     };
     calls
@@ -138,12 +143,12 @@ both! {
     }
 
     async fn call_that_holds_a_secret_is_invalid_asks_nobody_and_never_runs(house) {
-        let percent: String = WORD.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        let bytes = percent(WORD);
         let json = serde_json::to_string(WORD).unwrap();
         let spelled = [
             WORD.to_owned(),
-            percent.clone(),
-            percent.replace('%', "%25"),
+            bytes.clone(),
+            bytes.replace('%', "%25"),
             json.trim_matches('"').to_owned(),
             BASE64_STANDARD.encode(format!("user:{WORD}")),
             BASE64_URL_SAFE_NO_PAD.encode(format!("a{WORD}b")),
@@ -217,12 +222,12 @@ both! {
     }
 
     async fn tool_that_sends_a_secret_back_twice_escaped_shows_nothing_of_it(house) {
-        let (stage, task) = given(house, "a@b.c", WORD, vec![("note", "{}".to_owned())]).await;
-        drop(task);
-        let percent: String = WORD.bytes().map(|byte| format!("%{byte:02X}")).collect();
-        let wrapped: String = BASE64_STANDARD.encode(format!("{{\"token\":\"{WORD}\"}}")).as_bytes().chunks(9).map(|line| format!("{}\n", String::from_utf8_lossy(line))).collect();
+        let (stage, _) = given(house, "a@b.c", WORD, Vec::new()).await;
+        let bytes = percent(WORD);
+        let encoded = BASE64_STANDARD.encode(format!("{{\"token\":\"{WORD}\"}}"));
+        let wrapped = encoded.as_bytes().chunks(9).map(String::from_utf8_lossy).collect::<Vec<_>>().join("\n");
         let json = |text: &str| serde_json::to_string(text).unwrap();
-        for spelled in [percent.replace('%', "%25"), percent.replace('%', "\\u0025"), json(&json(WORD)), wrapped.clone(), json(&wrapped)] {
+        for spelled in [bytes.replace('%', "%25"), bytes.replace('%', "\\u0025"), json(&json(WORD)), wrapped.clone(), json(&wrapped)] {
             stage.tool.answers(200, spelled.clone());
             says(&stage, &[&[("comment", "{}")]]);
             let task = begun(&stage).await;
