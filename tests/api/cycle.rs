@@ -40,7 +40,7 @@ on_both! {
         assert_eq!(call["arguments_text"], r#"{"order": 17, "amount": 120}"#);
         assert_eq!(call["summary"], "Refund 120 for order 17");
         assert_eq!(call["effect"], "once");
-        assert_eq!(call["target"], format!("POST {}", app.tool.url));
+        assert_eq!(call["target"], format!("POST {}/refund", app.tool.url));
         assert_eq!((&call["verdict"], &call["rule"]), (&json!("hold"), &json!("large")));
         assert_eq!(call["reason"], "Refunds above 20 need a look.");
         assert_eq!(held.body["pending"][0]["approval_url"], format!("{}/resume/{}/approve", app.url(), held.request));

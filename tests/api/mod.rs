@@ -11,6 +11,7 @@ mod document;
 mod doors;
 mod endings;
 mod events;
+mod headlines;
 mod hostile;
 mod kept;
 mod kinds;

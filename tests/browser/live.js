@@ -117,8 +117,8 @@ async function aBrowserFollowsByItself(browser) {
 // The page of a request that is decided elsewhere: it says so, offers its form no more, and goes on to the end by itself.
 async function thePageGoesOnByItself(browser, locale) {
   const words = {
-    "en-US": { gone: "decided meanwhile: Approved by alice", done: "The task is completed.", again: "Load the page again", tool: "write_note: done" },
-    "zh-CN": { gone: "已批准", done: "任务已完成。", again: "重新加载页面", tool: "write_note：已完成" },
+    "en-US": { headline: "Approved by alice, and it ran.", gone: "decided meanwhile: Approved by alice", done: "The task is completed.", again: "Load the page again", tool: "write_note: done" },
+    "zh-CN": { headline: "alice 已批准，并已执行。", gone: "已批准", done: "任务已完成。", again: "重新加载页面", tool: "write_note：已完成" },
   }[locale];
   const { task, request } = await asked('write_note\n{"text":"hello"}');
   const { context, page, wrong } = await openPage(browser, request, { locale });
@@ -142,6 +142,8 @@ async function thePageGoesOnByItself(browser, locale) {
   assert.equal(await page.evaluate(() => document.activeElement.innerText), words.again, "who was typing is told");
   await says(live(page, "log"), words.tool);
   await says(live(page, "state"), words.done);
+  await says(page.locator("#headline"), words.headline);
+  assert.equal(await page.title(), `worker: ${words.headline} · Holdpoint`);
   const { output } = await call("GET", `/v1/tasks/${task.task_id}`);
   assert.ok(output.startsWith("The note is written."));
   assert.ok(!(await page.locator("#standing").isVisible()), "and nothing says that it waits");

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { chromium } from "playwright-core";
 import * as world from "./world.js";
-import { asks, authorizations, cancel, ended, executablePath, fits, main, newPage, ran, readable, refund, request, send, service, shot } from "./world.js";
+import { asks, authorizations, cancel, drawn, ended, executablePath, fits, main, newPage, ran, readable, refund, request, send, service, shot } from "./world.js";
 
 async function seesEverything(page, request) {
   const text = await main(page);
@@ -168,6 +168,92 @@ async function hostileTextStaysText(browser) {
   await cancel(task);
 }
 
+// Letters that are written from right to left move no digit: what is drawn is what is written, character by character.
+const MOVED = '["from-\u05d0","100","200","\u05d1-to"]';
+
+async function drawsTheOrderOfTheCharacters(browser) {
+  const { context, page, wrong } = await newPage(browser, { viewport: { width: 1280, height: 900 } });
+  const inOrder = async (locator, text, what) => {
+    const around = (await locator.evaluate((element) => element.textContent)).trim();
+    assert.ok(around.includes(text), what);
+    assert.ok((await drawn(locator)).includes(text), `${what}: ${await drawn(locator)}`);
+    await locator.evaluate((element) => element.classList.remove("exact"));
+    assert.ok(!(await drawn(locator)).includes(text), `${what} is in order by the class alone`);
+    await locator.evaluate((element) => element.classList.add("exact"));
+  };
+  const note = await asks("write_note", `{"text":${JSON.stringify(MOVED)}}`);
+  const written = JSON.stringify(MOVED);
+  await page.goto(note.request.url);
+  await inOrder(page.locator("main > section pre").first(), written, "the arguments");
+  await inOrder(page.locator("main > section dd.exact").first(), MOVED, "the summary");
+  await page.getByText("Run it with other arguments").click();
+  const typed = page.locator("textarea[name$='.arguments']");
+  const style = await typed.evaluate((element) => [getComputedStyle(element).unicodeBidi, getComputedStyle(element).direction]);
+  assert.deepEqual(style, ["bidi-override", "ltr"]);
+  // A text field has no ranges: its text is drawn beside it, in its own style.
+  await typed.evaluate((element) => {
+    const beside = document.createElement("pre");
+    beside.id = "beside";
+    beside.className = element.className;
+    beside.textContent = element.value;
+    element.after(beside);
+  });
+  await inOrder(page.locator("#beside"), written, "the text that is changed");
+  const edited = page.locator("form", { has: typed });
+  await edited.locator("#beside").evaluate((element) => element.remove());
+  await typed.fill(`{"text": ${written}}`);
+  assert.equal((await send(page, page.getByRole("button", { name: "Use these arguments" }))).status(), 303);
+  await inOrder(page.locator("main > section pre").nth(1), written, "what runs instead");
+  await page.locator("#live-log .agent pre.exact").first().waitFor();
+  await inOrder(page.locator("#live-log .agent pre.exact").first(), written, "what is told while the page is open");
+
+  const several = await asks("write_note", ...Array(4).fill(`{"text":${JSON.stringify(MOVED)}}`));
+  await page.goto(several.request.url);
+  await inOrder(page.locator("fieldset p.exact").first(), MOVED, "the summary of one of several");
+
+  const question = { question: MOVED, context: MOVED, form: { type: "object", properties: { a: { type: "string", title: MOVED } } } };
+  const guidance = await asks("request_human_guidance", JSON.stringify(question));
+  await page.goto(guidance.request.url);
+  await inOrder(page.locator(".agent > pre"), MOVED, "the question");
+  await inOrder(page.locator(".agent dd pre").first(), MOVED, "what belongs to it");
+  await inOrder(page.locator("label bdi").first(), MOVED, "the agent's labels");
+  await page.getByText("The exact text that the agent wrote").click();
+  await inOrder(page.locator(".agent details pre"), written, "its exact text");
+  assert.deepEqual(wrong, []);
+  for (const { task } of [several, guidance]) await cancel(task);
+  await context.close();
+}
+
+// The headline and the title of the tab say how it was decided and what became of it.
+async function saysWhatBecameOfIt(browser, javaScriptEnabled, locale) {
+  const words = {
+    "en-US": { question: "May these calls run?", failed: "Approved by local, but it failed: 500.", canceled: "Rejected by local. The task was canceled." },
+    "zh-CN": { question: "是否允许执行这些调用？", failed: "local 已批准，但执行失败：500。", canceled: "local 已拒绝，任务已取消。" },
+  }[locale];
+  const { context, page, wrong } = await newPage(browser, { javaScriptEnabled, locale });
+  const says = async (headline) => {
+    if (javaScriptEnabled) await page.locator("#headline", { hasText: headline }).waitFor();
+    assert.equal(await page.locator("h1").textContent(), headline);
+    assert.equal(await page.title(), `worker: ${headline} · Holdpoint`);
+  };
+  const fails = await asks("fail", '{"order":"1/2"}');
+  await page.goto(fails.request.url);
+  await says(words.question);
+  assert.match(await main(page), /POST http:\/\/127\.0\.0\.1:\d+\/fail\/1%2F2\s/);
+  assert.equal((await send(page, page.locator('form[action$="/approve"] button'))).status(), 303);
+  assert.equal((await ended(fails.task)).status, "Completed");
+  if (!javaScriptEnabled) await page.reload();
+  await says(words.failed);
+  const canceled = await refund();
+  await page.goto(canceled.request.url);
+  assert.equal((await send(page, page.locator('form[action$="/reject"] button'))).status(), 303);
+  await says(words.canceled);
+  if (javaScriptEnabled) await readable(page, `what became of it, ${locale}`);
+  await shot(page, `became-${locale}`);
+  assert.deepEqual(wrong, []);
+  await context.close();
+}
+
 async function answersGuidance(browser, javaScriptEnabled) {
   const form = {
     type: "object",
@@ -204,9 +290,22 @@ async function answersTheOthers(browser) {
   const confirms = await asks("request_confirmation", '{"action":"Close it.","risks":["It may be reopened."]}');
   await page.goto(confirms.request.url);
   await readable(page, "confirmation");
+  assert.equal(await page.locator("#answers button").count(), 2, "one yes and one no");
+  assert.ok(!/Effect|read only/.test(await main(page)), "no call runs, and none is shown");
   await page.getByLabel("Comment").fill("not yet");
-  assert.equal((await send(page, page.getByRole("button", { name: "No", exact: true }).first())).status(), 303);
+  assert.equal((await send(page, page.getByRole("button", { name: "No", exact: true }))).status(), 303);
+  await page.locator("#headline", { hasText: "Answered with no by local. The agent was told." }).waitFor();
   assert.deepEqual((await request(confirms.request.request_id)).decision.response, { confirmed: false, comment: "not yet" });
+
+  const stops = await asks("request_confirmation", '{"action":"Close it."}');
+  await page.goto(stops.request.url);
+  await page.getByLabel("Comment").fill("stop it");
+  await page.getByLabel("After a no").selectOption("cancel");
+  assert.equal((await send(page, page.getByRole("button", { name: "Yes, confirmed" }))).status(), 422);
+  assert.equal(await page.getByLabel("Comment").inputValue(), "stop it");
+  assert.equal((await send(page, page.getByRole("button", { name: "No", exact: true }))).status(), 303);
+  assert.equal((await ended(stops.task)).status, "Canceled");
+  assert.equal((await request(stops.request.request_id)).decision.reason, "stop it");
 
   const counts = await asks("count_orders", '{"customer":4}');
   await page.goto(counts.request.url);
@@ -402,7 +501,10 @@ try {
     await editsWithAMistake(browser, javaScript);
     await decidesEachCall(browser, javaScript);
     await answersGuidance(browser, javaScript);
+    await saysWhatBecameOfIt(browser, javaScript, "en-US");
+    await saysWhatBecameOfIt(browser, javaScript, "zh-CN");
   }
+  await drawsTheOrderOfTheCharacters(browser);
   await decidesByKeyboard(browser);
   await hostileTextStaysText(browser);
   await answersTheOthers(browser);

@@ -56,13 +56,24 @@ async function decides(browser, javaScriptEnabled, locale) {
   await context.close();
 }
 
-async function somebodyElseSeesNothing(browser) {
+// The wrong account sees nothing, is told which one it is, and comes back to the same page as another.
+async function somebodyElseSeesNothing(browser, javaScriptEnabled, locale) {
+  const other = { "en-US": "Sign in as somebody else", "zh-CN": "以其他用户身份登录" }[locale];
   const { request } = await asked();
-  const { context, page, wrong } = await newPage(browser);
+  const { context, page, wrong } = await newPage(browser, { javaScriptEnabled, locale });
   await page.goto(request.url);
   assert.equal((await signIn(page, EVE_KEY)).status(), 303);
   assert.ok(!(await main(page)).includes("refund_payment"));
   assert.equal(await page.locator('form[action*="/resume/"]').count(), 0);
+  assert.match(await main(page), /eve/);
+  if (javaScriptEnabled) await readable(page, `wrong-account-${locale}`);
+  await shot(page, `people-wrong-account-${locale}`);
+  await page.getByRole("link", { name: other }).click();
+  assert.match(await main(page), /eve/);
+  if (javaScriptEnabled) await readable(page, `another-account-${locale}`);
+  assert.equal((await signIn(page, ALICE_KEY)).status(), 303);
+  assert.equal(page.url(), request.url);
+  assert.match(await main(page), /refund_payment/);
   assert.deepEqual(wrong, []);
   await context.close();
 }
@@ -73,7 +84,9 @@ try {
   await decides(browser, true, "en-US");
   await decides(browser, true, "zh-CN");
   await decides(browser, false, "en-US");
-  await somebodyElseSeesNothing(browser);
+  await somebodyElseSeesNothing(browser, true, "en-US");
+  await somebodyElseSeesNothing(browser, false, "en-US");
+  await somebodyElseSeesNothing(browser, true, "zh-CN");
   console.log("browser: people with a key did as they should");
 } finally {
   await browser.close();

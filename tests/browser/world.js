@@ -23,6 +23,7 @@ export const endpoint = http.createServer((call, answer) => {
     ran.push(body);
     authorizations.push(call.headers.authorization);
     if (call.url === "/lose") return call.socket.destroy();
+    if (call.url.startsWith("/fail")) answer.statusCode = 500;
     answer.setHeader("content-type", "application/json");
     answer.end('{"done":true}');
   });
@@ -108,6 +109,21 @@ export async function readable(page, name) {
 export async function fits(page, name) {
   const wider = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
   assert.ok(wider <= 0, `${name} scrolls sideways by ${wider}`);
+}
+
+// The characters of an element's text in the order in which they are drawn, from left to right and line by line.
+export async function drawn(locator) {
+  return locator.evaluate((element) => {
+    const node = document.createTreeWalker(element, NodeFilter.SHOW_TEXT).nextNode();
+    const range = document.createRange();
+    const boxes = [...node.data].map((character, at) => {
+      range.setStart(node, at);
+      range.setEnd(node, at + 1);
+      const { left, top } = range.getBoundingClientRect();
+      return { character, left, top: Math.round(top / 8) };
+    });
+    return boxes.sort((one, other) => one.top - other.top || one.left - other.left).map(({ character }) => character).join("");
+  });
 }
 
 // A picture for a person to look at, where SHOTS names a folder.

@@ -39,8 +39,9 @@ pub fn is_kept(method: &Method, path: &str, reply: &Reply) {
     }
     assert!(described.is_object(), "{name} does not say that it answers {}: {}", reply.status, reply.text);
     assert!(!reply.header("x-request-id").is_empty(), "{name} names no request");
-    let error_page =
-        reply.status >= 400 && kind == "text/html" && (path.contains("/resume/") || path.starts_with("/sign-"));
+    let error_page = reply.status >= 400
+        && kind == "text/html"
+        && ["/resume/", "/sign-", "/problems/"].iter().any(|start| path.contains(start));
     if reply.text.is_empty() || *method == Method::HEAD || error_page {
         return;
     }
