@@ -37,6 +37,8 @@ pub mod resume;
 pub mod sample;
 pub mod settings;
 pub mod sign_in;
+#[cfg(test)]
+mod smoke;
 pub mod sse;
 pub mod tasks;
 pub mod wait;

@@ -3,6 +3,7 @@
 mod canary;
 mod commands;
 mod dump;
+mod example;
 mod first_file;
 mod going_down;
 mod logged;
