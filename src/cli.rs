@@ -186,7 +186,7 @@ fn load_aloud(common: &Common, environment: &Environment) -> Result<Config, Stri
 fn check(common: &Common, environment: &Environment) -> u8 {
     match load_aloud(common, environment) {
         Ok(config) => print(&format!(
-            "The configuration is right: {} agents, {} tools, {} rules.\n",
+            "The configuration is right. Agents: {}, tools: {}, rules: {}.\n",
             config.agents.len(),
             config.tools.len(),
             config.policy.len()

@@ -340,8 +340,6 @@ fn secret_values(root: &Node, filled: &[Filled]) -> Vec<(String, Secret<String>)
 }
 
 #[cfg(test)]
-#[path = "config/tests.rs"]
 mod tests;
 #[cfg(test)]
-#[path = "config/tests_bad.rs"]
 mod tests_bad;

@@ -79,6 +79,25 @@ fn the_readme_shows_the_printed_commands() {
     }
 }
 
+#[test]
+fn what_the_readme_says_of_slow_models_works_as_it_stands() {
+    let readme = fs::read_to_string(root().join("README.md")).expect("the README");
+    let (_, section) = readme.split_once("## When the model takes its time").expect("the section");
+    let commands: Vec<&str> = section.lines().filter(|line| line.starts_with("curl ")).take(2).collect();
+    let folder = tempfile::tempdir().expect("a folder");
+    let demonstration = Demonstration::start(folder.path());
+    let here = |command: &str| command.replace("127.0.0.1:8080", demonstration.address());
+
+    let accepted = run(&here(commands[0]));
+    let (head, body) = accepted.split_once("\r\n\r\n").expect("a head and a body");
+    let head = head.to_ascii_lowercase();
+    assert!(head.starts_with("http/1.1 202 ") && head.contains("\nlocation: /v1/tasks/"), "{head}");
+    assert!(head.contains("\npreference-applied: "), "{head}");
+    let task = json(body);
+    let waited = json(&run(&here(commands[1]).replace("TASK_ID", task["task_id"].as_str().expect("an id"))));
+    assert_eq!((&waited["task_id"], &waited["status"]), (&task["task_id"], &Value::from("Paused")), "{waited}");
+}
+
 fn run(command: &str) -> String {
     let done = Command::new("sh").args(["-c", command]).output().expect("a shell");
     assert!(done.status.success(), "{command}: {}", String::from_utf8_lossy(&done.stderr));

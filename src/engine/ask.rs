@@ -66,7 +66,7 @@ impl Engine {
     fn say(&self, asked: &mut Asked, agent: &Agent, standing: &Standing) {
         let entry = self.offered(agent, &standing.call.name);
         if asked.kind == RequestKind::ExternalResult {
-            asked.form = entry.and_then(|entry| entry.form.as_ref()).map(|form| form.schema.clone());
+            asked.form = entry.and_then(|entry| entry.form.clone());
         }
         if asked.kind.tool() != Some(standing.call.name.as_str()) {
             return;

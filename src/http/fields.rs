@@ -93,13 +93,6 @@ impl Fields {
         None
     }
 
-    /// A member that the operation does not take in this place.
-    pub fn refuse(&mut self, name: &str, detail: &str, errors: &mut Errors) {
-        if self.raw(name).is_some() {
-            errors.add(&self.pointer(name), detail);
-        }
-    }
-
     /// What is left is unknown.
     pub fn finish(self, errors: &mut Errors) {
         for name in self.members.keys() {

@@ -13,9 +13,11 @@ const OF_REQUEST: &[&str] =
 const TASK: &str = "$response.body#/task_id";
 const PENDING: &str = "$response.body#/pending/0/request_id";
 
-/// The answers that lead on: the operation, its statuses, and with each operation it leads to the parameter that this takes
-/// and where it is found.
-fn all() -> Vec<(&'static str, &'static [&'static str], Vec<(&'static str, &'static str, &'static str)>)> {
+/// An operation that takes something of an answer: its id, its parameter, and where the answer holds the value.
+type Link = (&'static str, &'static str, &'static str);
+
+/// The answers that lead on: the operation, its statuses and its links.
+fn all() -> Vec<(&'static str, &'static [&'static str], Vec<Link>)> {
     let of = |ids: &[&'static str], parameter, found| ids.iter().map(|id| (*id, parameter, found)).collect::<Vec<_>>();
     let tree = vec![("list_requests", "task_id", TASK), ("list_tasks", "root_task_id", "$response.body#/root_task_id")];
     let created = [of(OF_TASK, "task_id", TASK), of(OF_REQUEST, "request_id", PENDING), tree].concat();

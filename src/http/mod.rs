@@ -43,6 +43,8 @@ pub mod sample;
 pub mod serve;
 pub mod settings;
 pub mod sign_in;
+#[cfg(test)]
+mod smoke;
 pub mod sse;
 pub mod tasks;
 pub mod wait;

@@ -48,12 +48,6 @@ impl Origins {
         }
     }
 
-    /// Whether a text is an origin; a slash at its end does no harm.
-    #[must_use]
-    pub fn is_origin(text: &str) -> bool {
-        header_origin(text.strip_suffix('/').unwrap_or(text)).is_some()
-    }
-
     /// Whether a request that may change something comes from a page that may.
     #[must_use]
     pub fn may_change(&self, method: &Method, headers: &HeaderMap, uri: &Uri) -> bool {

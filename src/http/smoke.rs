@@ -14,9 +14,9 @@ use tower::ServiceExt as _;
 use super::events::seats::Seats;
 use super::origin::Origins;
 use super::{Http, Settings, sample};
+use crate::engine::{Engine, Parts};
 use crate::people::Caller;
 use crate::people::authenticator::{AuthError, Authenticator};
-use crate::engine::{Engine, Parts};
 use crate::store::Store;
 use crate::world::{RandomIds, SystemClock};
 
@@ -60,6 +60,8 @@ fn http(open: bool, cors_origins: &[&str]) -> Http {
         policy: Arc::default(),
         catalog: Arc::default(),
         models: std::collections::BTreeMap::new(),
+        roster: settings.roster.clone(),
+        sealer: settings.sealer.clone(),
         clock: Arc::new(SystemClock),
         ids: Arc::new(RandomIds),
         settings: crate::engine::Settings::default(),

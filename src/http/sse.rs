@@ -38,12 +38,6 @@ impl Text {
         Ok(())
     }
 
-    /// How many bytes there are.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
     /// Whether there is nothing to send.
     #[must_use]
     pub fn is_empty(&self) -> bool {

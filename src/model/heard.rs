@@ -1,9 +1,22 @@
-//! A sink for tests: puts together what it is told, and holds whoever tells it to the rules of [`Piece`].
+//! Sinks for tests: one that hears nothing, and one that puts together what it is told, and holds whoever tells it to the
+//! rules of [`Piece`].
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use super::{Answer, Piece, Sink};
+
+/// A sink for whoever wants only the whole.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Unheard;
+
+impl Sink for Unheard {
+    fn piece(&self, _: Piece<'_>) {}
+
+    fn heard(&self) -> bool {
+        false
+    }
+}
 
 /// What was told.
 #[derive(Debug, Default)]

@@ -21,6 +21,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::{Value, json};
 
+#[cfg(test)]
+use self::heard::Unheard;
 use crate::task::item::{FinishReason, Usage};
 use crate::task::transcript::Message;
 
@@ -68,18 +70,6 @@ pub enum Piece<'a> {
     },
     /// Everything since the answer began is void: it is asked for again from the beginning.
     Reset,
-}
-
-/// A sink for whoever wants only the whole.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Unheard;
-
-impl Sink for Unheard {
-    fn piece(&self, _: Piece<'_>) {}
-
-    fn heard(&self) -> bool {
-        false
-    }
 }
 
 /// What the model is shown.

@@ -65,12 +65,6 @@ impl Compiled {
 }
 
 impl Rule {
-    /// Whether the rule is about a tool: by name or glob, the `request_…` tools only by name.
-    #[must_use]
-    pub fn covers(&self, tool: &ToolSpec) -> bool {
-        self.compiled_tools().0.cover(tool)
-    }
-
     /// Its names and globs, and which of its entries are no glob.
     fn compiled_tools(&self) -> (Tools, Vec<usize>) {
         let (mut tools, mut broken) = (Tools::default(), Vec::new());
@@ -320,7 +314,7 @@ mod tests {
     fn globs_cover_by_name_and_a_rule_says_which_tools_it_is_about() {
         let covered = |entries: &[&str]| -> Vec<String> {
             let rule = rule("r", entries, "", Decide::Deny);
-            tools().into_iter().filter(|tool| rule.covers(tool)).map(|tool| tool.name).collect()
+            tools().into_iter().filter(|tool| rule.compiled_tools().0.cover(tool)).map(|tool| tool.name).collect()
         };
         assert_eq!(covered(&["re*"]), ["refund"]);
         assert_eq!(covered(&["*"]).len(), 5);

@@ -10,7 +10,6 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::credential::PlainFields;
-use super::external::Form;
 use super::http::{Checked, Goal, HttpTool};
 use super::human::{self, Service};
 use super::schema::{CompiledSchema, declared, parameters_flaws, scalar};
@@ -59,7 +58,7 @@ pub struct Entry {
     /// What its arguments are read against.
     pub schema: CompiledSchema,
     /// Of an external tool: what its result has to be, if not anything.
-    pub form: Option<Form>,
+    pub form: Option<Value>,
     /// What performs a call; `None` when the engine does.
     pub tool: Option<Arc<dyn Tool>>,
 }
@@ -94,16 +93,11 @@ struct Human {
 struct Prepared {
     spec: ToolSpec,
     schema: CompiledSchema,
-    form: Option<Form>,
+    form: Option<Value>,
     http: Option<Checked>,
 }
 
 impl Settings {
-    /// Adds everything that is wrong with a tool.
-    pub fn check(&self, name: &str, mistakes: &mut Mistakes) {
-        self.prepare(name, mistakes);
-    }
-
     /// The schema of its arguments, also where none was written.
     #[must_use]
     pub fn parameters(&self) -> Value {

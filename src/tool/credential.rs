@@ -53,12 +53,6 @@ impl Credentials {
         self.fields.is_empty()
     }
 
-    /// Whether this one is in hand, whatever fields it has.
-    #[must_use]
-    pub fn has_name(&self, name: &str) -> bool {
-        self.fields.contains_key(name)
-    }
-
     /// Whether this field of this one is in hand.
     #[must_use]
     pub fn has(&self, name: &str, field: &str) -> bool {
@@ -235,8 +229,7 @@ mod tests {
         }
         assert_eq!(open(std::slice::from_ref(&root)).value("jira", "token"), Ok("of the root"));
         let found = open(&[root, other]);
-        assert!(found.has_name("jira") && found.has("jira", "token") && !found.has("jira", "email"));
-        assert!(!found.has_name("crm"));
+        assert!(found.has("jira", "token") && !found.has("jira", "email"));
         assert_eq!(found.value("crm", "token"), Err("the credential `crm` is missing".to_owned()));
         assert_eq!(found.value("jira", "email"), Err("the credential `jira` has no field `email`".to_owned()));
     }

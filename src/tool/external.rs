@@ -12,20 +12,12 @@ pub struct Settings {
     pub result: Option<Value>,
 }
 
-/// What a result has to be.
-#[derive(Clone, Debug)]
-pub struct Form {
-    /// The schema as it was written, for whoever fills it in.
-    pub schema: Value,
-    /// The same, compiled.
-    pub compiled: CompiledSchema,
-}
-
 impl Settings {
-    /// The form of a result.
-    pub(super) fn form(&self) -> Result<Option<Form>, Vec<String>> {
-        let Some(schema) = &self.result else { return Ok(None) };
-        let compiled = CompiledSchema::open(schema)?;
-        Ok(Some(Form { schema: schema.clone(), compiled }))
+    /// The schema of a result, where it can be used as one.
+    pub(super) fn form(&self) -> Result<Option<Value>, Vec<String>> {
+        if let Some(schema) = &self.result {
+            CompiledSchema::open(schema)?;
+        }
+        Ok(self.result.clone())
     }
 }

@@ -129,3 +129,57 @@ policy:
         ]
     );
 }
+
+const TAKEN: &str = "Neither --config nor HOLDPOINT_CONFIG names a configuration: ./holdpoint.yaml is taken.";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn file_beside_that_nothing_names_is_taken_and_said() {
+    let folder = Folder::new();
+    let demo = holdpoint(folder.path(), &["check"], &[]);
+    assert_eq!(demo.code, Some(0), "{}", demo.err);
+    assert!(demo.err.contains("there is no ./holdpoint.yaml: this is the built-in demonstration"), "{}", demo.err);
+
+    std::fs::write(folder.file("holdpoint.yaml"), SMALL).unwrap();
+    let check = holdpoint(folder.path(), &["check"], &[]);
+    assert_eq!((check.code, check.err.trim()), (Some(0), TAKEN));
+    assert_eq!(check.out, "The configuration is right. Agents: 1, tools: 0, rules: 0.\n");
+    let mut served = Served::with(folder.path(), &["serve", "--listen", "127.0.0.1:0"], &[]);
+    let agents: serde_json::Value = serde_json::from_str(&served.get("/v1/agents").await).unwrap();
+    assert_eq!(agents["agents"][0]["name"], "a", "{agents}");
+    assert!(served.terminate().success());
+    assert!(served.log().contains(TAKEN), "{}", served.log());
+
+    for variables in [&[][..], &[("HOLDPOINT_CONFIG", "holdpoint.yaml")]] {
+        let arguments = if variables.is_empty() { &["check", "--config", "holdpoint.yaml"][..] } else { &["check"] };
+        let named = holdpoint(folder.path(), arguments, variables);
+        assert_eq!((named.code, named.err.as_str()), (Some(0), ""));
+    }
+    std::fs::write(folder.file("holdpoint.yaml"), "agents: {}\n").unwrap();
+    for command in ["check", "serve", "migrate", "health"] {
+        let broken = holdpoint(folder.path(), &[command], &[]);
+        assert_eq!(broken.code, Some(2), "{command}: {}", broken.err);
+        assert!(broken.err.contains(TAKEN) && broken.err.contains("holdpoint.yaml:1:1: "), "{command}: {}", broken.err);
+    }
+}
+
+#[test]
+fn warnings_are_lines_of_check_and_log_lines_of_serve() {
+    let folder = Folder::new();
+    std::fs::write(folder.file("holdpoint.yaml"), SMALL.replace("model: x", "model: x, api_key: $SECRET")).unwrap();
+    let variables = [("HOLDPOINT_LISTEN", "0.0.0.0:80")];
+    let check = holdpoint(folder.path(), &["check", "--config", "holdpoint.yaml"], &variables);
+    let said: Vec<_> = check.err.lines().collect();
+    let [braces, ignored] = said.as_slice() else { panic!("two warnings: {}", check.err) };
+    assert!(braces.starts_with("warning: holdpoint.yaml:1:44: models.m.api_key: "), "{braces}");
+    assert!(ignored.starts_with("warning: HOLDPOINT_LISTEN: this variable is ignored"), "{ignored}");
+    assert_eq!(check.code, Some(0));
+
+    let arguments = ["serve", "--config", "holdpoint.yaml", "--listen", "127.0.0.1:0"];
+    let mut served = Served::with(folder.path(), &arguments, &variables);
+    assert!(served.terminate().success());
+    let lines: Vec<serde_json::Value> =
+        served.log().lines().map(|line| serde_json::from_str(line).expect("one JSON line each")).collect();
+    let warned: Vec<_> = lines.iter().filter(|line| line["level"] == "WARN").map(|line| &line["position"]).collect();
+    assert_eq!(warned, ["holdpoint.yaml:1:44", "HOLDPOINT_LISTEN"]);
+    assert!(!served.log().contains("$SECRET") && !check.err.contains("$SECRET"));
+}

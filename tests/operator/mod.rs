@@ -4,6 +4,7 @@ mod canary;
 mod commands;
 mod connections;
 mod dump;
+mod example;
 mod first_file;
 mod going_down;
 mod logged;

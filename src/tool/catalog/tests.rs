@@ -44,7 +44,7 @@ fn external(result: Option<Value>) -> Settings {
 
 fn said(settings: &Settings) -> Vec<String> {
     let mut mistakes = Mistakes::default();
-    settings.check("t", &mut mistakes);
+    settings.prepare("t", &mut mistakes);
     mistakes.found.iter().map(|mistake| format!("{}: {}", mistake.place.join("."), mistake.detail)).collect()
 }
 
@@ -118,7 +118,7 @@ fn every_mistake_is_reported_with_its_place() {
     }
     let mut mistakes = Mistakes::default();
     http("GET", "http://h/{id}", json!({"type": "object", "properties": {"id": {"type": "string"}}}))
-        .check("t", &mut mistakes);
+        .prepare("t", &mut mistakes);
     assert!(mistakes.is_empty() && mistakes.warnings.len() == 1);
 }
 
