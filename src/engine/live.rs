@@ -14,7 +14,7 @@ use super::member::Member;
 use crate::store::{self, CommitError};
 use crate::task::change::{Change, Committed, Counters, IdempotencyRow, Journal, LeaseChange, TaskChange, TaskRow};
 use crate::task::credential::SealedCredential;
-use crate::task::failure::FailureCode;
+use crate::task::failure::{Failure, FailureCode};
 use crate::task::id::{CallId, ChangeId, RequestId, TaskId};
 use crate::task::item::{CloseReason, Fact, Outcome, ToolResult};
 use crate::task::request::call_digest;
@@ -165,49 +165,23 @@ impl Live {
     pub(super) fn results_in_hand(&self) -> Vec<ToolResult> {
         // What a sub-agent said is found again in its task.
         let said = |call| self.own.progress.call(call).is_some_and(|known| known.performer == ToolKind::Agent);
-        let pushed = self.own.pushed();
-        pushed
-            .iter()
-            .filter_map(|item| match &item.fact {
-                Fact::ToolResult(result) | Fact::LateResult(result)
-                    if is_of_the_world(result.outcome) && !said(result.tool_call_id) =>
-                {
-                    Some(result.clone())
-                }
-                Fact::ToolResult(_)
-                | Fact::LateResult(_)
-                | Fact::TaskStatus { .. }
-                | Fact::UserMessage { .. }
-                | Fact::AssistantMessage(_)
-                | Fact::Judged { .. }
-                | Fact::InterventionRequested(_)
-                | Fact::Decision { .. }
-                | Fact::RequestClosed { .. }
-                | Fact::ToolStarted { .. }
-                | Fact::SubAgentStarted { .. } => None,
-            })
-            .collect()
+        let results = self.own.pushed().iter().filter_map(|item| {
+            let (Fact::ToolResult(result) | Fact::LateResult(result)) = &item.fact else { return None };
+            Some(result)
+        });
+        results.filter(|result| is_of_the_world(result.outcome) && !said(result.tool_call_id)).cloned().collect()
     }
 
     /// What a model answered, or that it failed, where that is not durable.
     pub(super) fn answer_in_hand(&self) -> Option<Answered> {
-        let fact = self.own.pushed().iter().map(|item| &item.fact).find(|fact| match fact {
-            Fact::AssistantMessage(_) => true,
-            Fact::TaskStatus { error, .. } => {
-                error.as_ref().is_some_and(|error| error.code == FailureCode::ModelFailed)
-            }
-            Fact::ToolResult(_)
-            | Fact::LateResult(_)
-            | Fact::UserMessage { .. }
-            | Fact::Judged { .. }
-            | Fact::InterventionRequested(_)
-            | Fact::Decision { .. }
-            | Fact::RequestClosed { .. }
-            | Fact::ToolStarted { .. }
-            | Fact::SubAgentStarted { .. } => false,
-        })?;
-        let committed = self.own.items.iter().take(self.own.committed);
-        Some(Answered { fact: fact.clone(), shown: committed.map(|item| (item.seq, item.at)).collect() })
+        let failed = |failure: &Failure| failure.code == FailureCode::ModelFailed;
+        let answers = |fact: &&Fact| {
+            matches!(fact, Fact::AssistantMessage(_))
+                || matches!(fact, Fact::TaskStatus { error: Some(error), .. } if failed(error))
+        };
+        let fact = self.own.pushed().iter().map(|item| &item.fact).find(answers)?.clone();
+        let shown = self.own.items.iter().take(self.own.committed);
+        Some(Answered { fact, shown: shown.map(|item| (item.seq, item.at)).collect() })
     }
 
     /// The answer follows a newer reading of the journal, where that is what the model was shown and late results at
@@ -215,9 +189,9 @@ impl Live {
     pub(super) fn answer_again(&mut self, answered: Option<Answered>) {
         let follows = |answered: &Answered| {
             let (items, shown) = (&self.own.items, &answered.shown);
-            items.iter().map(|item| (item.seq, item.at)).zip(shown).all(|(item, shown)| item == *shown)
-                && items.len() >= shown.len()
-                && items.iter().skip(shown.len()).all(|item| matches!(item.fact, Fact::LateResult(_)))
+            let mut since = items.iter().skip(shown.len());
+            items.iter().map(|item| (item.seq, item.at)).take(shown.len()).eq(shown.iter().copied())
+                && since.all(|item| matches!(item.fact, Fact::LateResult(_)))
         };
         match answered.filter(follows) {
             Some(answered) => self.push(answered.fact),
@@ -393,4 +367,61 @@ pub(super) struct Answered {
 /// Whether somebody outside answered with it, so that it cannot be made again.
 fn is_of_the_world(outcome: Outcome) -> bool {
     matches!(outcome, Outcome::Succeeded | Outcome::Failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::member::tests::{message, row};
+    use crate::task::item::{FinishReason, Item, Turn, Usage};
+    use uuid::Uuid;
+
+    fn journal(facts: &[Fact], at: Time) -> Journal {
+        let items: Vec<_> = facts.iter().cloned().zip(1..).map(|(fact, seq)| Item { seq, at, fact }).collect();
+        Journal {
+            row: TaskRow { last_seq: i64::try_from(items.len()).unwrap(), ..row() },
+            items,
+            now: at,
+            doubted_at: None,
+        }
+    }
+
+    #[test]
+    fn answer_is_kept_only_where_it_follows_what_the_model_was_shown() {
+        let status = |status| Fact::TaskStatus { status, error: None, output: None };
+        let late = Fact::LateResult(ToolResult {
+            tool_call_id: CallId(Uuid::nil()),
+            name: "pay".to_owned(),
+            outcome: Outcome::Succeeded,
+            content: String::new(),
+            http_status: None,
+        });
+        let answer = Fact::AssistantMessage(Turn {
+            turn: 1,
+            text: Some("done".to_owned()),
+            tool_calls: Vec::new(),
+            finish_reason: FinishReason::Stop,
+            usage: Usage::default(),
+            raw: serde_json::Value::Null,
+        });
+        let (shown, at, later) = (vec![status(TaskStatus::Running), message()], Time(1), Time(2));
+        let with = |facts: &[&Fact]| shown.iter().chain(facts.iter().copied()).cloned().collect::<Vec<_>>();
+        let canceled = status(TaskStatus::Canceled);
+        for (name, newer, at, kept) in [
+            ("the same journal", with(&[]), at, true),
+            ("a late result", with(&[&late]), at, true),
+            ("a cancel", with(&[&canceled]), at, false),
+            ("the user's next message", with(&[&late, &canceled, &message()]), at, false),
+            ("the answer itself", with(&[&answer]), at, false),
+            ("a history whose end was lost", shown[..1].to_vec(), at, false),
+            ("another history", with(&[]), later, false),
+        ] {
+            let mut live = Live::read(journal(&shown, Time(1)));
+            live.push(answer.clone());
+            let answered = live.answer_in_hand();
+            live.reread(journal(&newer, at));
+            live.answer_again(answered);
+            assert_eq!(live.unsaved(), kept, "{name}");
+        }
+    }
 }

@@ -204,3 +204,42 @@ impl Member {
 fn asked(progress: &Progress) -> Vec<(RequestId, RequestKind, Time)> {
     progress.open.iter().map(|open| (open.asked.request_id, open.asked.kind, open.asked_at)).collect()
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::engine::moves::unborn;
+    use crate::task::change::NewTask;
+    use crate::task::item::{Part, PartType};
+    use uuid::Uuid;
+
+    /// The row of a new task.
+    pub fn row() -> TaskRow {
+        let (id, text) = (TaskId(Uuid::from_u128(1)), |text: &str| text.to_owned());
+        let new = NewTask {
+            tenant: text("acme"),
+            user_id: text("alice"),
+            session_id: text("s"),
+            agent: text("billing"),
+            agent_version: text("sha256:0"),
+            parent: None,
+            agent_path: vec![text("billing")],
+            metadata: text("{}"),
+        };
+        unborn(id, id, &new)
+    }
+
+    pub fn message() -> Fact {
+        let items = vec![Part { content_type: PartType::Text, content: "go".to_owned() }];
+        Fact::UserMessage { items, user_context: None, by: "alice".to_owned(), groups: Vec::new() }
+    }
+
+    #[test]
+    fn task_with_unsaved_facts_has_no_conversation() {
+        let mut member = Member::new(row(), Progress::new(), Vec::new());
+        member.push(message(), Time::default());
+        assert!(member.stored().is_none());
+        member.saved(&LeaseChange::Queue, Counters::default(), Time::default());
+        assert_eq!(member.stored().map(|stored| stored.conversation().len()), Some(1));
+    }
+}

@@ -78,12 +78,14 @@ fn http(open: bool, cors_origins: &[&str]) -> Http {
         shutdown: CancellationToken::new(),
         tracker: TaskTracker::new(),
         seats: Seats::default(),
+        parsing: super::body::Parsing::default(),
+        wrong_keys: super::wrong_keys::WrongKeys::default(),
         metrics: Arc::new(|| Box::pin(async { "metric 1\n".to_owned() })),
     }
 }
 
 fn app(open: bool, cors_origins: &[&str]) -> Router {
-    super::router(http(open, cors_origins))
+    super::routers(http(open, cors_origins)).0
 }
 
 struct Answer {

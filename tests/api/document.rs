@@ -69,8 +69,8 @@ async fn examples_of_bodies_do_what_they_say_on_the_demonstration() {
             done.push(task.str("/task_id"));
         }
     }
-    let [send] = &examples("SendMessage")[..] else { panic!("one") };
-    let sent = user.post(&format!("/v1/tasks/{}/messages", done[0]), send).await;
+    let [message] = &examples("SendMessage")[..] else { panic!("one") };
+    let sent = user.post(&format!("/v1/tasks/{}/messages", done[0]), message).await;
     assert_eq!((sent.status, sent.str("/status").as_str()), (200, "Completed"), "{}", sent.text);
     app.stop().await;
 }

@@ -27,16 +27,18 @@ async fn frozen_before_a_call_it_neither_sends_nor_overwrites_when_it_wakes() {
     let mut zombie = first.start("lease=3s;call.before=freeze@1");
     assert!(zombie.ready(of_first.http()).await, "{}", first.last_words());
     // It may freeze before it has answered.
-    let frozen = async {
-        while !zombie.frozen() {
-            of_first.in_time("its freezing");
-            a_moment().await;
+    {
+        let frozen = async {
+            while !zombie.frozen() {
+                of_first.in_time("its freezing");
+                a_moment().await;
+            }
+        };
+        tokio::pin!(frozen);
+        tokio::select! {
+            () = &mut frozen => {}
+            _ = of_first.create("small 1") => frozen.await,
         }
-    };
-    tokio::pin!(frozen);
-    tokio::select! {
-        () = &mut frozen => {}
-        _ = of_first.create("small 1") => frozen.await,
     }
     let mut other = second.start("lease=3s");
     assert!(other.ready(of_second.http()).await, "{}", second.last_words());

@@ -223,8 +223,7 @@ both! {
         let shape = Shape::flat(3);
         let stage = Stage::of_trees(house, shape, one_large).await;
         stage.script_by_name(move |name, prompt| {
-            let detail = "Model `leaf` is gone.".to_owned();
-            if name == super::tree::LEAF { Err(holdpoint::model::ModelError { detail }) } else { Ok(shape.says(one_large, name, prompt)) }
+            if name == super::tree::LEAF { Err(holdpoint::model::ModelError::new("Model `leaf` is gone.")) } else { Ok(shape.says(one_large, name, prompt)) }
         });
         let root = stage.grown(&stage.parts(0)).await;
         assert_eq!(stage.lawful(root).await[&root].row.status, TaskStatus::Completed);
