@@ -65,7 +65,7 @@ fn every_kind_offers_what_it_takes() {
 #[test]
 fn confirmation_has_one_yes_and_one_no() {
     let row = sample::of_kind(RequestKind::Confirmation);
-    let asked = super::tests::page(&row, &sample::caller());
+    let asked = page(&row, &sample::caller());
     let buttons = |text: &str| asked.matches(text).count();
     assert_eq!(
         (buttons("<button"), buttons(">No</button>"), buttons(">Yes, confirmed</button>")),
