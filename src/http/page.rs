@@ -169,6 +169,23 @@ mod tests {
     }
 
     #[test]
+    fn title_with_right_to_left_letters_keeps_its_order() {
+        assert_eq!(in_order("Approved by bob.".into()), "Approved by bob.");
+        assert_eq!(in_order("中文 é 17".into()), "中文 é 17");
+        assert_eq!(in_order("by א: 1 ran".into()), "\u{202d}by א: 1 ran\u{202c}");
+        for letter in ["ש", "ب", "ܐ", "ߊ", "יִ", "ﺍ", "\u{10840}", "\u{1e900}"] {
+            assert!(has_right_to_left(letter), "{letter}");
+        }
+    }
+
+    #[test]
+    fn style_shows_exact_texts_in_the_order_of_their_characters() {
+        assert!(STYLE.contains("\n.exact, code { unicode-bidi: bidi-override; direction: ltr; }\n"));
+        assert!(STYLE.contains("pre:not(.exact) { unicode-bidi: isolate; }"));
+        assert_eq!(STYLE.matches("unicode-bidi").count(), 2, "nothing else undoes it");
+    }
+
+    #[test]
     fn a_problem_page_escapes_what_it_shows() {
         let page =
             problem(&Problem::invalid_at("/<b>", "no such member"), Uuid::nil(), "http://x", Language::English, None)

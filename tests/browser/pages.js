@@ -174,12 +174,12 @@ const MOVED = '["from-\u05d0","100","200","\u05d1-to"]';
 async function drawsTheOrderOfTheCharacters(browser) {
   const { context, page, wrong } = await newPage(browser, { viewport: { width: 1280, height: 900 } });
   const inOrder = async (locator, text, what) => {
-    const around = (await locator.evaluate((element) => element.textContent)).trim();
-    assert.ok(around.includes(text), what);
-    assert.ok((await drawn(locator)).includes(text), `${what}: ${await drawn(locator)}`);
-    await locator.evaluate((element) => element.classList.remove("exact"));
-    assert.ok(!(await drawn(locator)).includes(text), `${what} is in order by the class alone`);
-    await locator.evaluate((element) => element.classList.add("exact"));
+    const element = await locator.elementHandle();
+    assert.ok((await element.textContent()).includes(text), what);
+    assert.ok((await drawn(element)).includes(text), `${what}: ${await drawn(element)}`);
+    await element.evaluate((node) => node.classList.remove("exact"));
+    assert.ok(!(await drawn(element)).includes(text), `${what} is in order by the class alone`);
+    await element.evaluate((node) => node.classList.add("exact"));
   };
   const note = await asks("write_note", `{"text":${JSON.stringify(MOVED)}}`);
   const written = JSON.stringify(MOVED);

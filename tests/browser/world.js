@@ -112,8 +112,8 @@ export async function fits(page, name) {
 }
 
 // The characters of an element's text in the order in which they are drawn, from left to right and line by line.
-export async function drawn(locator) {
-  return locator.evaluate((element) => {
+export async function drawn(handle) {
+  return handle.evaluate((element) => {
     const node = document.createTreeWalker(element, NodeFilter.SHOW_TEXT).nextNode();
     const range = document.createRange();
     const boxes = [...node.data].map((character, at) => {
