@@ -173,7 +173,7 @@ impl Engine {
                 self.answered(live, answer);
             }
             Err(error) => {
-                tracing::warn!(task = %live.task_id(), model = %agent.model, status = error.ended.status, reason = error.ended.reason, "the model failed");
+                tracing::warn!(task_id = %live.task_id(), model = %agent.model, status = error.ended.status, reason = error.ended.reason, "the model failed");
                 let detail = self.without_secrets(live, &error.detail).await?;
                 let failure = Failure::new(FailureCode::ModelFailed, detail);
                 self.finish(live, Ending::Failed(failure)).await?;

@@ -61,8 +61,13 @@ fn a_prompt_with_a_result_that_no_journal_has_is_missing() {
     use holdpoint::task::time::Time;
 
     let tool_call_id = CallId(uuid::Uuid::nil());
-    let call =
-        ToolCall { tool_call_id, name: "pay".into(), arguments_text: "{}".into(), holds_secret: false, provider_id: "call_0_0".into() };
+    let call = ToolCall {
+        tool_call_id,
+        name: "pay".into(),
+        arguments_text: "{}".into(),
+        holds_secret: false,
+        provider_id: "call_0_0".into(),
+    };
     let facts = [
         Fact::UserMessage {
             items: vec![Part { content_type: PartType::Text, content: "small 1".into() }],

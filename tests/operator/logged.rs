@@ -102,8 +102,8 @@ async fn log_tells_pauses_decisions_and_failures_by_ids_and_names() {
     assert_eq!(
         lines(&log, "the model failed"),
         [
-            json!({"task": refused["task_id"], "model": "main", "status": 401}),
-            json!({"task": unreached["task_id"], "model": "gone", "reason": "the connection was refused"}),
+            json!({"task_id": refused["task_id"], "model": "main", "status": 401}),
+            json!({"task_id": unreached["task_id"], "model": "gone", "reason": "the connection was refused"}),
         ]
     );
     let failures = lines(&log, "the task failed");
