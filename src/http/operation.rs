@@ -129,7 +129,7 @@ async fn or_session(
     }
 }
 
-/// What the request's key says. A wrong one is counted.
+/// The caller by the request's key. A wrong key is counted.
 ///
 /// # Errors
 /// `too_many`, when too many wrong ones came from there. A right key is never refused for it.

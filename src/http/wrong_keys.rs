@@ -1,5 +1,5 @@
-//! Wrong keys, counted by the address they come from. After ten in a minute a further one is 429: whoever tries keys is
-//! slowed and seen in the log. A right key, a session and a missing key never get here.
+//! Wrong keys, counted by the address they come from. After ten in a minute a further one is 429, and the log names the
+//! address. A right key, a session and a missing key never get here.
 //! What must stay true: the table and the log lines are bounded, however many addresses there are.
 
 use std::collections::{HashMap, VecDeque};
@@ -24,8 +24,8 @@ const SWEEP: Duration = Duration::from_secs(1);
 /// How many lines are logged in a minute.
 const LINES: u32 = 100;
 
-/// Where requests come from: an IPv4 address, or an IPv6 network of 64 bits, all of which is one client's. Requests whose
-/// connection is not known have a source of their own.
+/// Where requests come from: an IPv4 address, or an IPv6 network of 64 bits, as one client has all of it. Requests whose
+/// connection is not known share one source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Source(Option<IpAddr>);
 
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_eleventh_wrong_key_of_a_minute_is_too_many() {
+    fn eleventh_wrong_key_of_a_minute_is_too_many() {
         let (keys, one, other) = (WrongKeys::default(), source("192.0.2.1"), source("192.0.2.2"));
         for second in 0..10 {
             assert!(keys.note(one, at(second)).is_ok());
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_is_an_ipv4_address_or_an_ipv6_network() {
+    fn source_is_an_ipv4_address_or_an_ipv6_network() {
         assert_eq!(source("2001:db8:1:2::1"), source("2001:db8:1:2:ffff::"));
         assert_ne!(source("2001:db8:1:2::1"), source("2001:db8:1:3::1"));
         assert_eq!(source("::ffff:192.0.2.1"), source("192.0.2.1"));
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_bounded_and_what_has_no_room_is_counted_together() {
+    fn full_table_counts_further_sources_together() {
         let keys = WrongKeys::default();
         let number = |number: u32| source(&std::net::Ipv4Addr::from(number).to_string());
         for source in 0..12_000 {
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_siege_is_a_bounded_number_of_lines() {
+    fn siege_logs_a_bounded_number_of_lines() {
         let lines = || {
             let mut log = Log::default();
             (0..1000).for_each(|number| log.line(source(&std::net::Ipv4Addr::from(number).to_string()), false, at(1)));

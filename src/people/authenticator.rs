@@ -119,7 +119,7 @@ impl Authenticator for Keys {
 }
 
 impl Keys {
-    /// The user of a key, who speaks for nobody else.
+    /// The user of a key, in that user's own name.
     fn own(&self, account: &Account) -> Caller {
         let user = self.directory.user(&account.tenant, &account.user);
         caller(account, user, account.groups.clone(), None)
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_of_ours_that_is_not_known_is_refused_and_those_of_gates_are_not() {
+    fn unknown_holdpoint_header_is_refused_and_those_of_gates_are_not() {
         let alice = ("authorization", "Bearer alice-key");
         for (name, fine) in [("holdpoint-runner", true), ("holdpoint-session", true), ("holdpoint-usr", false)] {
             let found = keys().authenticate(&headers(&[alice, (name, "x")]));
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn whom_a_key_speaks_for_is_shown_as_the_file_spells_it() {
+    fn named_user_is_shown_as_the_file_spells_it() {
         let named =
             |user| keys().authenticate(&headers(&[("authorization", "Bearer web-key"), ("holdpoint-user", user)]));
         assert_eq!(named("ALICE").unwrap().user_id.as_str(), "alice");

@@ -41,7 +41,7 @@ impl fmt::Debug for Account {
 /// All accounts.
 #[derive(Clone, Debug, Default)]
 pub struct Directory {
-    /// Each with what of its user's id is compared.
+    /// Each with its user's key.
     accounts: Vec<(UserKey, Account)>,
     /// Users that the file names elsewhere, whatever their tenant.
     named: Vec<(UserKey, String)>,
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_is_shown_as_the_file_spells_it() {
+    fn user_is_shown_as_the_file_spells_it() {
         let directory = Directory::new(vec![account("Alice", "alice-key"), account("web", "web-key")])
             .naming(vec!["BOB".to_owned(), "ALICE".to_owned()]);
         for (came, shown) in [("alice", "Alice"), ("ALICE", "Alice"), ("bob", "BOB"), ("Zoe", "Zoe")] {
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn spellings_of_one_person_are_one_who_could_approve() {
+    fn spellings_of_one_person_count_once_among_those_who_could_approve() {
         let directory =
             Directory::new(vec![account("alice", "alice-key"), account("Bob", "bob-key"), account("bob", "other-key")]);
         let of = |users: &[&str], groups: &[&str]| Approvers {

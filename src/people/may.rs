@@ -96,8 +96,8 @@ impl Roster {
         is_approver(directory.ids(), &vote.by, groups, owner, approvers)
     }
 
-    /// Whether those approvals are enough under these approvers today. Where several have to agree, that of whoever wrote
-    /// the arguments counts for nothing.
+    /// Whether those approvals are enough under these approvers today. Where several have to agree, the approval
+    /// of the arguments' editor does not count.
     #[must_use]
     pub fn suffice(
         &self,
@@ -137,7 +137,7 @@ pub fn may_read(caller: &Caller, tenant: &str, owner: &str, involved: bool) -> b
             || ((caller.may.read || caller.may.decide) && involved))
 }
 
-/// What is asked of a task.
+/// The ways to move a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Move {
     /// To go on with the next message.
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn two_spellings_of_one_person_are_one_approval_and_an_editors_is_none() {
+    fn two_spellings_are_one_approval_and_an_editors_is_none() {
         let account = |user: &str| Account {
             user: user.to_owned(),
             tenant: "acme".to_owned(),

@@ -140,7 +140,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// What of text is compared where a user's id is compared with it: no spelling of somebody's gets around a rule.
+    /// The keys of texts that a user's id is compared with: no spelling of an id gets around a rule.
     fn keyed(&self, value: Val<'a>) -> Result<Val<'a>, Fault> {
         let key = |text: &str| -> Result<Val<'a>, Fault> {
             self.scope.fuel.spend_text(text.len())?;

@@ -1,5 +1,5 @@
-//! The spellings of users' ids that are stored. A row keeps the spelling it came with; whose rows somebody asks for is
-//! answered with every spelling that is that person's by today's setting. A trigger keeps each spelling that folding may
+//! The spellings of users' ids that are stored. A row keeps the spelling it came with; a read for a user is given every
+//! spelling that is the same person's by today's setting. A trigger keeps each spelling that folding may
 //! change, in the statement that stores it, whichever version of the service writes; all others are their own key.
 //!
 //! What must stay true: a spelling that is missing here hides rows, and lets no one do more.

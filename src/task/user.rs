@@ -21,12 +21,12 @@ pub enum UserIds {
     Exact,
 }
 
-/// What of an id is compared: equal keys are one person's.
+/// The form of an id that is compared: equal keys are one person's.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UserKey(String);
 
 impl UserKey {
-    /// The key, for the database. It is not shown: it is nobody's spelling.
+    /// The key, for the database. It is never shown.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -34,7 +34,7 @@ impl UserKey {
 }
 
 impl UserIds {
-    /// What of an id is compared.
+    /// The form of an id that is compared.
     #[must_use]
     pub fn key(self, id: &str) -> UserKey {
         UserKey(match self {
@@ -89,7 +89,7 @@ impl UserId {
         &self.spelling
     }
 
-    /// What of it is compared.
+    /// The form that is compared.
     #[must_use]
     pub fn key(&self) -> &UserKey {
         &self.key
@@ -101,7 +101,7 @@ impl UserId {
         self.ids
     }
 
-    /// What of it is compared, where that is not the spelling itself: a key of the database beside it.
+    /// The form that is compared, where that is not the spelling itself: the database keeps it beside the spelling.
     #[must_use]
     pub fn folded(&self) -> Option<UserKey> {
         (self.ids == UserIds::Folded).then(|| self.key.clone())
@@ -180,7 +180,7 @@ mod tests {
     ];
 
     #[test]
-    fn spellings_that_differ_in_case_and_form_are_one_persons() {
+    fn spellings_that_differ_in_case_and_form_are_one_person() {
         for (one, other) in ONE_PERSON {
             assert!(UserIds::Folded.same(one, other), "{one} {other}");
             assert!(UserIds::Folded.id(one).is(other) && UserIds::Folded.id(other) == UserIds::Folded.id(one));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn other_letters_are_another_persons() {
+    fn different_letters_are_different_people() {
         for (one, other) in TWO_PEOPLE {
             for ids in [UserIds::Folded, UserIds::Exact] {
                 assert!(!ids.same(one, other) && !ids.id(one).is(other), "{one} {other}");
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_of_a_key_is_that_key_for_every_character() {
+    fn key_of_a_key_is_itself_for_every_character() {
         assert!(characters().count() > 4000);
         for c in characters() {
             for text in [c.to_string(), format!("a{c}"), format!("{c}\u{323}"), format!("\u{345}{c}\u{301}")] {
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn every_spelling_of_a_character_has_its_key() {
+    fn every_form_of_a_character_has_its_key() {
         for c in characters() {
             let text = c.to_string();
             let (composed, decomposed): (String, String) = (text.nfc().collect(), text.nfd().collect());

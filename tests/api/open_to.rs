@@ -28,7 +28,7 @@ async fn told(actor: &Actor<'_>, path: &str) -> Vec<u16> {
 }
 
 on_both! {
-    async fn whoever_lost_the_agent_sends_its_tasks_nothing_more(on: On) {
+    async fn owner_who_lost_the_agent_can_neither_message_nor_retry(on: On) {
         let mut app = app(on).await;
         app.model.then_fails(400);
         let failed = app.owner().post("/v1/tasks", &json!({"input": "go"})).await.str("/task_id");
@@ -52,7 +52,7 @@ on_both! {
         assert_eq!(app.actor(ADMIN).post(&path, &json!({"input": "more"})).await.status, 403, "but sends no messages");
     }
 
-    async fn the_groups_of_this_moment_count_not_those_of_the_first_message(on: On) {
+    async fn groups_of_the_message_decide_not_those_of_the_first_one(on: On) {
         let app = app(on).await;
         let named = |user: &str, groups: &str| app.actor(WEB).header("holdpoint-user", user).header("holdpoint-groups", groups);
         app.model.then(says("one")).then(says("two")).then(says("three"));
@@ -69,7 +69,7 @@ on_both! {
         assert_eq!(named("max", "sales").post("/v1/tasks", &json!({"input": "go"})).await.status, 422);
     }
 
-    async fn an_agent_that_left_the_file_is_open_to_no_owner(on: On) {
+    async fn removed_agent_takes_no_message_of_its_owner(on: On) {
         let mut app = app(on).await;
         app.model.then_fails(400).then(says("done"));
         let failed = app.owner().post("/v1/tasks", &json!({"input": "go"})).await.str("/task_id");
@@ -82,7 +82,7 @@ on_both! {
         assert_eq!((retried.status, retried.str("/error/code").as_str()), (200, "configuration"), "{}", retried.text);
     }
 
-    async fn what_was_said_once_is_not_repeated_to_who_lost_the_agent(on: On) {
+    async fn replay_is_403_after_the_agent_was_closed(on: On) {
         let mut app = app(on).await;
         app.model.then(says("one")).then(says("two"));
         let task = app.owner().header("idempotency-key", "k").post("/v1/tasks", &json!({"input": "go"})).await.str("/task_id");
@@ -93,7 +93,7 @@ on_both! {
         assert_eq!(app.owner().header("idempotency-key", "k").post("/v1/tasks", &json!({"input": "go"})).await.status, 403);
     }
 
-    async fn a_sub_agents_task_is_moved_by_its_root_whoever_its_agent_is_open_to(on: On) {
+    async fn open_to_of_a_sub_agent_leaves_its_task_409(on: On) {
         let yaml = REFUNDS
             .replace("{approvers}", "{ owner: true }")
             .replace("tools: [lookup, tag, refund, forbidden] }", "tools: [lookup, tag, refund, forbidden], sub_agents: [closed] }\n  closed: { description: Closed., model: main, tools: [refund], open_to: { users: [somebody] } }");

@@ -67,7 +67,7 @@ fn ids(list: &Reply) -> Vec<String> {
 }
 
 on_both! {
-    async fn no_spelling_of_the_owner_decides_at_any_door(on: On) {
+    async fn other_spelling_of_the_owner_decides_at_no_door(on: On) {
         let app = app(on).await;
         for (one, other) in ONE_PERSON {
             let held = held(&app, &finance(&app, one)).await;
@@ -129,7 +129,7 @@ on_both! {
         assert!(mine.body["requests"].as_array().unwrap().iter().any(|request| request["tool_calls"][0]["approvals"][1]["by"] == "Eve"));
     }
 
-    async fn no_spelling_of_an_editor_approves_what_that_person_wrote(on: On) {
+    async fn other_spelling_of_an_editor_cannot_approve_the_edit(on: On) {
         let app = app(on).await;
         let first = held(&app, &app.owner()).await;
         let edited = answer(&finance(&app, "Zoé"), &first, &edit(&first)).await;
@@ -192,7 +192,7 @@ on_both! {
         }
     }
 
-    async fn an_idempotency_key_is_one_persons_however_the_name_is_spelt(on: On) {
+    async fn idempotency_key_replays_for_every_spelling_of_its_user(on: On) {
         let app = app(on).await;
         for (one, other) in ONE_PERSON {
             let keyed = |user: &str, key: &str| finance(&app, user).header("idempotency-key", key);
@@ -215,7 +215,7 @@ on_both! {
         assert_eq!((again.status, again.header("idempotency-replayed")), (200, "true"), "{}", again.text);
     }
 
-    async fn sixteen_spellings_at_once_are_one_task(on: On) {
+    async fn sixteen_spellings_at_once_create_one_task(on: On) {
         let app = app(on).await;
         app.model.otherwise(|_| says("done"));
         for round in 0..4 {
@@ -236,7 +236,7 @@ on_both! {
         assert_eq!(ids(&app.actor(WEB).header("holdpoint-user", "MAXI").get("/v1/tasks").await).len(), 4);
     }
 
-    async fn a_browsers_session_is_the_person_of_its_key(on: On) {
+    async fn session_of_a_key_is_its_user_in_every_spelling(on: On) {
         let app = app(on).await;
         let form = ("application/x-www-form-urlencoded", format!("key={BOB}"));
         let entered = app.nobody().send(reqwest::Method::POST, "/sign-in", Some(form)).await;
@@ -255,7 +255,7 @@ on_both! {
         }
     }
 
-    async fn a_name_that_cannot_be_compared_is_refused(on: On) {
+    async fn user_header_that_is_not_nfc_or_holds_a_comma_is_400(on: On) {
         let app = app(on).await;
         for name in ["a,b", "jose\u{301}", "\u{212a}elvin", "\u{212b}ke", "a b", "a\u{a0}", "\u{3000}a", "a\u{200b}", ""] {
             let reply = finance(&app, name).get("/v1/me").await;
@@ -282,7 +282,7 @@ on_both! {
         }
     }
 
-    async fn votes_of_two_spellings_from_before_count_as_one(on: On) {
+    async fn stored_votes_of_two_spellings_count_once_after_ids_are_folded(on: On) {
         let mut app = app(on).await;
         app.restart_with(|yaml| yaml.replace("required: 2", "required: 3").replace("auth:", "auth:\n  user_ids: exact")).await;
         let old = held(&app, &finance(&app, "Olga")).await;
@@ -314,7 +314,7 @@ on_both! {
         assert_eq!(app.actor(WEB).header("holdpoint-user", "Olga").get(&format!("/v1/tasks/{}", old.task)).await.status, 200);
     }
 
-    async fn approvals_that_were_two_peoples_and_are_ones_now_do_not_run(on: On) {
+    async fn call_approved_by_two_spellings_is_asked_again_after_ids_are_folded(on: On) {
         let mut app = app(on).await;
         app.restart_with(|yaml| yaml.replace("auth:", "auth:\n  user_ids: exact")).await;
         app.model.then(calls(&[("refund", r#"{"order": 1, "amount": 120}"#), ("refund", r#"{"order": 2, "amount": 130}"#)]));

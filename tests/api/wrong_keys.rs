@@ -21,7 +21,7 @@ async fn try_key(app: &TestApp, number: u32) -> Reply {
 }
 
 on_both! {
-    async fn after_ten_wrong_keys_in_a_minute_a_wrong_one_is_429_and_a_right_one_is_not(on: On) {
+    async fn eleventh_wrong_key_in_a_minute_is_429_and_a_right_key_is_answered(on: On) {
         let clock = Leaping::new();
         let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS;
         let app = TestApp::timed(on, &yaml, clock.clone()).await;
@@ -54,7 +54,7 @@ on_both! {
         assert_eq!(sign_in(&app, "wrong-key-0123456789", "text/html").await.status, 401);
     }
 
-    async fn what_is_no_wrong_key_is_never_counted(on: On) {
+    async fn missing_and_right_keys_are_not_counted(on: On) {
         let clock = Leaping::new();
         let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS;
         let app = TestApp::timed(on, &yaml, clock).await;

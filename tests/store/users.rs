@@ -108,7 +108,7 @@ async fn is_found(store: &Store, ids: [TaskId; 2]) {
 }
 
 both! {
-    async fn every_spelling_finds_what_is_stored_under_another(house) {
+    async fn every_spelling_finds_rows_stored_under_another(house) {
         let ids = stored(&house).await;
         is_found(&house.store, ids).await;
         assert_eq!(house.number("select count(*) from user_spelling where folded is null").await, 5);
@@ -117,7 +117,7 @@ both! {
         is_found(&house.store, ids).await;
     }
 
-    async fn what_was_stored_before_spellings_were_kept_is_found(house) {
+    async fn rows_stored_before_the_migration_are_found_under_every_spelling(house) {
         let postgres = house.is_postgres();
         run(&house, if postgres { UNDO_POSTGRES } else { UNDO_SQLITE }).await;
         let ids = stored(&house).await;
@@ -133,7 +133,7 @@ both! {
         is_found(&house.store, ids).await;
     }
 
-    async fn a_key_is_spent_for_every_spelling_of_its_person(house) {
+    async fn idempotency_key_is_spent_for_every_spelling_of_its_user(house) {
         let known = async |user: &UserId| house.store.idempotency("acme", user, PATH, "k").await.unwrap().map(|row| row.task_id);
         let (first, create) = keyed(&"Max".into(), "k");
         house.store.commit(create).await.unwrap();
@@ -152,7 +152,7 @@ both! {
         house.store.commit(keyed(&"MAX".into(), "k").1).await.unwrap();
     }
 
-    async fn a_key_that_is_over_is_used_anew_by_the_spelling_that_used_it(house) {
+    async fn expired_key_is_used_anew_by_its_spelling(house) {
         house.store.commit(keyed(&"Max".into(), "k").1).await.unwrap();
         house.forward(Duration::from_hours(24));
         let (id, create) = keyed(&"Max".into(), "k");
