@@ -126,15 +126,15 @@ impl Directory {
     /// The groups today of a user who may decide; `None` when no such key is his any more.
     #[must_use]
     pub fn groups(&self, tenant: &str, user: &str) -> Option<&[String]> {
-        let user = self.ids.key(user);
-        self.deciders(tenant).find(|(key, _)| *key == user).map(|(_, account)| account.groups.as_slice())
+        let wanted = self.ids.key(user);
+        self.deciders(tenant).find(|(key, _)| *key == wanted).map(|(_, account)| account.groups.as_slice())
     }
 
     /// Whether a key of that user may speak for people who decide today: the one that vouched for somebody.
     #[must_use]
     pub fn vouches(&self, tenant: &str, user: &str) -> bool {
-        let user = self.ids.key(user);
-        self.deciders(tenant).any(|(key, account)| account.act_as && *key == user)
+        let wanted = self.ids.key(user);
+        self.deciders(tenant).any(|(key, account)| account.act_as && *key == wanted)
     }
 
     /// How many different people of a tenant could approve under these approvers, `except` not counted. Where a key
@@ -154,7 +154,7 @@ impl Directory {
         }
         let member = |account: &Account| account.groups.iter().any(|group| approvers.groups.contains(group));
         let key = |user: &str| self.ids.key(user);
-        let known = |user: &UserKey| anybody || self.deciders(tenant).any(|(key, _)| key == user);
+        let known = |wanted: &UserKey| anybody || self.deciders(tenant).any(|(key, _)| key == wanted);
         let members = self.deciders(tenant).filter(|(_, account)| member(account));
         let mut people: BTreeSet<UserKey> = members.map(|(key, _)| key.clone()).collect();
         people.extend(approvers.users.iter().map(|user| key(user)).filter(known));
