@@ -161,7 +161,7 @@ fn optional_body(operation: &mut Map<String, Value>) {
 fn common(door: Door) -> &'static [Code] {
     match door {
         Door::Key | Door::Out => {
-            &[Code::BadRequest, Code::Unauthorized, Code::Forbidden, Code::Internal, Code::Unavailable]
+            &[Code::BadRequest, Code::Unauthorized, Code::Forbidden, Code::TooMany, Code::Internal, Code::Unavailable]
         }
         Door::Open => &[Code::Forbidden, Code::Internal],
         Door::Health => &[Code::Internal],

@@ -20,16 +20,13 @@ async fn pages(app: &TestApp, path: &str, member: &str) -> (usize, Vec<Value>) {
         let entries = page.body[member].as_array().unwrap().clone();
         assert!(page.text.len() <= PAGE || entries.len() == 1, "{} bytes in {}", page.text.len(), entries.len());
         count += usize::from(!entries.is_empty());
-        let more = match &page.body["next_cursor"] {
-            Value::String(cursor) => {
-                next = format!("&cursor={cursor}");
-                assert!(!entries.is_empty(), "an empty page is followed by none");
-                true
-            }
-            _ => {
-                next = format!("&after={}", page.body["next_after"]);
-                page.body["next_after"].is_number() && !entries.is_empty()
-            }
+        let more = if let Some(cursor) = page.body["next_cursor"].as_str() {
+            next = format!("&cursor={cursor}");
+            assert!(!entries.is_empty(), "an empty page is followed by none");
+            true
+        } else {
+            next = format!("&after={}", page.body["next_after"]);
+            page.body["next_after"].is_number() && !entries.is_empty()
         };
         all.extend(entries);
         if !more {

@@ -33,6 +33,7 @@ pub const OP: Op = Op {
         Code::TooLarge,
         Code::UnsupportedMediaType,
         Code::Invalid,
+        Code::TooMany,
         Code::Unavailable,
     ],
 };
