@@ -63,6 +63,9 @@ pub fn add(schemas: &mut Map<String, Value>) {
     if let Some(schema) = schemas.get_mut("PerCallDecision") {
         put(schema, &["properties", "decisions", "minProperties"], json!(1));
     }
+    if let Some(schema) = schemas.get_mut("SignIn") {
+        put(schema, &["additionalProperties"], json!(false));
+    }
     for component in ["CreateTask", "SendMessage"] {
         exactly_one(schemas, component, &message());
     }

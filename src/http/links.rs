@@ -13,37 +13,43 @@ const OF_REQUEST: &[&str] =
 const TASK: &str = "$response.body#/task_id";
 const PENDING: &str = "$response.body#/pending/0/request_id";
 
-/// An operation that takes something of an answer: its id, its parameter, and where the answer holds the value.
+/// An operation that takes something, the parameter that takes it, and where it is found.
 type Link = (&'static str, &'static str, &'static str);
 
-/// The answers that lead on: the operation, its statuses and its links.
-fn all() -> Vec<(&'static str, &'static [&'static str], Vec<Link>)> {
-    let of = |ids: &[&'static str], parameter, found| ids.iter().map(|id| (*id, parameter, found)).collect::<Vec<_>>();
+/// An operation whose answers of these statuses lead on.
+struct Answer {
+    from: &'static str,
+    statuses: &'static [&'static str],
+    links: Vec<Link>,
+}
+
+fn all() -> [Answer; 5] {
+    let of =
+        |ids: &[&'static str], parameter, found| ids.iter().map(|id| (*id, parameter, found)).collect::<Vec<Link>>();
     let tree = vec![("list_requests", "task_id", TASK), ("list_tasks", "root_task_id", "$response.body#/root_task_id")];
     let created = [of(OF_TASK, "task_id", TASK), of(OF_REQUEST, "request_id", PENDING), tree].concat();
     let next = |id, first| vec![(id, "cursor", "$response.body#/next_cursor"), first];
-    vec![
-        ("create_task", &["201", "202"], created),
-        ("send_message", &["200"], of(&["retry_task"], "task_id", TASK)),
-        ("list_tasks", &["200"], next("list_tasks", ("get_task", "task_id", "$response.body#/tasks/0/task_id"))),
-        (
-            "list_requests",
-            &["200"],
-            next("list_requests", ("get_request", "request_id", "$response.body#/requests/0/request_id")),
-        ),
-        ("list_task_items", &["200"], vec![("list_task_items", "after", "$response.body#/next_after")]),
+    let tasks = next("list_tasks", ("get_task", "task_id", "$response.body#/tasks/0/task_id"));
+    let requests = next("list_requests", ("get_request", "request_id", "$response.body#/requests/0/request_id"));
+    let items = vec![("list_task_items", "after", "$response.body#/next_after")];
+    [
+        Answer { from: "create_task", statuses: &["201", "202"], links: created },
+        Answer { from: "send_message", statuses: &["200"], links: of(&["retry_task"], "task_id", TASK) },
+        Answer { from: "list_tasks", statuses: &["200"], links: tasks },
+        Answer { from: "list_requests", statuses: &["200"], links: requests },
+        Answer { from: "list_task_items", statuses: &["200"], links: items },
     ]
 }
 
-/// Adds the links to an operation's answers; several that lead to one operation are named by their parameter, too.
+/// Adds the links to an operation's answers, each under the name of where it leads.
 pub fn describe(operation: &mut Map<String, Value>, id: &str) {
     let Some(responses) = operation.get_mut("responses") else { return };
-    for (_, statuses, links) in all().into_iter().filter(|(from, _, _)| *from == id) {
-        for (status, (to, parameter, found)) in
-            statuses.iter().flat_map(|status| links.iter().map(move |to| (status, to)))
-        {
-            let link = json!({ "operationId": to, "parameters": { *parameter: found } });
-            put(responses, &[status, "links", to], link);
+    for answer in all().into_iter().filter(|answer| answer.from == id) {
+        for status in answer.statuses {
+            for (to, parameter, found) in &answer.links {
+                let link = json!({ "operationId": to, "parameters": { *parameter: found } });
+                put(responses, &[status, "links", to], link);
+            }
         }
     }
 }
@@ -65,7 +71,7 @@ mod tests {
                 ));
             }
         }
-        for (from, statuses, links) in all() {
+        for Answer { from, statuses, links } in all() {
             for (to, parameter, _) in &links {
                 assert!(known.contains(&((*to).to_owned(), (*parameter).to_owned())), "{from} → {to} {parameter}");
             }

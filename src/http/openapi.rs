@@ -162,8 +162,7 @@ fn optional_body(operation: &mut Map<String, Value>) {
 fn common(door: Door) -> &'static [Code] {
     match door {
         Door::Key | Door::Out => {
-            use Code::{BadRequest, Forbidden, Internal, TooMany, Unauthorized, Unavailable};
-            &[BadRequest, Unauthorized, Forbidden, TooMany, Internal, Unavailable]
+            &[Code::BadRequest, Code::Unauthorized, Code::Forbidden, Code::TooMany, Code::Internal, Code::Unavailable]
         }
         Door::Open => &[Code::BadRequest, Code::Forbidden, Code::Internal],
         Door::Health => &[Code::Internal],

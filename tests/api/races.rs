@@ -126,6 +126,8 @@ on_both! {
             .map(|item| (item["type"].as_str().unwrap(), item["outcome"].as_str().unwrap()))
             .collect();
         assert_eq!(outcomes, [("tool_result", "unknown"), ("tool_result", "canceled"), ("late_result", "succeeded")]);
+        let late = items.body["items"].as_array().unwrap().iter().find(|item| item["type"] == "late_result").unwrap();
+        assert_eq!(late["role"], "system");
         assert_eq!(app.tool.ledger().len(), 1, "the second call never started");
         app.stop().await;
     }

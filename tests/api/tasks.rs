@@ -39,6 +39,31 @@ on_both! {
         app.stop().await;
     }
 
+    async fn a_call_that_can_never_run_has_no_digest(on: On) {
+        let app = TestApp::start(on).await;
+        let held = r#"{"order": 17, "amount": 120}"#;
+        app.model.then(calls(&[("refund", held), ("refund", "{}"), ("nothing", "{}"), ("forbidden", "{}")]));
+        let task = app.owner().post("/v1/tasks", &json!({"input": "please"})).await;
+        let asked = task.body["pending"][0]["tool_calls"].as_array().unwrap();
+        let shown: Vec<_> = asked.iter().map(|call| (call["verdict"].as_str().unwrap(), call["digest"].is_string())).collect();
+        assert_eq!(shown, [("hold", true), ("invalid", false), ("invalid", false), ("deny", true)]);
+        assert!(asked[1]["digest"].is_null() && asked[2]["digest"].is_null(), "{}", task.text);
+        app.stop().await;
+    }
+
+    async fn the_detail_of_a_misfit_is_its_first_place_in_words(on: On) {
+        let app = TestApp::start(on).await;
+        let reply = app.owner().post("/v1/tasks", &json!({"input": 1, "more": 2})).await;
+        let first = &reply.body["errors"][0];
+        assert_eq!((&first["pointer"], &first["detail"]), (&json!("/input"), &json!("a string")));
+        let more = reply.body["errors"].as_array().unwrap().len() - 1;
+        let expected = format!("The request does not fit at `/input`: a string (and {more} more in `errors`).");
+        assert_eq!(reply.str("/detail"), expected);
+        let query = app.owner().get("/v1/tasks?limit=0").await;
+        assert_eq!(query.str("/detail"), "The request does not fit at `/limit`: a number from 1 to 200.");
+        app.stop().await;
+    }
+
     async fn errors_are_problems_with_a_page(on: On) {
         let app = TestApp::start(on).await;
         let unknown = "0190aaaa-0000-7000-8000-000000000000";

@@ -190,7 +190,8 @@ fn call_within(call: &AskedCall, extent: Extent) -> RequestedCall {
         reason: call.reason.clone(),
         parameters: call.parameters.clone(),
         approvals: Vec::new(),
-        digest: Some(call.digest.clone()).filter(|digest| !digest.is_empty()),
+        digest: Some(call.digest.clone())
+            .filter(|digest| !digest.is_empty() && call.verdict != verdict::Verdict::Invalid),
         decision: None,
         truncated,
     }
@@ -400,8 +401,10 @@ mod tests {
     fn a_call_that_can_never_run_has_no_digest() {
         let mut call = sample::request().asked.pending_tool_calls[0].clone();
         assert!(asked_call(&call).digest.is_some());
+        call.verdict = verdict::Verdict::Invalid;
+        assert_eq!(asked_call(&call).digest, None, "its arguments do not fit");
         call.digest = String::new();
-        assert_eq!(asked_call(&call).digest, None);
+        assert_eq!(asked_call(&call).digest, None, "its tool is not known");
     }
 
     #[test]
