@@ -172,6 +172,9 @@ impl UrlTemplate {
                 }
             }
         }
+        if path.split('/').any(has_dots) {
+            return None;
+        }
         let url = Url::parse(&format!("{}{path}", self.start)).ok()?;
         let segments = path.split('/').count().max(2);
         let stays = url.path().split('/').count() == segments && url.origin().ascii_serialization() == self.origin;

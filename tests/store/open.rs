@@ -120,7 +120,8 @@ async fn who_was_killed_in_the_middle_of_a_migration_leaves_nothing_half_and_the
     let house = House::postgres().await;
     house.store.close().await;
     let undo = "drop function user_spelling_keep cascade; drop function user_spelling_changes cascade;
-        drop table user_spelling; alter table idempotency drop column person; drop index agent_task_call; drop table credential; drop table browser_session; drop index idempotency_spent; delete from _sqlx_migrations where version >= 3";
+        drop table user_spelling; alter table idempotency drop column person;
+        alter table agent_task drop column begun, drop column fruitless; drop index agent_task_call; drop table credential; drop table browser_session; drop index idempotency_spent; delete from _sqlx_migrations where version >= 3";
     run(&house.settings.url, undo.to_owned()).await;
     // The migration comes as far as this table, and waits.
     let mut holder = PgConnection::connect(&house.settings.url).await.unwrap();
