@@ -239,4 +239,18 @@ both! {
         assert_eq!(stage.house.numbers(suspects).await.unwrap(), [2, 2, 2]);
         assert_eq!(completed_by(&stage, &[stage.engine(2), stage.engine(2)]).await, 12);
     }
+
+    async fn task_claimed_beside_one_that_is_driven_alone_gets_further_before_it_gives_way(house) {
+        let stage = Stage::set(house, &[("lookup", r#"{"order":1}"#)]).await;
+        let (suspect, other) = (queued(&stage, "go").await, queued(&stage, "go").await);
+        let first = "update agent_task set fruitless = 2 where task_id in
+            (select task_id from agent_task order by task_id limit 1) returning fruitless";
+        assert_eq!(stage.house.numbers(first).await.unwrap(), [2]);
+        let before = stage.journal(other).await.row.last_seq;
+        let drivers = stage.engine(2).claim().await.unwrap();
+        assert_eq!(drivers.len(), 2);
+        join_all(drivers).await;
+        assert!(stage.journal(other).await.row.last_seq > before);
+        assert_eq!(stage.status(suspect).await, TaskStatus::Completed);
+    }
 }

@@ -347,7 +347,7 @@ async fn a_commit_whose_answer_is_lost_while_a_task_is_driven() {
             for end in [TaskStatus::Paused, TaskStatus::Completed] {
                 let mut news = store.watch(task);
                 while stage.status(task).await == TaskStatus::Running {
-                    tokio::time::timeout(Duration::from_mins(1), news.changed()).await.expect("it goes on").unwrap();
+                    tokio::time::timeout(Duration::from_mins(10), news.changed()).await.expect("it goes on").unwrap();
                 }
                 let journal = stage.journal(task).await;
                 assert_eq!(journal.row.status, end, "{mark} {lost}: {:#?}", journal.items);

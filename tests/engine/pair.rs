@@ -76,7 +76,7 @@ impl Pair {
                 }
             }
         };
-        let in_time = tokio::time::timeout(Duration::from_mins(1), settles).await.is_ok();
+        let in_time = tokio::time::timeout(Duration::from_mins(10), settles).await.is_ok();
         let journal = self.stage.journal(task).await;
         assert!(in_time, "it does not settle: {journal:#?}");
         journal
