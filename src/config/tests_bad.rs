@@ -167,7 +167,7 @@ const BAD: &[(&str, &[&str])] = &[
         &[
             "3:1: credentials: credentials need a key under `secrets.keys`, which seals what is given",
             "3:16: credentials.a b: `a b` cannot be the name of a credential: a name is 1 to 64 of `A-Z a-z 0-9 _ -`",
-            "3:40: credentials.a b.fields.x.kind: unknown key `kind`; known are `format`, `description`",
+            "3:40: credentials.a b.fields.x.kind: unknown key `kind`; known are `format`, `description`, `secret`",
             "3:55: credentials.c: `fields` is missing",
         ],
     ),

@@ -213,16 +213,17 @@ mod tests {
 
     #[test]
     fn what_comes_in_pieces_is_cleaned_as_the_whole_wherever_it_is_cut() {
+        let cleaner = cleaner();
         for text in [
             r#"{"a":"x\u0000y\\u0000 \\\u0000 \u00e9\n\u000"}"#,
             r#"{"key":"sk-very-secret","k":"\u0073k-very-secret","é":"\\\\"}\"#,
             "\0 \\u00 \\uzzzz \\u00é sk-very\\u002dsecret sk-very-secre",
         ] {
-            let whole = [cleaner().text(text), cleaner().call("", "", text).arguments_text];
+            let whole = [cleaner.text(text), cleaner.call("", "", text).arguments_text];
             let cuts: Vec<_> = text.char_indices().map(|(at, _)| at).collect();
             for (first, second) in cuts.iter().flat_map(|first| cuts.iter().map(move |second| (*first, *second))) {
                 let (first, second) = (first.min(second), first.max(second));
-                let mut both = [cleaner().passing_text(), cleaner().passing_arguments()];
+                let mut both = [cleaner.passing_text(), cleaner.passing_arguments()];
                 let shown = both.each_mut().map(|passing| {
                     let pieces = [&text[..first], &text[first..second], &text[second..]];
                     let shown: String = pieces.map(|piece| passing.push(piece)).concat();

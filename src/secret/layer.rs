@@ -14,8 +14,8 @@ pub(super) struct Layer<'p> {
     pub bytes: Cow<'p, [u8]>,
     /// Where the text comes from, run by run; of the outermost layer there are none.
     runs: Vec<Run>,
-    /// Where an escape begins at the end that is not whole yet; the end where there is none.
-    pub open: usize,
+    /// Where it ends in the parent.
+    rest: usize,
     /// Whether line ends are left out: how base64 is wrapped.
     pub joined: bool,
 }
@@ -44,28 +44,36 @@ enum Unescaped {
     Char(char),
 }
 
-/// Shows a text, and the text under each row of up to [`DEPTH`] escapes. `forms`: a `+` may stand for a space.
-pub(super) fn each(text: &str, forms: bool, look: &mut dyn FnMut(&Layer<'_>)) {
-    let bytes = Cow::Borrowed(text.as_bytes());
-    let outermost = Layer { parent: None, open: bytes.len(), bytes, runs: Vec::new(), joined: false };
-    below(&outermost, DEPTH, forms, look);
+/// How a text is read.
+#[derive(Clone, Copy)]
+pub(super) struct Reading {
+    /// Whether a `+` may stand for a space.
+    pub forms: bool,
+    /// Whether more follows: then nothing is read of an escape that is not whole.
+    pub begun: bool,
 }
 
-fn below(layer: &Layer<'_>, depth: usize, forms: bool, look: &mut dyn FnMut(&Layer<'_>)) {
+/// Shows a text, and the text under each row of up to [`DEPTH`] escapes.
+pub(super) fn each(text: &str, reading: Reading, look: &mut dyn FnMut(&Layer<'_>)) {
+    let bytes = Cow::Borrowed(text.as_bytes());
+    below(&Layer { parent: None, bytes, runs: Vec::new(), rest: 0, joined: false }, DEPTH, reading, look);
+}
+
+fn below(layer: &Layer<'_>, depth: usize, reading: Reading, look: &mut dyn FnMut(&Layer<'_>)) {
     look(layer);
     if let Some(joined) = layer.joined() {
         look(&joined);
     }
     let Some(depth) = depth.checked_sub(1) else { return };
-    let under = |mark: &[u8], escape: fn(&[u8]) -> Escape| layer.undone(mark, escape);
+    let under = |mark: &[u8], escape: fn(&[u8]) -> Escape| layer.undone(mark, escape, reading.begun);
     for next in [under(b"\\", json), under(b"%", percent)].into_iter().flatten() {
-        below(&next, depth, forms, look);
+        below(&next, depth, reading, look);
     }
-    if forms
+    if reading.forms
         && layer.bytes.contains(&b'+')
         && let Some(next) = under(b"%+", form)
     {
-        below(&next, depth, forms, look);
+        below(&next, depth, reading, look);
     }
 }
 
@@ -76,7 +84,7 @@ impl Layer<'_> {
         match self.run(at).filter(|_| at < self.bytes.len()) {
             Some(run) if run.width > 0 => parent.start(run.there),
             Some(run) => parent.start(run.there + (at - run.here)),
-            None => parent.start(parent.bytes.len()),
+            None => parent.start(self.rest),
         }
     }
 
@@ -103,20 +111,20 @@ impl Layer<'_> {
 
     /// The text without its line ends, where it has some.
     fn joined(&self) -> Option<Layer<'_>> {
-        let lines = self.bytes.split(|byte| is_line_end(*byte));
+        let lines = self.bytes.split(|byte| matches!(byte, b'\n' | b'\r'));
         let mut joined = Layer::under(self);
         let mut there = 0;
         for line in lines {
             joined.copy(there, line);
             there += line.len() + 1;
         }
-        joined.open = self.bytes.iter().take(self.open).filter(|byte| !is_line_end(**byte)).count();
+        joined.rest = self.bytes.len();
         joined.joined = true;
         (joined.bytes.len() < self.bytes.len()).then_some(joined)
     }
 
     /// The text with each of these escapes undone, where it has some; each begins with one of the marks.
-    fn undone(&self, marks: &[u8], escape: fn(&[u8]) -> Escape) -> Option<Layer<'_>> {
+    fn undone(&self, marks: &[u8], escape: fn(&[u8]) -> Escape, begun: bool) -> Option<Layer<'_>> {
         let mut under = Layer::under(self);
         let (mut copied, mut from) = (0, 0);
         let after = |at: usize| self.bytes.get(at..).unwrap_or_default();
@@ -127,21 +135,21 @@ impl Layer<'_> {
                     under.escape(at, width, &stands_for);
                     (copied, from) = (at + width, at + width);
                 }
-                Escape::Open => {
-                    under.open = under.bytes.len() + (at - copied);
-                    under.copy(copied, after(copied));
+                Escape::Open if begun => {
+                    under.copy(copied, self.bytes.get(copied..at).unwrap_or_default());
+                    under.rest = at;
                     return Some(under);
                 }
-                Escape::None => from = at + 1,
+                Escape::Open | Escape::None => from = at + 1,
             }
         }
         under.copy(copied, after(copied));
-        under.open = under.bytes.len();
+        under.rest = self.bytes.len();
         (copied > 0).then_some(under)
     }
 
     fn under<'p>(parent: &'p Layer<'_>) -> Layer<'p> {
-        Layer { parent: Some(parent), bytes: Cow::Owned(Vec::new()), runs: Vec::new(), open: 0, joined: false }
+        Layer { parent: Some(parent), bytes: Cow::Owned(Vec::new()), runs: Vec::new(), rest: 0, joined: false }
     }
 
     fn copy(&mut self, there: usize, bytes: &[u8]) {
@@ -158,10 +166,6 @@ impl Layer<'_> {
             Unescaped::Char(c) => self.bytes.to_mut().extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
         }
     }
-}
-
-fn is_line_end(byte: u8) -> bool {
-    matches!(byte, b'\n' | b'\r')
 }
 
 /// Reads a percent-encoded byte.

@@ -12,7 +12,7 @@ use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD_NO_PAD, BASE64_URL_SAFE_NO_PAD};
 
 use super::Secret;
-use super::layer::{self, Layer};
+use super::layer::{self, Layer, Reading};
 
 /// How many characters a value has at least that is searched for.
 const SHORTEST: usize = 8;
@@ -129,10 +129,10 @@ impl Redactor {
         if self.sets.is_empty() {
             return cut;
         }
-        layer::each(text, self.spaces(), &mut |layer| {
-            let bytes = layer.bytes.get(..layer.open).unwrap_or_default();
-            let begun = self.sets.iter().map(|set| set.begun(bytes)).min();
-            cut = cut.min(layer.start(begun.unwrap_or(layer.open)));
+        layer::each(text, Reading { forms: self.spaces(), begun: true }, &mut |layer| {
+            for set in &self.sets {
+                cut = cut.min(layer.start(set.begun(&layer.bytes)));
+            }
             whole.extend(layer.escapes());
         });
         whole.extend(self.all_finds(text).iter().map(|find| (find.start, find.end)));
@@ -159,7 +159,7 @@ impl Redactor {
     fn all_finds(&self, text: &str) -> Vec<Find<'_>> {
         let mut finds = Vec::new();
         if !self.sets.is_empty() {
-            layer::each(text, self.spaces(), &mut |layer| {
+            layer::each(text, Reading { forms: self.spaces(), begun: false }, &mut |layer| {
                 self.sets.iter().for_each(|set| finds.append(&mut set.finds(layer)));
             });
         }

@@ -242,7 +242,7 @@ on_both! {
             (r#"{"action":"respond","response":{"s3cret":{"s3cret":1e999}}}"#, ""),
             (r#"{"action":"respond","response":{"s3cret":{"s3cret\u0000":1}}}"#, "/response"),
             (r#"{"action":"respond","response":{"s3cret":"a\u0000"}}"#, "/response"),
-            (r#"{"action":"respond","response":{"Token":"s3cret","token":"t","email":"a@b.example"}}"#, "/response"),
+            (r#"{"action":"respond","response":{"token":"t","TOKEN":"s3cret","email":"a@b.example"}}"#, "/response"),
             (r#"{"action":"respond","response":{"token":{"s3cret":"x","S3CRET":1}}}"#, "/response/token"),
             (r#"{"action":"respond","response":{"token":[{"s3cret":12345678901234567890123}]}}"#, "/response/token"),
             (r#"{"action":"respond","s3cret":{"token":"t"}}"#, "/response"),

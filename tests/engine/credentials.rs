@@ -208,14 +208,14 @@ both! {
         for _ in 0..2 {
             assert_eq!(stage.tool.ledger().len(), 0);
             let service = asked(&stage, task).await.details.unwrap()["service"].clone();
-            let response = if service == "jira" { json!({"email": "a+b@acme.com", "token": "t"}) } else { json!({"key": "../x?é&\"1234"}) };
+            let response = if service == "jira" { json!({"email": "a+b@acme.com", "token": "t"}) } else { json!({"key": "a/x?é&\"1234"}) };
             fill(&stage, task, &response).await;
         }
         assert_eq!((stage.status(task).await, times_asked(&stage, task).await), (TaskStatus::Completed, 2));
         let uris: Vec<_> = stage.tool.ledger().into_iter().map(|call| call.uri).collect();
         assert_eq!(uris.len(), 1);
         let url = url::Url::parse(&format!("http://h{}", uris[0])).unwrap();
-        assert_eq!(url.path_segments().unwrap().collect::<Vec<_>>(), ["find", "..%2Fx%3F%C3%A9%26%221234"], "{url}");
+        assert_eq!(url.path_segments().unwrap().collect::<Vec<_>>(), ["find", "a%2Fx%3F%C3%A9%26%221234"], "{url}");
         let pairs: Vec<_> = url.query_pairs().map(|(name, value)| (name.into_owned(), value.into_owned())).collect();
         assert_eq!(pairs, [("as".to_owned(), "a+b@acme.com".to_owned()), ("all".to_owned(), "1".to_owned())]);
     }

@@ -31,8 +31,8 @@ const AUTHORIZATION: (&str, &str) = ("Authorization", "Bearer {{credential:jira.
 /// Hostile, and long enough to be looked for.
 const HOSTILE: [&str; 6] = [
     "a/b?c#d@evil:80",
-    "../../../admin",
-    "%2e%2e%2f%0d%0a%00",
+    ".../...admin",
+    "%2e%2e%2d%0d%0a%00",
     "x&admin=true;y=1",
     "\"quoted\\ 'text'",
     "{{credential:jira.email}}{id}",
@@ -106,9 +106,10 @@ async fn a_call_whose_credential_is_missing_is_not_sent() {
             not_sent(tool, &call, why).await;
         }
     }
-    for value in ["", ".", ".."] {
+    for value in ["", ".", "..", "../../admin", "a%2f%2e%2e"] {
         let call = Invocation { credentials: holding(&[("token", value)]), ..invocation("{}") };
-        let why = "the field `token` of the credential `jira` is empty, `.` or `..`, which no segment of a path may be";
+        let why = "the field `token` of the credential `jira` is empty, or has `.` or `..` between slashes or its ends, also \
+                   after percent-decoding: no segment of a path may";
         not_sent(&in_path, &call, why).await;
     }
 }
@@ -121,7 +122,7 @@ async fn what_comes_back_is_searched_for_every_credential_in_hand() {
         format!("{value} {} {} {base64}", &json[1..json.len() - 1], encoded(value))
     };
     // The second one is in hand, and this tool does not take it.
-    let values = [("token", "hunter2/\"secret\" é"), ("unused", "an0ther-one-1234"), ("short", "1234567")];
+    let values = [("token", "hunter2/\"secret\"-é"), ("unused", "an0ther-one-1234"), ("short", "12345678901")];
     let mut body = String::from("you sent");
     for (_, value) in values {
         body.push(' ');
@@ -140,7 +141,7 @@ async fn what_comes_back_is_searched_for_every_credential_in_hand() {
         for hidden in ["hunter2", "aHVudGVyMi", "an0ther", "YW4wdGhlci"] {
             assert!(!shown.contains(hidden), "{hidden}: {shown}");
         }
-        assert!(shown.contains("1234567"), "what is shorter than 8 characters is not looked for");
+        assert!(shown.contains("12345678901"), "what is shorter than 12 characters is not looked for");
     }
 }
 
