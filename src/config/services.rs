@@ -275,7 +275,9 @@ agents:
         assert_eq!(
             told,
             "/etc/holdpoint/holdpoint.yaml:18:22: agents.hand.human: `credentials` is offered, but no tool of `hand` \
-             or of its sub-agents takes one of those under `credentials`\n"
+             or of its sub-agents takes one of those under `credentials`\n\
+             warning: /etc/holdpoint/holdpoint.yaml:12:14: tools.deploy.shell: a command runs as the user whom the \
+             embedded database belongs to, and can rewrite it: use Postgres\n"
         );
         let unreadable = without.replace("tools: [plain] }\n  loner", "tools: [plain, gone] }\n  loner");
         let told = read(&unreadable).unwrap_err();
