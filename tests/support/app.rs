@@ -345,7 +345,21 @@ impl Actor<'_> {
         Watch::new(asking.header("accept", "text/event-stream").sent(Method::POST, path, body).await)
     }
 
+    /// Watches a task. `None` where the connection was closed before it answered.
+    pub async fn try_watch(&self, task: &str) -> Option<Watch> {
+        self.try_sent(Method::GET, &format!("/v1/tasks/{task}/events"), None).await.ok().map(Watch::new)
+    }
+
     async fn sent(&self, method: Method, path: &str, body: Option<(&str, Vec<u8>)>) -> reqwest::Response {
+        self.try_sent(method, path, body).await.unwrap()
+    }
+
+    async fn try_sent(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<(&str, Vec<u8>)>,
+    ) -> reqwest::Result<reqwest::Response> {
         let url = if path.starts_with("http") { path.to_owned() } else { format!("{}{path}", self.app.url()) };
         let mut request = self.app.http.request(method, url);
         if let Some(key) = self.key {
@@ -357,6 +371,6 @@ impl Actor<'_> {
         if let Some((content_type, bytes)) = body {
             request = request.header("content-type", content_type).body(bytes);
         }
-        request.send().await.unwrap()
+        request.send().await
     }
 }
