@@ -51,7 +51,7 @@ async fn noting(on: On) -> TestApp {
 async fn held(app: &TestApp, count: usize, bytes: usize) -> Reply {
     let arguments = long(bytes);
     app.model.then(calls(&vec![("refund", arguments.as_str()); count]));
-    let task = app.owner().post("/v1/tasks", &json!({"input": "please"})).await;
+    let task = app.owner().header("prefer", "wait=300").post("/v1/tasks", &json!({"input": "please"})).await;
     assert_eq!(task.str("/status"), "Paused", "{}", task.text);
     task
 }
@@ -90,7 +90,7 @@ on_both! {
 
     async fn long_arguments_are_cut_in_lists_and_whole_where_they_are_decided(on: On) {
         let app = noting(on).await;
-        let (long, edge) = (long(20_000), long(16 * 1024 - 37));
+        let (long, edge) = (long(20_000), long(16 * 1024 - 40));
         assert_eq!(edge.len(), 16 * 1024);
         app.model.then(calls(&[("refund", &long), ("refund", &edge)]));
         let task = app.owner().post("/v1/tasks", &json!({"input": "please"})).await;

@@ -175,7 +175,9 @@ async fn in_the_wrong_way(app: &TestApp, question: &Question, path: &str, body: 
     shows(&other, question, "pending");
     let more = app.owner().post(path, &with(body, "zzz", json!(1))).await;
     is(&more, 422, "invalid", about);
-    assert_eq!(more.str("/errors/0/pointer"), "/zzz", "{}", more.text);
+    // A member of an answer about a credential is not named: the name may be the secret.
+    let place = if about.starts_with("credentials") { "" } else { "/zzz" };
+    assert_eq!(more.str("/errors/0/pointer"), place, "{}", more.text);
     let nul = app.owner().post(path, &with(body, "reason", json!("a\u{0}b"))).await;
     is(&nul, 422, "invalid", about);
     is(&app.owner().bytes(path, b"{".to_vec()).await, 400, "bad_json", about);
