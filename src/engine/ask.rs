@@ -122,10 +122,8 @@ impl Engine {
         let entry = self.offered(agent, &call.name);
         let text = standing.arguments_text();
         let arguments = serde_json::from_str(text).unwrap_or(Value::Null);
-        // A call that can never run has no digest.
-        let digest = entry
-            .filter(|_| judgement.is_none_or(|judgement| judgement.verdict != Verdict::Invalid))
-            .map_or_else(String::new, |entry| live.digest(&entry.spec, call.tool_call_id, text, rule.as_deref()));
+        let digest =
+            entry.map_or_else(String::new, |entry| live.digest(&entry.spec, call.tool_call_id, text, rule.as_deref()));
         let address = entry.map(|entry| (entry.address(&arguments), &entry.spec.target));
         let address = address.filter(|(address, target)| address != *target);
         AskedCall {
