@@ -384,7 +384,7 @@ on_both! {
         let page = app.nobody().get(&format!("/sign-in?{query}")).await;
         assert!(page.status == 200 && page.header("set-cookie").is_empty() && !page.text.contains(ALICE), "{}", page.text);
         let posted = post(&app.nobody(), &format!("/sign-in?{query}"), "").await;
-        assert_eq!((posted.status, posted.header("set-cookie")), (401, ""));
+        assert_eq!((posted.status, posted.header("set-cookie")), (422, ""));
         assert_eq!(app.nobody().get(&format!("/v1/me?{query}")).await.status, 401);
         app.stop().await;
     }
