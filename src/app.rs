@@ -204,7 +204,8 @@ impl Replica {
             let store = measured.clone();
             Box::pin(async move { census(&store).await })
         });
-        let gauges = Gauges::new(count, Arc::clone(&clock), handlers.clone());
+        let timed = Arc::clone(&clock);
+        let gauges = Gauges::new(count, Arc::new(move || timed.uptime()), handlers.clone());
         let public_url = config.server.public_url.clone().unwrap_or_else(|| format!("http://{address}"));
         let (service, scraped) = http::routers(Http {
             engine: Arc::clone(&engine),

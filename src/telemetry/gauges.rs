@@ -10,7 +10,6 @@ use std::time::Duration;
 use tokio_util::task::TaskTracker;
 
 use super::Census;
-use crate::world::Clock;
 
 /// Numbers so old are shown.
 pub const EVERY: Duration = Duration::from_secs(15);
@@ -18,10 +17,13 @@ pub const EVERY: Duration = Duration::from_secs(15);
 /// Counts.
 pub type Count = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Census> + Send>> + Send + Sync>;
 
+/// Tells how long the machine has been up.
+pub type Uptime = Arc<dyn Fn() -> Duration + Send + Sync>;
+
 /// The numbers that were counted last.
 pub struct Gauges {
     count: Count,
-    clock: Arc<dyn Clock>,
+    uptime: Uptime,
     tracker: TaskTracker,
     last: Mutex<Last>,
 }
@@ -43,8 +45,8 @@ impl fmt::Debug for Gauges {
 impl Gauges {
     /// Counts when it is asked, as a task of `tracker`.
     #[must_use]
-    pub fn new(count: Count, clock: Arc<dyn Clock>, tracker: TaskTracker) -> Arc<Self> {
-        Arc::new(Self { count, clock, tracker, last: Mutex::default() })
+    pub fn new(count: Count, uptime: Uptime, tracker: TaskTracker) -> Arc<Self> {
+        Arc::new(Self { count, uptime, tracker, last: Mutex::default() })
     }
 
     /// The numbers. Whoever comes when they are too old waits for the next count; whoever comes meanwhile gets the last
@@ -65,7 +67,7 @@ impl Gauges {
 
     /// Whether the asker has to count.
     fn begin(&self) -> bool {
-        let now = self.clock.uptime();
+        let now = (self.uptime)();
         let mut last = self.lock();
         if last.counting || last.begun.is_some_and(|begun| now.saturating_sub(begun) < EVERY) {
             return false;
@@ -93,30 +95,12 @@ impl Drop for Ends<'_> {
 mod tests {
     use std::sync::atomic::{AtomicI64, Ordering};
 
-    use async_trait::async_trait;
     use tokio::sync::Semaphore;
 
     use super::*;
-    use crate::task::time::Time;
-
-    #[derive(Default)]
-    struct Hand(Mutex<Duration>);
-
-    #[async_trait]
-    impl Clock for Hand {
-        fn now(&self) -> Time {
-            Time(0)
-        }
-
-        fn uptime(&self) -> Duration {
-            *self.0.lock().unwrap()
-        }
-
-        async fn sleep(&self, _: Duration) {}
-    }
 
     struct World {
-        clock: Arc<Hand>,
+        clock: Arc<Mutex<Duration>>,
         counts: Arc<AtomicI64>,
         leave: Arc<Semaphore>,
         gauges: Arc<Gauges>,
@@ -124,7 +108,7 @@ mod tests {
 
     fn world() -> World {
         let (counts, leave) = (Arc::new(AtomicI64::new(0)), Arc::new(Semaphore::new(0)));
-        let clock = Arc::new(Hand::default());
+        let clock = Arc::new(Mutex::default());
         let (counting, waiting) = (Arc::clone(&counts), Arc::clone(&leave));
         let count: Count = Arc::new(move || {
             let (counting, waiting) = (Arc::clone(&counting), Arc::clone(&waiting));
@@ -134,7 +118,8 @@ mod tests {
                 Census { tasks: vec![("Paused".into(), number)], requests: Vec::new() }
             })
         });
-        let gauges = Gauges::new(count, Arc::<Hand>::clone(&clock), TaskTracker::new());
+        let told = Arc::<Mutex<Duration>>::clone(&clock);
+        let gauges = Gauges::new(count, Arc::new(move || *told.lock().unwrap()), TaskTracker::new());
         World { clock, counts, leave, gauges }
     }
 
@@ -149,9 +134,9 @@ mod tests {
         for _ in 0..50 {
             assert_eq!(gauges.census().await, counted(1));
         }
-        *clock.0.lock().unwrap() = Duration::from_millis(14_999);
+        *clock.lock().unwrap() = Duration::from_millis(14_999);
         assert_eq!(gauges.census().await, counted(1));
-        *clock.0.lock().unwrap() = Duration::from_secs(15);
+        *clock.lock().unwrap() = Duration::from_secs(15);
         assert_eq!(gauges.census().await, counted(2));
         assert_eq!(gauges.census().await, counted(2));
         assert_eq!(counts.load(Ordering::SeqCst), 2);
@@ -168,7 +153,7 @@ mod tests {
             tokio::task::yield_now().await;
         }
         // However long it takes, nobody else counts or waits.
-        *clock.0.lock().unwrap() = Duration::from_mins(10);
+        *clock.lock().unwrap() = Duration::from_mins(10);
         for _ in 0..50 {
             assert_eq!(gauges.census().await, Census::default());
         }

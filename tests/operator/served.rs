@@ -33,7 +33,7 @@ impl Served {
         std::fs::write(folder.join("holdpoint.yaml"), yaml).unwrap();
         let program = env!("CARGO_BIN_EXE_holdpoint");
         let serve = format!(
-            "ulimit -Hn {hard}; ulimit -Sn {soft}; exec '{program}' serve --config holdpoint.yaml --listen 127.0.0.1:0"
+            "ulimit -Sn {soft}; ulimit -Hn {hard}; exec '{program}' serve --config holdpoint.yaml --listen 127.0.0.1:0"
         );
         let mut shell = Command::new("/bin/sh");
         shell.args(["-c", &serve]);

@@ -136,7 +136,10 @@ impl TestApp {
     /// The same, by another clock than the machine's.
     pub async fn timed(on: On, yaml: &str, clock: Arc<dyn Clock>) -> Self {
         let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
-        Self::by_clock(clock, database(on).await, yaml, model, tool).await
+        let mut app = Self::by_clock(clock, database(on).await, yaml, model, tool).await;
+        // A leap in time ends connections that are kept: one that is used again might just be closed.
+        app.http = client(0);
+        app
     }
 
     /// The refund agent on a database of the caller's, such as one of a server that he may hurt. It is not patient.
@@ -158,9 +161,7 @@ impl TestApp {
     async fn by_clock(clock: Arc<dyn Clock>, database: Database, yaml: &str, model: FakeModel, tool: FakeTool) -> Self {
         let yaml = yaml.replace("{model}", &model.base_url).replace("{tool}", &tool.url);
         let running = Some(start(&yaml, &database, &clock).await);
-        #[expect(clippy::disallowed_methods, reason = "a test is a client like any other")]
-        let http = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).no_proxy().build().unwrap();
-        Self { running, yaml, clock, model, tool, database, http }
+        Self { running, yaml, clock, model, tool, database, http: client(usize::MAX) }
     }
 
     fn running(&self) -> &Replica {
@@ -233,6 +234,13 @@ pub struct Held {
     pub request: String,
     pub call: String,
     pub body: Value,
+}
+
+/// A client that keeps so many connections.
+#[expect(clippy::disallowed_methods, reason = "a test is a client like any other")]
+fn client(kept: usize) -> reqwest::Client {
+    let builder = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).no_proxy();
+    builder.pool_max_idle_per_host(kept).build().unwrap()
 }
 
 async fn database(on: On) -> Database {
