@@ -191,13 +191,13 @@ both! {
         assert_eq!(bodies(&stage, task, "/note").into_iter().map(|(_, body)| body).collect::<Vec<_>>(), [text]);
     }
 
-    async fn beside_a_call_that_is_held_one_with_a_secret_is_shown_without_digest(house) {
+    async fn beside_a_call_that_is_held_one_with_a_secret_is_shown_as_invalid(house) {
         let calls = vec![("send", r#"{"to":"x"}"#.to_owned()), ("note", json!({"to": WORD}).to_string())];
         let (stage, task) = given(house, "a@b.c", WORD, calls).await;
         let asked = approval(&stage, task).await;
         let [held, secret] = &asked.pending_tool_calls[..] else { panic!("two") };
         assert!(held.needs_decision && !held.digest.is_empty());
-        assert_eq!((secret.needs_decision, secret.verdict, secret.digest.as_str()), (false, Verdict::Invalid, ""));
+        assert_eq!((secret.needs_decision, secret.verdict), (false, Verdict::Invalid));
         assert_eq!(secret.arguments_text, r#"{"to":"[secret jira.token]"}"#);
         // Another process reads it as the first one wrote it.
         super::credentials::approve(&stage, task).await;
