@@ -37,15 +37,4 @@ begin
     insert into user_spelling (tenant, spelling) values (new.tenant, new.user_id) on conflict do nothing;
 end;
 
-insert into user_spelling (tenant, spelling)
-select tenant, user_id from agent_task where user_id glob '*[^!-@[-~]*'
-union
-select tenant, name from request_approver where kind <> 'group' and name glob '*[^!-@[-~]*'
-union
-select tenant, user_id from decision where user_id glob '*[^!-@[-~]*'
-union
-select tenant, user_id from idempotency where user_id glob '*[^!-@[-~]*';
-
 alter table idempotency add column person text;
-
-create unique index idempotency_person on idempotency (tenant, person, path, key) where person is not null;

@@ -1,6 +1,7 @@
 //! Driving one task alone in this process: it takes every slot, so nothing else is driven meanwhile. What must stay true:
 //! after a lone drive other tasks are claimed first, and each task that is driven stores one item before it gives way, so
-//! a row of lone drives starves neither side.
+//! a row of lone drives starves neither side. A lone drive keeps the others out for one lease at most, and waits for
+//! those under way no longer than that.
 
 use std::sync::Arc;
 
@@ -23,7 +24,8 @@ enum State {
     Free,
     /// A lone drive is over: the next claim takes other tasks.
     Rests,
-    /// A claim that may take such a task is under way.
+    /// No task is to be claimed for a lone drive: a claim for one is under way, or one has lasted too long to keep
+    /// the others out.
     Asked,
     /// Such a task waits for every slot, or has them.
     Taken,
@@ -33,7 +35,17 @@ enum State {
 #[derive(Debug)]
 pub(super) struct LoneDrive {
     alone: Arc<Alone>,
-    slots: Option<OwnedSemaphorePermit>,
+    slots: Slots,
+}
+
+/// The slots that a lone drive keeps from the others.
+type Slots = Arc<Held<Option<OwnedSemaphorePermit>>>;
+
+/// Lets the others in beside a lone drive.
+#[derive(Debug)]
+pub(super) struct Others {
+    alone: Arc<Alone>,
+    slots: Slots,
 }
 
 impl Alone {
@@ -50,7 +62,7 @@ impl Alone {
             State::Rests => State::Free,
             busy @ (State::Asked | State::Taken) => busy,
         };
-        free.then(|| LoneDrive { alone: Arc::clone(self), slots: None })
+        free.then(|| LoneDrive { alone: Arc::clone(self), slots: Slots::default() })
     }
 
     /// Whether other tasks have to give way.
@@ -71,14 +83,31 @@ impl LoneDrive {
         let all = u32::try_from(all).unwrap_or(u32::MAX);
         let mut held = Arc::clone(slots).acquire_many_owned(all).await.ok()?;
         let own = held.split(1);
-        self.slots = Some(held);
+        *self.slots.lock() = Some(held);
         own
+    }
+
+    /// The handle that lets the others in before the lone drive is over.
+    pub(super) fn others(&self) -> Others {
+        Others { alone: Arc::clone(&self.alone), slots: Arc::clone(&self.slots) }
+    }
+}
+
+impl Others {
+    /// Other tasks need not give way any more. No second lone drive begins until this one is over.
+    pub(super) fn admit(&self) {
+        *self.slots.lock() = None;
+        let mut state = self.alone.state.lock();
+        if *state == State::Taken {
+            *state = State::Asked;
+            self.alone.over.notify_one();
+        }
     }
 }
 
 impl Drop for LoneDrive {
     fn drop(&mut self) {
-        self.slots = None;
+        *self.slots.lock() = None;
         let mut state = self.alone.state.lock();
         if *state == State::Taken {
             *state = State::Rests;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Engine;
+use super::lease::Lease;
 use super::live::Live;
 use crate::agent::Agent;
 use crate::store::BESIDE;
@@ -164,6 +165,10 @@ impl Engine {
             Err(limit) => return self.finish(live, Ending::Failed(Failure::limit(limit))).await.map(|_| ()),
         };
         self.save(live, self.take()).await?;
+        if live.lease.as_ref().is_some_and(Lease::is_passed_on) {
+            // Another driver of this process has the task by now, and asks.
+            return Err(Stop::Lost);
+        }
         let answer = self.call_model_streaming(live, agent, &**client, asked).await?;
         // That took its time: what holds for the tree may be another thing by now, also where nothing was written.
         live.family.fresh = false;

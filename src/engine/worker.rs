@@ -21,6 +21,8 @@ use crate::task::id::TaskId;
 const POLL: Duration = Duration::from_millis(500);
 /// How often keys, sessions and credentials that are over are looked for.
 const CLEAN: Duration = Duration::from_mins(1);
+/// For how many leases no task is driven alone after the others here were too busy for it.
+const POSTPONED: u32 = 4;
 
 impl Engine {
     /// Works until the service goes down. A round that the database keeps waiting costs no lease.
@@ -148,8 +150,42 @@ impl Engine {
 
     /// Drives a task beside which this process drives nothing else.
     async fn take_over_alone(self: Arc<Self>, task: TaskId, lease: Lease, mut lone: LoneDrive) {
-        let slot = lone.begin(&self.slots, self.settings.max_running).await;
-        self.take_over_again(task, lease, slot, Some(lone)).await;
+        let others = lone.others();
+        let slot = tokio::select! {
+            biased;
+            slot = lone.begin(&self.slots, self.settings.max_running) => slot,
+            () = self.one_lease() => return self.postpone_alone(task, lone).await,
+        };
+        let mut drive = std::pin::pin!(Arc::clone(&self).take_over_again(task, lease, slot, Some(lone)));
+        tokio::select! {
+            biased;
+            () = &mut drive => return,
+            () = self.one_lease() => {}
+        }
+        // A model or a tool may take minutes: the others go on beside it. The work had begun, which the store knows.
+        others.admit();
+        drive.await;
+    }
+
+    /// Gives a task back that was to be driven alone, as others here are busy for too long, and asks for none for a while.
+    async fn postpone_alone(&self, task: TaskId, lone: LoneDrive) {
+        lone.others().admit();
+        let _ = self.store.release(&self.replica, &[task]).await;
+        for _ in 0..POSTPONED {
+            tokio::select! {
+                () = self.stop.cancelled() => return,
+                () = self.one_lease() => {}
+            }
+        }
+    }
+
+    /// Returns when the clock has gone on by the time of a lease.
+    async fn one_lease(&self) {
+        let end = self.clock.uptime() + self.settings.lease;
+        while self.clock.uptime() < end {
+            self.clock.sleep(self.settings.lease / 8).await;
+            tokio::task::yield_now().await;
+        }
     }
 
     /// Drives a task whose lease was lost before. If this one is lost, too, the store knows that work had begun.
@@ -197,7 +233,7 @@ impl Engine {
         };
         match read {
             // Somebody's answer may have taken it since.
-            Some(mut live) if live.own.row.lease_owner.as_ref() == Some(&self.replica) => {
+            Some(mut live) if live.own.row.lease_owner.as_ref() == Some(&self.replica) && !lease.is_passed_on() => {
                 live.lease = Some(lease);
                 live.slot = slot;
                 live.lone = lone;

@@ -1,7 +1,8 @@
 //! The open connections of a listener: how many there are, and which of them serve no request. When all places are
 //! taken, the connection that has served none for the longest time is closed for the next client. A connection serves from
-//! the head of a request until both bodies are gone and the answer is written: a request that waits and an open stream are
-//! never closed for others.
+//! the head of a request until both bodies are gone and the answer is written. Once a key or a session has shown whose
+//! request it is, its connection is kept: a request that waits and an open stream are never closed for others. A stranger's
+//! request is, longest first, however slowly its body is sent or its answer is read.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -32,7 +33,7 @@ struct Open {
     /// Connections that were told to close and have not closed yet.
     closing: usize,
     last: u64,
-    /// Those that serve no request, longest first.
+    /// Those that may be closed, longest first: they serve no request, or a stranger's.
     idle: BTreeMap<u64, CancellationToken>,
 }
 
@@ -109,7 +110,7 @@ impl Open {
 pub struct Place {
     connections: Connections,
     close: CancellationToken,
-    /// Its key among the idle ones; 0 while it serves.
+    /// Its key among those that may be closed; 0 while it is kept.
     idle: AtomicU64,
     /// Bodies that are still in use.
     requests: AtomicUsize,
@@ -149,12 +150,22 @@ impl Place {
         if self.close.is_cancelled() {
             return None;
         }
-        open.idle.remove(&self.idle.swap(0, Ordering::Relaxed));
+        open.idle.remove(&self.idle.load(Ordering::Relaxed));
+        self.idle.store(open.insert(&self.close), Ordering::Relaxed);
         drop(open);
+        self.connections.0.changed.notify_one();
         self.served.fetch_add(1, Ordering::Relaxed);
         self.heard.store(false, Ordering::Relaxed);
         self.requests.fetch_add(1, Ordering::Relaxed);
         Some(Serving(Arc::clone(self)))
+    }
+
+    /// The request is a known caller's: its connection is not closed for others until it is served.
+    pub fn keep(&self) {
+        let mut open = self.connections.lock();
+        if !self.close.is_cancelled() {
+            open.idle.remove(&self.idle.swap(0, Ordering::Relaxed));
+        }
     }
 
     /// Notes bytes that came; those of a body are no next request.

@@ -96,9 +96,17 @@ impl Fields {
     /// What is left is unknown.
     pub fn finish(self, errors: &mut Errors) {
         for name in self.members.keys() {
-            errors.add(&pointer(&self.at, name), "no such member");
+            errors.add(&place(&self.at, name), "no such member");
         }
     }
+}
+
+/// How long the place of a mistake may be. A longer one ends at the member above it: a long name is not copied for each
+/// value below it.
+const PLACE: usize = 1024;
+
+fn place(at: &str, name: &str) -> String {
+    if at.len() + name.len() > PLACE { at.to_owned() } else { pointer(at, name) }
 }
 
 /// Text holds no U+0000, wherever it stands.
@@ -108,7 +116,7 @@ pub fn refuse_nul(value: &Value, at: &str, errors: &mut Errors) {
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
         Value::Array(list) => {
             for (index, value) in list.iter().enumerate() {
-                refuse_nul(value, &pointer(at, &index.to_string()), errors);
+                refuse_nul(value, &place(at, &index.to_string()), errors);
             }
         }
         Value::Object(members) => {
@@ -116,7 +124,7 @@ pub fn refuse_nul(value: &Value, at: &str, errors: &mut Errors) {
                 if name.contains('\0') {
                     errors.add(at, "member names without U+0000");
                 } else {
-                    refuse_nul(value, &pointer(at, name), errors);
+                    refuse_nul(value, &place(at, name), errors);
                 }
             }
         }
@@ -141,6 +149,20 @@ mod tests {
         let places: Vec<&str> = errors.0.iter().map(|error| error.pointer.as_str()).collect();
         assert_eq!(places, ["/a", "/b", "/c", "/d", "/e~1f~0"]);
         assert!(Fields::of(json!([]), "", &mut errors).is_none());
+    }
+
+    #[test]
+    fn place_of_a_mistake_ends_above_a_long_name() {
+        let long = "n".repeat(1024 * 1024);
+        let body = json!({ long.as_str(): vec!["\0"; 50], "short": ["\0"] });
+        let mut errors = Errors::default();
+        refuse_nul(&body, "", &mut errors);
+        assert!(errors.0.iter().all(|error| error.pointer.len() <= PLACE));
+        assert!(errors.0.iter().any(|error| error.pointer == "/short/0"));
+        let mut errors = Errors::default();
+        Fields::of(body, "", &mut errors).unwrap().finish(&mut errors);
+        let places: Vec<&str> = errors.0.iter().map(|error| error.pointer.as_str()).collect();
+        assert_eq!(places, ["", "/short"]);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! `/healthz`, `/readyz`, `/metrics`: for whoever runs the service. They need no key and name nobody.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -9,6 +11,9 @@ use http::header::CONTENT_TYPE;
 use super::Http;
 use super::operation::{Door, Op, SMALL};
 use super::problem::{Code, Problem};
+
+/// Writes the metrics out.
+pub type Metrics = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = String> + Send>> + Send + Sync>;
 
 /// Whether the process lives.
 pub const HEALTHZ: Op = Op { id: "get_health", door: Door::Health, body: SMALL, problems: &[] };

@@ -53,8 +53,6 @@ pub mod wrong_keys;
 
 use std::any::Any;
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::Router;
@@ -79,9 +77,6 @@ use crate::engine::Engine;
 use crate::people::authenticator::Authenticator;
 use crate::store::Store;
 use crate::world::{Clock, Ids};
-
-/// Writes the metrics out.
-pub type Metrics = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = String> + Send>> + Send + Sync>;
 
 /// What the operations share.
 pub struct Http {
@@ -112,7 +107,7 @@ pub struct Http {
     /// The wrong keys of late.
     pub wrong_keys: WrongKeys,
     /// The metrics.
-    pub metrics: Metrics,
+    pub metrics: health::Metrics,
 }
 
 impl fmt::Debug for Http {

@@ -2,7 +2,7 @@
 //! unknown path is 404 and an unknown method 405 before anything else is looked at; then it checks, in this order, that
 //! the request comes from here (without accounts), its origin, its announced size and its key, or its session's cookie.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use axum::extract::{FromRequestParts, Path, Request, State};
 use axum::middleware::Next;
@@ -15,6 +15,7 @@ use std::str::FromStr;
 use super::Http;
 use super::body::too_large;
 use super::caller::Who;
+use super::connections::Place;
 use super::edge::Seen;
 use super::origin::not_from_here;
 use super::problem::{Code, Problem};
@@ -85,6 +86,9 @@ pub async fn guard(
             let key = authenticated(&http, &request)?;
             match or_session(&http, request.headers(), key).await? {
                 Some(caller) => {
+                    if let Some(place) = request.extensions().get::<Weak<Place>>().and_then(Weak::upgrade) {
+                        place.keep();
+                    }
                     found = Some(Who(caller.clone()));
                     request.extensions_mut().insert(Who(caller));
                 }

@@ -11,7 +11,7 @@ use super::problem::Problem;
 /// How many of a list are given unless it is said.
 const LIMIT: i64 = 50;
 /// How many at most.
-const MOST: i64 = 200;
+pub const MOST: i64 = 200;
 
 /// A query that is being read.
 #[derive(Debug)]

@@ -125,12 +125,14 @@ impl Server {
     {
         let (router, serving) = (self.router, Arc::clone(&place));
         let service = service_fn(move |request: Request<Incoming>| {
-            let (router, serving) = (router.clone(), serving.begin());
+            let (router, place) = (router.clone(), Arc::downgrade(&serving));
+            let serving = serving.begin();
             async move {
                 // Whoever was told to close has no request any more; nothing of it was looked at.
                 let serving = serving.ok_or(io::ErrorKind::ConnectionAborted)?;
                 let mut request = request.map(|body| Body::new(Served::new(body, serving.clone())));
                 request.extensions_mut().insert(ConnectInfo(peer));
+                request.extensions_mut().insert(place);
                 let Ok(response): Result<Response, std::convert::Infallible> = router.oneshot(request).await;
                 Ok::<_, io::Error>(response.map(|body| Served::new(body, serving)))
             }

@@ -11,6 +11,7 @@ mod commit_sqlite;
 mod credentials;
 mod db;
 mod events;
+mod failure;
 mod feed;
 mod idempotency;
 mod identity;

@@ -110,7 +110,8 @@ impl Stream {
 
 fn pieces(text: &str) -> Vec<String> {
     let characters: Vec<char> = text.chars().collect();
-    characters.chunks(PIECE).map(|piece| piece.iter().collect()).collect()
+    // A long text comes in long pieces: the frame of each would outgrow what a client reads.
+    characters.chunks(PIECE.max(text.len() / 500)).map(|piece| piece.iter().collect()).collect()
 }
 
 /// The name first, and then the arguments, bit by bit; arguments that are no text come as they are.

@@ -2,11 +2,14 @@
 
 use async_trait::async_trait;
 use axum::body::Bytes;
+use axum::middleware::{Next, from_fn};
 use axum::routing::{get, post};
 use futures_util::{StreamExt as _, stream};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
+
+use std::sync::Weak;
 
 use super::*;
 use crate::http::patience::PATIENCE;
@@ -81,7 +84,9 @@ impl World {
             .route("/held", get(answers_later))
             .route("/endless", get(endless))
             .route("/large", get(|| async { "x".repeat(1024 * 1024) }))
-            .route("/body", post(|body: Bytes| async move { body.len().to_string() }));
+            .route("/body", post(|body: Bytes| async move { body.len().to_string() }))
+            .route_layer(from_fn(kept))
+            .route("/sign-in", post(|body: Bytes| async move { body.len().to_string() }));
         let connections = Connections::new(most);
         let server = Server { router, connections: connections.clone(), clock: Arc::<Hand>::clone(&clock) };
         let server = TaskTracker::new().spawn(server.serve(Opened(accepts), closing.clone()));
@@ -93,6 +98,12 @@ impl World {
         self.opened.send(Ok(server)).unwrap();
         Client(client)
     }
+}
+
+/// Keeps the connection, as a key that is known does.
+async fn kept(request: axum::extract::Request, next: Next) -> Response {
+    request.extensions().get::<Weak<Place>>().and_then(Weak::upgrade).unwrap().keep();
+    next.run(request).await
 }
 
 struct Client(DuplexStream);
@@ -240,6 +251,25 @@ async fn longest_idle_connection_makes_room_for_the_next() {
     for _ in 0..5 {
         world.open().asks().await;
     }
+}
+
+#[tokio::test]
+async fn request_of_a_stranger_makes_room_for_the_next_client() {
+    let world = World::new(2);
+    let mut strangers = [world.open(), world.open()];
+    for stranger in &mut strangers {
+        stranger.send("POST /sign-in HTTP/1.1\r\nhost: h\r\ncontent-length: 4\r\n\r\nab").await;
+        tokio::task::yield_now().await;
+    }
+    let mut known = world.open();
+    known.get("/held").await;
+    world.held.notified().await;
+    assert!(strangers[0].is_closed().await);
+    // A known caller's request is not given up, so the second stranger's is.
+    world.open().asks().await;
+    assert!(strangers[1].is_closed().await);
+    world.leave.add_permits(1);
+    assert_eq!(known.answer().await.1, "held");
 }
 
 #[tokio::test]

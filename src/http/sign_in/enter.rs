@@ -17,7 +17,7 @@ use crate::http::body::form;
 use crate::http::edge::Whole;
 use crate::http::fields::{Errors, pointer};
 use crate::http::language::Language;
-use crate::http::operation::{Door, Op, SMALL};
+use crate::http::operation::{Door, Op};
 use crate::http::problem::{Code, Problem, prefix};
 use crate::http::wrong_keys::Source;
 use crate::people::session::{LIFE, Token};
@@ -27,7 +27,8 @@ use crate::world::random_bytes;
 pub const OP: Op = Op {
     id: "sign_in",
     door: Door::Open,
-    body: SMALL,
+    // Anybody may send one: it holds a key and a path.
+    body: 16 * 1024,
     problems: &[
         Code::BadJson,
         Code::BadRequest,
