@@ -211,6 +211,67 @@ both! {
         assert_eq!(completed_by(&stage, &[here]).await, 4);
     }
 
+    async fn task_driven_alone_lets_the_others_in_after_one_lease(house) {
+        let stage = Stage::set(house, &[]).await;
+        let model = Gated::new();
+        let suspect = queued(&stage, POISON).await;
+        stage.house.numbers("update agent_task set fruitless = 2 returning fruitless").await.unwrap();
+        let here = model.engine(&stage, 4);
+        let mut drivers = here.claim().await.unwrap();
+        let alone = spawn(drivers.pop().unwrap());
+        model.is_asked().await;
+        let other = here.create(&alice(), go(), None).await.unwrap().task_id;
+        for _ in 0..2 {
+            assert!(here.claim().await.unwrap().is_empty(), "the suspect has the process to itself");
+        }
+        stage.house.forward(LEASE);
+        let mut drivers = Vec::new();
+        while drivers.is_empty() {
+            drivers = here.claim().await.unwrap();
+            tokio::task::yield_now().await;
+        }
+        join_all(drivers).await;
+        assert_eq!(stage.status(other).await, TaskStatus::Completed);
+        assert_eq!(stage.status(suspect).await, TaskStatus::Running);
+        model.gate.add_permits(1);
+        alone.await.unwrap();
+        assert_eq!(stage.status(suspect).await, TaskStatus::Completed);
+    }
+
+    async fn task_to_be_driven_alone_is_given_back_where_calls_outlast_a_lease(house) {
+        let stage = Stage::set(house, &[]).await;
+        let model = Gated::new();
+        let suspect = queued(&stage, POISON).await;
+        stage.house.numbers("update agent_task set fruitless = 2 returning fruitless").await.unwrap();
+        let long = queued(&stage, LOOK).await;
+        stage.tool.close();
+        let here = model.engine(&stage, 4);
+        let drivers: Vec<_> = here.claim().await.unwrap().into_iter().map(spawn).collect();
+        assert_eq!(drivers.len(), 2);
+        stage.tool.reached(1).await;
+        stage.house.forward(LEASE);
+        while stage.journal(suspect).await.row.lease_owner.is_some() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!((model.asked.available_permits(), stage.journal(suspect).await.row.fruitless), (0, 2));
+        // It is not asked for again at once, so the door has its slots.
+        let door = here.create(&alice(), go(), None).await.unwrap().task_id;
+        while stage.status(door).await == TaskStatus::Running {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(stage.status(door).await, TaskStatus::Completed);
+        stage.tool.open();
+        while stage.status(long).await == TaskStatus::Running {
+            tokio::task::yield_now().await;
+        }
+        stage.house.forward(LEASE * 5);
+        for driver in drivers {
+            driver.await.unwrap();
+        }
+        model.gate.add_permits(1);
+        assert_eq!(completed_by(&stage, &[here]).await, 3);
+    }
+
     async fn tasks_driven_alone_take_turns_with_the_others_on_every_replica(house) {
         let stage = Stage::set(house, &[("lookup", r#"{"order":1}"#)]).await;
         let mut tasks = Vec::new();
