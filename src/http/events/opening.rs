@@ -106,13 +106,14 @@ pub fn marker(headers: &HeaderMap, uri: &Uri) -> Result<i64, Problem> {
     let mut query = Query::of(uri);
     let after = query.texts("after");
     query.finish()?;
+    let after = match after.as_slice() {
+        [] => 0,
+        [one] => number(one).ok_or_else(|| Problem::bad_request("`after` is the number of an event."))?,
+        _ => return Err(Problem::bad_request("`after` is given once.")),
+    };
     let mut last = headers.get_all("last-event-id").iter();
     match (last.next(), last.next()) {
-        (None, _) => match after.as_slice() {
-            [] => Ok(0),
-            [one] => number(one).ok_or_else(|| Problem::bad_request("`after` is the number of an event.")),
-            _ => Err(Problem::bad_request("`after` is given once.")),
-        },
+        (None, _) => Ok(after),
         (Some(one), None) => one
             .to_str()
             .ok()
@@ -122,10 +123,10 @@ pub fn marker(headers: &HeaderMap, uri: &Uri) -> Result<i64, Problem> {
     }
 }
 
-/// A number from 0 on; one that is larger than any is a number all the same.
+/// The number of an event, or 0 for none.
 fn number(text: &str) -> Option<i64> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    digits.then(|| text.parse().unwrap_or(i64::MAX))
+    text.parse().ok().filter(|_| digits)
 }
 
 #[cfg(test)]
@@ -147,8 +148,8 @@ mod tests {
         assert_eq!(marked("?after=0", &[]), Ok(0));
         assert_eq!(marked("?after=17", &[]), Ok(17));
         assert_eq!(marked("?after=17", &["3"]), Ok(3));
-        assert_eq!(marked("?after=x", &["3"]), Ok(3), "what is beaten is not looked at");
-        assert_eq!(marked("", &["99999999999999999999999"]), Ok(i64::MAX));
+        assert_eq!(marked("?after=x", &["3"]), Err(Code::BadRequest), "also where the header beats it");
+        assert_eq!(marked("", &["99999999999999999999999"]), Err(Code::BadRequest));
         for query in ["?after=", "?after=x", "?after=-1", "?after=1.5", "?after=+5", "?after=1&after=1"] {
             assert_eq!(marked(query, &[]), Err(Code::BadRequest), "{query}");
         }
