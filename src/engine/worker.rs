@@ -154,13 +154,13 @@ impl Engine {
         let slot = tokio::select! {
             biased;
             slot = lone.begin(&self.slots, self.settings.max_running) => slot,
-            () = self.one_lease() => return self.postpone_alone(task, lone).await,
+            () = self.leases_pass(1) => return self.postpone_alone(task, lone).await,
         };
         let mut drive = std::pin::pin!(Arc::clone(&self).take_over_again(task, lease, slot, Some(lone)));
         tokio::select! {
             biased;
             () = &mut drive => return,
-            () = self.one_lease() => {}
+            () = self.leases_pass(1) => {}
         }
         // A model or a tool may take minutes: the others go on beside it. The work had begun, which the store knows.
         others.admit();
@@ -171,17 +171,15 @@ impl Engine {
     async fn postpone_alone(&self, task: TaskId, lone: LoneDrive) {
         lone.others().admit();
         let _ = self.store.release(&self.replica, &[task]).await;
-        for _ in 0..POSTPONED {
-            tokio::select! {
-                () = self.stop.cancelled() => return,
-                () = self.one_lease() => {}
-            }
+        tokio::select! {
+            () = self.stop.cancelled() => {}
+            () = self.leases_pass(POSTPONED) => {}
         }
     }
 
-    /// Returns when the clock has gone on by the time of a lease.
-    async fn one_lease(&self) {
-        let end = self.clock.uptime() + self.settings.lease;
+    /// Returns when the clock has gone on by the time of so many leases.
+    async fn leases_pass(&self, count: u32) {
+        let end = self.clock.uptime() + self.settings.lease * count;
         while self.clock.uptime() < end {
             self.clock.sleep(self.settings.lease / 8).await;
             tokio::task::yield_now().await;
