@@ -94,7 +94,7 @@ pub struct Http {
     pub clock: Arc<dyn Clock>,
     /// The operator's.
     pub settings: Settings,
-    /// Who may change something from a browser; [`router`] makes it from the settings.
+    /// Who may change something from a browser; [`routers`] makes it from the settings.
     pub origins: Origins,
     /// Cancelled when the service goes down.
     pub shutdown: CancellationToken,

@@ -14,7 +14,7 @@ use super::db::{Sql, Value, sql};
 use super::{ReadError, Store};
 use crate::task::id::TaskId;
 
-/// Leases without a new item that a task may use beside others: from then on it is driven alone. [`CLAIM`] says it, too.
+/// Leases without a new item that a task may use beside others: from then on it is driven alone. The claim statement has the same number.
 pub const BESIDE: i32 = 2;
 
 /// Fair by tenant, and in each tenant by user: each tenant's first, then each one's second …; a tenant's first is the
