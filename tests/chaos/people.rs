@@ -122,13 +122,19 @@ impl People {
 
     /// Posts until there is an answer that is not "later"; always with the same key.
     pub async fn post(&self, path: &str, body: &Value) -> Answer {
+        self.post_waiting(path, body, 1).await
+    }
+
+    /// A POST that waits so many seconds for its task, repeated with its key until it is answered.
+    pub async fn post_waiting(&self, path: &str, body: &Value, seconds: u32) -> Answer {
         let key = format!("k-{}", crate::support::postgres::unique());
         let mut tries = 0;
         loop {
             tries += 1;
             self.in_time(path);
             let request = self.http.post(format!("{}{path}", self.anywhere())).bearer_auth(ALICE);
-            let request = request.header("idempotency-key", &key).header("prefer", "wait=1").timeout(self.patience);
+            let request = request.header("idempotency-key", &key).header("prefer", format!("wait={seconds}"));
+            let request = request.timeout(self.patience);
             let request = if body.is_null() { request } else { request.json(body) };
             if let Some(answer) = self.understood(request, path).await {
                 let (status, replayed, body) = answer;

@@ -88,9 +88,9 @@ impl World {
         })
     }
 
-    /// Whether a task has had anything executed whose body holds this text.
-    pub fn saw(&self, task: &str, text: &str) -> bool {
-        self.reading(|ledger| ledger.lines.iter().any(|line| line.task == task && line.body.contains(text)))
+    /// How many executions of a task had a body that holds this text.
+    pub fn saw(&self, task: &str, text: &str) -> usize {
+        self.reading(|ledger| ledger.lines.iter().filter(|line| line.task == task && line.body.contains(text)).count())
     }
 
     fn reading<T>(&self, look: impl FnOnce(&Ledger) -> T) -> T {
