@@ -22,7 +22,7 @@ const SPELLINGS: Sql = sql!(
 .by_key();
 
 const UNFOLDED: Sql =
-    sql!("select tenant, spelling from user_spelling where folded is null order by spelling limit $1").by_key();
+    sql!("select tenant, spelling from user_spelling where folded is null order by spelling limit $1");
 
 /// Differs because each engine has its own way to read a list of lists.
 const FOLD: Sql = Sql {

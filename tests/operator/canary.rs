@@ -49,7 +49,7 @@ impl Planted {
         Self {
             long: format!("{}{}{}", fresh(), fresh(), fresh()),
             json: format!("{}\"\\/é{{}}\"x", fresh()),
-            percent: format!("{} %41+&=/?#é;..~", fresh()),
+            percent: format!("{}%41+&=/?#é;..~", fresh()),
         }
     }
 

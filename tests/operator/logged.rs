@@ -127,6 +127,8 @@ fn tells_an_outage(log: &str, since: Instant) {
         .lines()
         .filter_map(|line| serde_json::from_str(line).ok())
         .filter(|line: &Value| line["level"] == "WARN" || line["level"] == "ERROR")
+        // The service of this test has no accounts, and says so.
+        .filter(|line| !line["message"].as_str().is_some_and(|message| message.starts_with("there are no accounts")))
         .collect();
     let most = 1 + usize::try_from(since.elapsed().as_secs() / 10).unwrap();
     assert!((1..=most).contains(&warnings.len()), "{most} at most: {log}");

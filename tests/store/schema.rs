@@ -132,7 +132,7 @@ async fn overdue_requests_and_an_inbox_are_found_through_the_indexes_of_open_one
     let none = "'{}'";
     let nobody = "'00000000-0000-0000-0000-000000000000'";
     let values =
-        ["0", "'globex'", "true", nobody, none, none, none, none, "false", "'bob'", none, "10", "4194304", "false"];
+        ["0", "'globex'", "true", nobody, none, none, none, none, "false", "'{bob}'", none, "10", "4194304", "false"];
     let plan = plan_of("r.status = 'pending'\n           and ($14 or r.expires_at", &values).await;
     assert!(plan.contains("intervention_request_open"), "{plan}");
 }

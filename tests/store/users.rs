@@ -123,9 +123,15 @@ both! {
         let ids = stored(&house).await;
         run(&house, "drop index idempotency_person; alter table idempotency drop column person").await;
         run(&house, if postgres {
-            include_str!("../../migrations/postgres/0008_user_spelling.sql")
+            concat!(
+                include_str!("../../migrations/postgres/0008_user_spelling.sql"),
+                include_str!("../../migrations/postgres/0009_stored_spellings.sql")
+            )
         } else {
-            include_str!("../../migrations/sqlite/0008_user_spelling.sql")
+            concat!(
+                include_str!("../../migrations/sqlite/0008_user_spelling.sql"),
+                include_str!("../../migrations/sqlite/0009_stored_spellings.sql")
+            )
         }).await;
         assert_eq!(house.number("select count(*) from user_spelling").await, 5);
         is_found(&house.store, ids).await;
