@@ -282,7 +282,8 @@ async fn life(people: &People, model: &Model, number: u64, deaths: &AtomicU32) -
             a_moment().await;
         }
         let canceled = people.post(&format!("/v1/tasks/{first}/cancel"), &Value::Null).await;
-        if canceled.status != 409 {
+        let died = deaths.load(Ordering::Relaxed) != before;
+        if canceled.status != 409 && (died || people.last_outcome(&first).await.as_deref() == Some("unknown")) {
             break before;
         }
     };

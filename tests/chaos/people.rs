@@ -299,6 +299,13 @@ impl People {
         page["items"].as_array().is_some_and(|items| items.iter().any(|item| item["type"] == kind))
     }
 
+    /// The outcome of the last call of a task that has one.
+    pub async fn last_outcome(&self, task: &str) -> Option<String> {
+        let page = self.get(&format!("/v1/tasks/{task}/items?limit=200")).await;
+        let last = page["items"].as_array()?.iter().rev().find(|item| item["type"] == "tool_result")?;
+        last["outcome"].as_str().map(str::to_owned)
+    }
+
     /// Every task that the service lists.
     pub async fn listed(&self) -> Vec<String> {
         let (mut found, mut cursor) = (Vec::new(), String::new());
