@@ -48,7 +48,7 @@ pub struct ServeOptions {
     pub log_format: LogFormat,
     /// Where the configuration comes from, if nothing names it.
     pub note: Option<&'static str>,
-    /// What the configuration may not mean as it says it.
+    /// Warnings about the configuration.
     pub warnings: Vec<Line>,
     /// What is said of the database.
     pub database: DatabaseOptions,

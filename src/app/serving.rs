@@ -1,4 +1,4 @@
-//! What listens, with how many connections, and until when.
+//! Listeners, the connections they share, and their shutdown.
 
 use std::net::SocketAddr;
 

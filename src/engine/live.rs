@@ -172,7 +172,7 @@ impl Live {
         results.filter(|result| is_of_the_world(result.outcome) && !said(result.tool_call_id)).cloned().collect()
     }
 
-    /// What a model answered, or that it failed, where that is not durable.
+    /// The model's answer or failure, where it is not durable.
     pub(super) fn answer_in_hand(&self) -> Option<Answered> {
         let failed = |failure: &Failure| failure.code == FailureCode::ModelFailed;
         let answers = |fact: &&Fact| {
@@ -358,7 +358,7 @@ impl Live {
     }
 }
 
-/// What came of asking a model, and the `seq` and time of each item that it was shown.
+/// A model's answer or failure, and the `seq` and time of each item that it was shown.
 pub(super) struct Answered {
     fact: Fact,
     shown: Vec<(i64, Time)>,

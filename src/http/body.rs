@@ -171,7 +171,7 @@ impl Posted {
     /// What `read` makes of its bytes; for a large body not on the runtime's threads.
     ///
     /// # Errors
-    /// Those of `read`.
+    /// The errors of `read`.
     pub async fn understand<T: Send + 'static>(
         &self,
         parsing: &Parsing,

@@ -33,7 +33,7 @@ struct Open {
     /// Connections that were told to close and have not closed yet.
     closing: usize,
     last: u64,
-    /// Those that may be closed, longest first: they serve no request, or a stranger's.
+    /// Connections that may be closed, longest first: they serve no request, or a stranger's.
     idle: BTreeMap<u64, CancellationToken>,
 }
 

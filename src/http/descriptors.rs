@@ -17,7 +17,7 @@ const FEWEST: u64 = 16;
 pub struct Share {
     /// What the process may open.
     pub limit: u64,
-    /// What is kept for the database and for outbound calls.
+    /// Descriptors kept for the database and for outbound calls.
     pub reserve: u64,
     /// Connections at most.
     pub connections: u32,
@@ -55,7 +55,7 @@ impl Share {
     }
 }
 
-/// What this process may open now.
+/// The number of descriptors that this process may open now.
 #[must_use]
 pub fn limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)

@@ -4,10 +4,10 @@ use serde_json::{Map, Value, json};
 
 use super::openapi::put;
 
-/// What takes a task's id.
+/// Operations that take a task's id.
 const OF_TASK: &[&str] =
     &["get_task", "list_task_items", "stream_task_events", "send_message", "cancel_task", "retry_task"];
-/// What takes a request's id.
+/// Operations that take a request's id.
 const OF_REQUEST: &[&str] =
     &["get_request", "decide_request", "approve_request", "reject_request", "get_approve_page", "get_reject_page"];
 const TASK: &str = "$response.body#/task_id";

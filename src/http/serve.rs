@@ -35,7 +35,7 @@ pub const HEAD: Duration = Duration::from_secs(10);
 pub const KEPT: Duration = Duration::from_secs(75);
 /// How large the head of a request may be.
 pub const HEAD_SIZE: usize = 64 * 1024;
-/// What one connection may have in memory on its way out or in.
+/// The bytes that one connection may buffer in each direction.
 const BUFFER: usize = 2 * HEAD_SIZE;
 /// How long no connection is accepted after the system had none to give.
 const REST: Duration = Duration::from_millis(100);
@@ -59,7 +59,7 @@ impl Source for TcpListener {
     }
 }
 
-/// What serves the connections of a listener.
+/// Serves the connections of a listener.
 #[derive(Clone)]
 pub struct Server {
     /// Answers.
@@ -128,7 +128,7 @@ impl Server {
             let (router, place) = (router.clone(), Arc::downgrade(&serving));
             let serving = serving.begin();
             async move {
-                // Whoever was told to close has no request any more; nothing of it was looked at.
+                // The connection was told to close first: the request was not looked at.
                 let serving = serving.ok_or(io::ErrorKind::ConnectionAborted)?;
                 let mut request = request.map(|body| Body::new(Served::new(body, serving.clone())));
                 request.extensions_mut().insert(ConnectInfo(peer));

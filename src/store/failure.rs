@@ -9,7 +9,7 @@ pub(super) const READ_ONLY: &str = "25006";
 pub(super) struct Failure {
     /// Whether it was sent.
     pub(super) sent: bool,
-    /// What the driver says. Never shown to a client.
+    /// The driver's error. Never shown to a client.
     pub(super) error: sqlx::Error,
 }
 
