@@ -103,6 +103,14 @@ mod tests {
     }
 
     #[test]
+    fn secret_whose_end_begins_another_one_is_held_back_whole() {
+        let keys = ["first-and-middle", "middle-and-last"].map(|key| Secret::new(key.to_owned()));
+        let mut redacting = Redacting::new(Arc::new(Redactor::new(["ONE", "TWO"].into_iter().zip(&keys))));
+        assert_eq!(redacting.push("x first-and-middle"), "x ");
+        assert_eq!(redacting.push(" y"), "[secret ONE] y");
+    }
+
+    #[test]
     fn only_what_may_become_a_secret_is_held_back() {
         let mut redacting = Redacting::new(redactor());
         assert_eq!(redacting.push("Hello, the key is sk-ve"), "Hello, the key is ");

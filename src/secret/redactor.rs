@@ -230,3 +230,18 @@ fn in_base64(value: &[u8]) -> Vec<String> {
     }
     needles
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_finder_nothing_of_a_text_is_shown() {
+        let sorted = vec!["hunter2-hunter2".to_owned()];
+        let (origins, shown) = (vec![(0, false)], vec!["[secret KEY]".to_owned()]);
+        let set = Set { finder: None, origins, shown, longest: 15, spaces: false, sorted };
+        let redactor = Redactor { sets: vec![Arc::new(set)] };
+        assert_eq!(redactor.clean("hunter2-hunter2 and more"), "[secret]");
+        assert!(redactor.finds("nothing of it"));
+    }
+}

@@ -97,6 +97,14 @@ fn secret_is_found_under_two_rows_of_escapes() {
 }
 
 #[test]
+fn percent_encoded_secret_in_a_json_string_of_a_json_string_is_found() {
+    let redactor = redactor("pass\"wo/rd-1");
+    for spelled in [r"pass\\u002522wo\\u00252frd-1", r#"pass\\\\\\\"wo/rd-1"#, "pass%252522wo%25252Frd-1"] {
+        assert_eq!(redactor.clean(&format!("({spelled})")), "([secret KEY])", "{spelled}");
+    }
+}
+
+#[test]
 fn finds_that_overlap_are_one_and_show_the_longest_name() {
     let (long, short, tail) = ("abcdefghijkl", "abcdefgh", "ghijklmnop");
     let secrets = [long, short, tail].map(|text| Secret::new(text.to_owned()));
@@ -123,6 +131,12 @@ fn words_without_their_spaces_are_other_words() {
     for other in ["fraudsuspected", "fraud\nsuspected", "fraud-suspected", "Fraud suspected"] {
         assert_eq!(redactor.clean(other), other);
     }
+}
+
+#[test]
+fn value_with_a_line_end_inside_is_another_text() {
+    let redactor = redactor("suspected-fraud");
+    assert_eq!(redactor.clean("suspected-\nfraud"), "suspected-\nfraud");
 }
 
 #[test]

@@ -112,6 +112,9 @@ fn text_from_right_to_left_is_found_and_its_marks_alone_are_not() {
         let expected = if found_it { pairs(&[(RIGHT_TO_LEFT, "/a")]) } else { Vec::new() };
         assert_eq!(found(&json!({"a": text}).to_string()), expected, "{text}");
     }
+    for mark in ["\u{200f}", "\u{61c}"] {
+        assert_eq!(found(&json!({"a": mark}).to_string()), pairs(&[(HIDDEN_CHARACTERS, "/a")]), "{mark:?}");
+    }
     let escaped = r#"["from-\u05d1","200","100","\u05d0-to"]"#;
     assert_eq!(found(escaped), pairs(&[(RIGHT_TO_LEFT, "/0"), (RIGHT_TO_LEFT, "/3")]));
     let told = warnings(escaped).remove(0).detail;

@@ -66,6 +66,7 @@ fn shown_address_has_the_arguments_as_they_are_sent_and_no_query() {
         ("http://h/{id}/x", json!({"id": ".."}), "http://h/{id}/x"),
         ("http://h/{id}/{x}", json!({"id": ["a"], "x": 1}), "http://h/{id}/1"),
         ("http://h/.{id}/x", json!({"id": "."}), "http://h/.{id}/x"),
+        ("http://h/a/.%2{id}/x", json!({"id": "e"}), "http://h/a/.%2{id}/x"),
         (
             "http://h/{{credential:jira.token}}/{id}?k={{credential:jira.token}}",
             json!({"id": "{{credential:jira.token}}'0'"}),
@@ -219,6 +220,8 @@ fn argument_with_dots_between_slashes_or_ends_is_refused_however_often_it_is_enc
         "a%252f..",
         "%25252e%25252E%25252f",
         "%%32e%2e",
+        "%2%65%2%65",
+        "%25%32%65%25%32%65",
         "a%2f%2e%2e",
         "\\.",
     ] {
