@@ -212,7 +212,7 @@ both! {
         for text in [json!({"to": WORD}), json!({WORD: 1, "to": 1}), json!({"to": BASE64_STANDARD.encode(format!("u:{WORD}"))}), json!({"to": MODEL_KEY})] {
             let refusal = refused(&stage, &engine, &bob, task, each([(call, edit(&text.to_string()))])).await;
             let places = places(&refusal);
-            assert!(places.iter().all(|place| place.starts_with(&format!("/decisions/{call}/arguments"))), "{places:?}");
+            assert_eq!(places, [format!("/decisions/{call}/arguments")], "a place may be a name that is secret");
             assert!(!format!("{refusal:?}").contains(WORD));
         }
         let written = r#"{"to":"y"}"#;
