@@ -44,7 +44,7 @@ impl Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::sample;
+    use crate::http::openapi::sample;
 
     #[test]
     fn public_url_loses_its_slash_at_the_end() {

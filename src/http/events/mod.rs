@@ -8,4 +8,5 @@ mod partial;
 mod reader;
 mod request_then;
 pub mod seats;
+mod sse;
 pub mod stream;

@@ -11,11 +11,11 @@ use super::seats::Seat;
 use super::stream::{Stream, Watcher};
 use crate::engine::{Accepted, Written};
 use crate::http::Http;
-use crate::http::accept::wants_stream;
-use crate::http::body::Posted;
-use crate::http::moved::insert;
-use crate::http::problem::{Problem, prefix};
-use crate::http::query::Query;
+use crate::http::api::respond::insert;
+use crate::http::server::accept::wants_stream;
+use crate::http::server::body::Posted;
+use crate::http::server::problem::{Problem, prefix};
+use crate::http::server::query::Query;
 use crate::store::{Listener, Part};
 use crate::task::id::TaskId;
 
@@ -132,7 +132,7 @@ fn number(text: &str) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::problem::Code;
+    use crate::http::server::problem::Code;
 
     fn marked(query: &str, headers: &[&str]) -> Result<i64, Code> {
         let mut all = HeaderMap::new();

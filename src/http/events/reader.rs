@@ -2,8 +2,8 @@
 //! What must stay true: numbers go out in their order, each once; of a root none is left out.
 
 use super::request_then::Folds;
+use super::sse::Text;
 use crate::http::Http;
-use crate::http::sse::Text;
 use crate::http::wire::event::{EventData, name};
 use crate::http::wire::request::InterventionRequest;
 use crate::people::Caller;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::http::Settings;
-use crate::http::problem::{Code, Problem};
+use crate::http::server::problem::{Code, Problem};
 use crate::people::Caller;
 use crate::task::user::UserKey;
 
@@ -72,7 +72,7 @@ impl Drop for Seat {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::sample;
+    use crate::http::openapi::sample;
 
     #[test]
     fn a_seat_is_free_again_when_its_stream_is_gone() {

@@ -14,11 +14,12 @@ use http::HeaderMap;
 use super::partial::Partial;
 use super::reader::Reader;
 use super::seats::Seat;
-use crate::http::operation::who;
-use crate::http::problem::{Code, Problem};
-use crate::http::sse::Text;
+use super::sse::Text;
+use crate::http::Http;
+use crate::http::api::access;
+use crate::http::server::guard::who;
+use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::event::CaughtUpEvent;
-use crate::http::{Http, read};
 use crate::people::Caller;
 use crate::people::may::Move;
 use crate::store::{Events, Heard, Listener, ReadError};
@@ -240,10 +241,10 @@ impl Stream {
         }
         self.watcher.caller = now;
         let (caller, task) = (&self.watcher.caller, self.reader.part.task);
-        match read::readable(&self.http, caller, task).await {
+        match access::readable(&self.http, caller, task).await {
             Ok(_) => Ok(true),
             Err(problem) if problem.code == Code::Forbidden && self.watcher.posted => {
-                let row = read::task(&self.http, caller, task).await?;
+                let row = access::task(&self.http, caller, task).await?;
                 Ok(self.http.engine.may_move(caller, Move::Cancel, &row).is_ok())
             }
             Err(problem) => Err(problem),

@@ -1,5 +1,5 @@
 //! What a client sends, as components of the API's document. The bodies themselves are read member by member
-//! (`fields.rs`), so that every mistake is told with its place; these types say what is read there.
+//! (`server/fields.rs`), so that every mistake is told with its place; these types say what is read there.
 
 use std::collections::BTreeMap;
 

@@ -211,7 +211,7 @@ pub fn open_for(row: &RequestRow, user: &UserId) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::sample;
+    use crate::http::openapi::sample;
     use crate::task::decision::CallAnswer;
     use serde_json::json;
 

@@ -5,7 +5,6 @@
 pub mod body;
 pub mod decision;
 pub mod event;
-pub mod event_schema;
 pub mod exact;
 pub mod item;
 pub mod list;

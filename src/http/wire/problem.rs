@@ -1,4 +1,4 @@
-//! The problem document, as a component. It is written by `problem.rs`, which adds only the members a code has.
+//! The problem document, as a component. It is written by `server/problem.rs`, which adds only the members a code has.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 use super::decision::Decision;
 use super::request::InterventionRequest;
 use super::task::TaskStatus;
-use crate::http::problem::Code;
+use crate::http::server::problem::Code;
 
 /// An error (RFC 9457).
 #[derive(Clone, Debug, Serialize, ToSchema)]

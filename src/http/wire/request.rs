@@ -6,7 +6,8 @@ use utoipa::ToSchema;
 
 use super::decision::{self, Approval, Decision, DecisionAction};
 use super::wire_enum;
-use crate::http::{Settings, json};
+use crate::http::Settings;
+use crate::http::server::json;
 use crate::people::Caller;
 use crate::people::may::{answers, may_decide};
 use crate::store::RequestRow;
@@ -300,7 +301,7 @@ fn answered_call(row: &RequestRow, call: &AskedCall, extent: Extent, ids: UserId
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::sample;
+    use crate::http::openapi::sample;
     use serde_json::json;
 
     #[test]

@@ -7,7 +7,7 @@ use super::exact::Exact;
 use super::request::InterventionRequest;
 use super::wire_enum;
 use crate::http::Settings;
-use crate::http::problem::{Code, type_url};
+use crate::http::server::problem::{Code, type_url};
 use crate::people::Caller;
 use crate::store::RequestRow;
 use crate::task::change::TaskRow;
@@ -165,7 +165,7 @@ impl AgentTask {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::sample;
+    use crate::http::openapi::sample;
     use serde_json::{Value, json};
 
     #[test]

@@ -1,0 +1,119 @@
+//! Reads tasks and requests for a caller. Another tenant's are not there (404); those of his own that he may not read
+//! are refused (403). Every operation looks things up here, so no door is wider than another.
+
+use crate::http::Http;
+use crate::http::server::problem::Problem;
+use crate::http::wire::task::AgentTask;
+use crate::people::Caller;
+use crate::people::may::{may_decide, may_read};
+use crate::store::{Person, ReadError, RequestRow};
+use crate::task::change::TaskRow;
+use crate::task::id::{RequestId, TaskId};
+
+impl From<ReadError> for Problem {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Unavailable => Self::unavailable(),
+            // What it says may hold stored text, which no log line may.
+            ReadError::Corrupt(_) => {
+                tracing::error!("what is stored cannot be understood");
+                Self::internal()
+            }
+        }
+    }
+}
+
+/// A caller, as the inbox sees him.
+#[must_use]
+pub fn person(caller: &Caller) -> Person {
+    Person { user_id: caller.user_id.clone(), groups: caller.groups.clone(), everything: caller.unaccounted }
+}
+
+/// A task of the caller's tenant.
+///
+/// # Errors
+/// `not_found`.
+pub async fn task(http: &Http, caller: &Caller, id: TaskId) -> Result<TaskRow, Problem> {
+    let row = http.store.task(id).await?;
+    row.filter(|row| row.tenant == caller.tenant).ok_or_else(Problem::not_found)
+}
+
+/// A task that the caller may read.
+///
+/// # Errors
+/// `not_found`, `forbidden`.
+pub async fn readable(http: &Http, caller: &Caller, id: TaskId) -> Result<TaskRow, Problem> {
+    let row = task(http, caller, id).await?;
+    if sees(http, caller, &row.tenant, &row.user_id, row.root_task_id).await? {
+        return Ok(row);
+    }
+    Err(Problem::forbidden(
+        "Only the task's owner, who may decide or has decided one of its requests, and an admin read it.",
+    ))
+}
+
+async fn sees(http: &Http, caller: &Caller, tenant: &str, owner: &str, root: TaskId) -> Result<bool, Problem> {
+    if may_read(caller, tenant, owner, false) {
+        return Ok(true);
+    }
+    Ok(may_read(caller, tenant, owner, true) && http.store.involved(tenant, root, &person(caller)).await?)
+}
+
+/// A request of the caller's tenant.
+///
+/// # Errors
+/// `not_found`.
+pub async fn request(http: &Http, caller: &Caller, id: RequestId) -> Result<RequestRow, Problem> {
+    let row = http.store.request(id).await?;
+    row.filter(|row| row.tenant == caller.tenant).ok_or_else(Problem::not_found)
+}
+
+/// A request that the caller may read.
+///
+/// # Errors
+/// `not_found`, `forbidden`.
+pub async fn readable_request(http: &Http, caller: &Caller, id: RequestId) -> Result<RequestRow, Problem> {
+    let row = request(http, caller, id).await?;
+    let decides = may_decide(caller, &row.tenant, &row.owner, &row.asked.terms.approvers);
+    if decides || sees(http, caller, &row.tenant, &row.owner, row.root_task_id).await? {
+        return Ok(row);
+    }
+    Err(Problem::forbidden(
+        "Only the task's owner, who may decide or has decided one of its requests, and an admin read it.",
+    ))
+}
+
+/// A task with its open requests, as the caller sees it.
+///
+/// # Errors
+/// `not_found` when it is gone, or the database's.
+pub async fn shown(http: &Http, caller: &Caller, id: TaskId) -> Result<AgentTask, Problem> {
+    let row = http.store.task(id).await?.ok_or_else(Problem::not_found)?;
+    with_pending(http, caller, row).await
+}
+
+/// A task's row with its open requests. The two are two reads: when the row has moved on in between, both are read
+/// again, so that a task is never shown Paused for a request that is answered.
+///
+/// # Errors
+/// The database's.
+pub async fn with_pending(http: &Http, caller: &Caller, mut row: TaskRow) -> Result<AgentTask, Problem> {
+    let mut pending = Vec::new();
+    for _ in 0..3 {
+        if row.open_requests == 0 {
+            pending = Vec::new();
+            break;
+        }
+        pending = http.store.pending(row.root_task_id, row.task_id).await?;
+        if i64::try_from(pending.len()).is_ok_and(|count| count == i64::from(row.open_requests)) {
+            break;
+        }
+        let again = http.store.task(row.task_id).await?.ok_or_else(Problem::not_found)?;
+        let moved = (again.version, again.open_requests, again.status) != (row.version, row.open_requests, row.status);
+        row = again;
+        if !moved {
+            break;
+        }
+    }
+    Ok(AgentTask::of(&row, &pending, caller, &http.settings))
+}

@@ -1,0 +1,96 @@
+//! The engine's refusals as problems, each with the members its code has.
+
+use super::access;
+use crate::engine::{ConflictCode, Refusal};
+use crate::http::Http;
+use crate::http::server::problem::{Code, Problem};
+use crate::http::wire::decision;
+use crate::http::wire::request::InterventionRequest;
+use crate::http::wire::task::TaskStatus;
+use crate::people::Caller;
+use crate::store::RequestRow;
+use crate::task::id::{RequestId, TaskId};
+
+/// The problem of a refusal.
+pub async fn refused(http: &Http, caller: &Caller, refusal: Refusal) -> Problem {
+    match with_members(http, caller, refusal).await {
+        Ok(problem) | Err(problem) => problem,
+    }
+}
+
+async fn with_members(http: &Http, caller: &Caller, refusal: Refusal) -> Result<Problem, Problem> {
+    Ok(match refusal {
+        Refusal::NotFound => Problem::not_found(),
+        Refusal::Forbidden(detail) => Problem::forbidden(detail),
+        Refusal::Invalid(errors) => Problem::invalid(&errors),
+        Refusal::KeyReused => {
+            Problem::new(Code::IdempotencyKeyReused, "This Idempotency-Key was used here with another body.")
+        }
+        Refusal::DigestMismatch(id) => {
+            let (row, _) = request(http, caller, id).await?;
+            about(Code::DigestMismatch, "What you saw is not what is asked. Look at `request`.", &row, http, caller)
+        }
+        Refusal::Expired(id) => {
+            let (row, _) = request(http, caller, id).await?;
+            about(Code::RequestExpired, "The request's deadline has passed.", &row, http, caller)
+        }
+        Refusal::Withdrawn(id) => {
+            let (row, root) = request(http, caller, id).await?;
+            let problem = about(Code::RequestWithdrawn, "The request no longer stands.", &row, http, caller);
+            problem.with("pending", pending(http, caller, root, root).await?)
+        }
+        Refusal::AlreadyDecided { request: id, call } => {
+            let (row, _) = request(http, caller, id).await?;
+            let problem = about(Code::AlreadyDecided, "Somebody decided first: see `decision`.", &row, http, caller);
+            problem.with("decision", decision::first(&row, &caller.user_id, call))
+        }
+        Refusal::Conflict { code, task_id, status } => {
+            let (word, detail) = conflict(code);
+            let problem = Problem::new(word, detail).with("task_status", TaskStatus::from(status));
+            if code != ConflictCode::TaskPaused {
+                return Ok(problem);
+            }
+            let row = access::task(http, caller, task_id).await?;
+            problem.with("pending", pending(http, caller, row.root_task_id, task_id).await?)
+        }
+        Refusal::NotARoot { root, status } => {
+            let detail = "This is a sub-agent's task; its root takes messages and retries.";
+            Problem::new(Code::NotARootTask, detail)
+                .with("task_status", TaskStatus::from(status))
+                .with("root_task_id", root)
+        }
+        Refusal::Unavailable => Problem::unavailable(),
+        Refusal::Internal => Problem::internal(),
+    })
+}
+
+async fn request(http: &Http, caller: &Caller, id: RequestId) -> Result<(RequestRow, TaskId), Problem> {
+    let row = access::request(http, caller, id).await?;
+    let root = row.root_task_id;
+    Ok((row, root))
+}
+
+fn about(code: Code, detail: &str, row: &RequestRow, http: &Http, caller: &Caller) -> Problem {
+    Problem::new(code, detail).with("request", InterventionRequest::of(row, caller, &http.settings))
+}
+
+async fn pending(
+    http: &Http,
+    caller: &Caller,
+    root: TaskId,
+    task: TaskId,
+) -> Result<Vec<InterventionRequest>, Problem> {
+    let rows = http.store.pending(root, task).await?;
+    Ok(rows.iter().map(|row| InterventionRequest::listed(row, caller, &http.settings)).collect())
+}
+
+fn conflict(code: ConflictCode) -> (Code, &'static str) {
+    match code {
+        ConflictCode::TaskRunning => (Code::TaskRunning, "The task is running; wait until it has stopped."),
+        ConflictCode::TaskPaused => {
+            (Code::TaskPaused, "The task waits for a human: decide what is `pending`, or send `supersede: true`.")
+        }
+        ConflictCode::TaskFinal => (Code::TaskFinal, "The task has ended already."),
+        ConflictCode::TaskNotFailed => (Code::TaskNotFailed, "Only a Failed task can be retried."),
+    }
+}

@@ -1,0 +1,111 @@
+//! The answer to a POST that moves a task: waits as the client prefers, then says how the task stands; or, where a stream
+//! is asked for, shows how it moves.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use http::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
+
+use super::refusal::refused;
+use super::wait;
+use crate::engine::{Accepted, Refusal};
+use crate::http::Http;
+use crate::http::events::opening;
+use crate::http::events::seats::Seat;
+use crate::http::server::body::Posted;
+use crate::http::server::prefer::Prefer;
+use crate::http::server::problem::Problem;
+use crate::http::wire::task::TaskStatus;
+use crate::people::Caller;
+use crate::store::Listener;
+
+/// The status of an answer whose task no longer runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SuccessStatus {
+    /// 201 and 202 with `Location`.
+    Created,
+    /// 200 and 202.
+    Ok,
+}
+
+/// Performs an engine's operation on a tracked task: a client that goes away stops nothing. A service that goes down
+/// takes no work.
+///
+/// # Errors
+/// The refusal, as a problem.
+pub async fn perform(
+    http: &Arc<Http>,
+    caller: &Caller,
+    work: impl Future<Output = Result<Accepted, Refusal>> + Send + 'static,
+) -> Result<Accepted, Problem> {
+    if http.shutdown.is_cancelled() {
+        return Err(Problem::unavailable());
+    }
+    match http.tracker.spawn(work).await {
+        Ok(Ok(accepted)) => Ok(accepted),
+        Ok(Err(refusal)) => Err(refused(http, caller, refusal).await),
+        Err(_) => Err(Problem::internal()),
+    }
+}
+
+/// Waits, and answers with the task; or, with a seat for it, with the stream.
+///
+/// # Errors
+/// The database's.
+pub async fn answer(
+    http: &Arc<Http>,
+    posted: &Posted,
+    mut accepted: Accepted,
+    success: SuccessStatus,
+    seat: Option<Seat>,
+) -> Result<Response, Problem> {
+    let mut response = match seat {
+        Some(seat) => opening::from_commit(http, posted, &mut accepted, seat).await?,
+        None => waited(http, posted, &mut accepted, success).await?,
+    };
+    if success == SuccessStatus::Created {
+        let location = format!("{}/v1/tasks/{}", http.settings.public_url, accepted.task_id);
+        insert(response.headers_mut(), LOCATION, &location);
+    }
+    replayed(response.headers_mut(), &accepted);
+    Ok(response)
+}
+
+async fn waited(
+    http: &Http,
+    posted: &Posted,
+    accepted: &mut Accepted,
+    success: SuccessStatus,
+) -> Result<Response, Problem> {
+    let prefer = Prefer::read(&posted.headers);
+    let (root, time) = (accepted.root, prefer.time(http.settings.wait));
+    let news = accepted.news.take().map(Listener::news);
+    let task = wait::shown(http, &posted.caller, root, root, time, news).await?;
+    let status = match (task.status, success) {
+        (TaskStatus::Running, _) => StatusCode::ACCEPTED,
+        (_, SuccessStatus::Created) => StatusCode::CREATED,
+        (_, SuccessStatus::Ok) => StatusCode::OK,
+    };
+    let mut response = (status, Json(task)).into_response();
+    if let Some(applied) = prefer.applied() {
+        insert(response.headers_mut(), HeaderName::from_static("preference-applied"), &applied);
+    }
+    Ok(response)
+}
+
+/// Says that an earlier POST did it.
+pub fn replayed(headers: &mut HeaderMap, accepted: &Accepted) {
+    if accepted.replayed {
+        insert(headers, HeaderName::from_static("idempotency-replayed"), "true");
+    }
+}
+
+/// Adds a header whose value is ours.
+pub fn insert(headers: &mut HeaderMap, name: HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        headers.insert(name, value);
+    }
+}

@@ -1,0 +1,78 @@
+//! What somebody's form is answered with when it does not fit: the same page, with the mistakes at the top and beside
+//! their fields, and what he typed. Everything else that can go wrong is a problem as ever.
+
+use axum::response::Response;
+use http::StatusCode;
+use serde_json::Value;
+
+use super::View;
+use super::submitted::Typed;
+use crate::engine::FieldError;
+use crate::http::Http;
+use crate::http::api::access;
+use crate::http::pages::language::Language;
+use crate::http::pages::{follow, request};
+use crate::http::server::accept::wants_html;
+use crate::http::server::body::Posted;
+use crate::http::server::edge::Whole;
+use crate::http::server::fields::pointer;
+use crate::http::server::problem::{Code, Problem};
+use crate::task::decision::Action;
+use crate::task::id::RequestId;
+
+/// The members of an answer.
+const MEMBERS: [&str; 7] = ["action", "decisions", "digest", "reason", "then", "response", "result"];
+
+/// The answer to a POST that was refused.
+///
+/// # Errors
+/// The problem itself, where there is no page that says it better.
+pub async fn again(
+    http: &Http,
+    id: RequestId,
+    posted: &Posted,
+    in_path: Option<Action>,
+    problem: Problem,
+) -> Result<Response, Problem> {
+    if problem.code != Code::Invalid || !posted.is_form() || !wants_html(&posted.headers) {
+        return Err(problem);
+    }
+    let (Ok(fields), Ok(row)) = (posted.fields(), access::readable_request(http, &posted.caller, id).await) else {
+        return Err(problem);
+    };
+    let mut view = View::now(http, &row, &posted.caller, Language::of(&posted.headers)).await?;
+    let typed = Typed::new(&row, in_path, fields, &mistakes(&problem), request::single(&view));
+    view.typed = Some(&typed);
+    let mut response = follow::page(request::whole(&view));
+    *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
+    response.extensions_mut().insert(Whole);
+    Ok(response)
+}
+
+/// A refusal of what was filled in for a credential, without the name of any member but those that were asked for: somebody
+/// may have written the secret where a name stands.
+pub fn unnamed(problem: Problem, form: &Value) -> Problem {
+    if problem.code != Code::Invalid {
+        return problem;
+    }
+    let mut errors: Vec<FieldError> = mistakes(&problem);
+    for error in &mut errors {
+        let mut parts = error.pointer.split('/').skip(1);
+        let asked = |name: &&str| form.get("properties").is_some_and(|fields| fields.get(*name).is_some());
+        let member = parts.next().filter(|name| MEMBERS.contains(name));
+        let field = parts.next().filter(|name| member == Some("response") && asked(name));
+        let known = member.into_iter().chain(field).fold(String::new(), |known, name| pointer(&known, name));
+        if known != error.pointer {
+            *error = FieldError { pointer: known, detail: "has a member that was not asked for".to_owned() };
+        }
+    }
+    errors.dedup();
+    Problem::invalid(&errors)
+}
+
+fn mistakes(problem: &Problem) -> Vec<FieldError> {
+    let errors = problem.members.get("errors").and_then(Value::as_array);
+    let text = |error: &Value, member: &str| error.get(member).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let one = |error: &Value| FieldError { pointer: text(error, "pointer"), detail: text(error, "detail") };
+    errors.into_iter().flatten().map(one).collect()
+}

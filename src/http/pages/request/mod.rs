@@ -1,0 +1,269 @@
+//! The page where a person decides. It shows everything that would run, every byte of it, before the first button;
+//! what cannot be seen is shown as its code, and what an agent wrote stands in a box of its own that says so. Its forms
+//! post the digest of what it showed, so that nobody approves something else than he saw. It needs no script; one that is
+//! there says what has happened since.
+
+pub mod approve_page;
+mod call;
+mod choices;
+mod deadline;
+pub mod form;
+mod forms;
+mod headline;
+mod inputs;
+pub mod invalid_form;
+mod live;
+mod question;
+pub mod reject_page;
+mod schema;
+mod submitted;
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod tests_forms;
+#[cfg(test)]
+mod tests_headline;
+
+use maud::{Markup, html};
+
+use self::headline::{Aftermath, headline, of_agent};
+use self::submitted::Typed;
+use super::language::Language;
+use super::layout::{frame_in, in_order, visible};
+use super::sign_in::{sign_in_again, signed_in_bar};
+use super::translations::Words;
+use crate::http::server::problem::{Problem, prefix};
+use crate::http::wire::decision::{DecisionAction, open_for};
+use crate::http::wire::request::{InterventionRequest, RequestKind, RequestStatus, RequestedCall};
+use crate::http::{Http, Settings};
+use crate::people::Caller;
+use crate::people::may::may_decide;
+use crate::store::{ReadError, RequestRow};
+use crate::task::decision::Action;
+use crate::task::status;
+use crate::task::time::Time;
+
+/// A request, and everything of its reader that the page depends on.
+#[derive(Debug)]
+pub struct View<'a> {
+    /// As the reader sees it.
+    pub request: InterventionRequest,
+    /// As it is kept.
+    pub row: &'a RequestRow,
+    /// Who reads.
+    pub caller: &'a Caller,
+    /// What paths begin with.
+    pub prefix: String,
+    /// In his language.
+    pub words: &'static Words,
+    /// The moment from which times are told.
+    pub now: Time,
+    /// What he has typed already, and what is wrong with it.
+    pub typed: Option<&'a Typed>,
+    /// What has become of its calls, where it is no longer open.
+    pub aftermath: Option<Aftermath>,
+    /// Where a person who signs in as somebody else goes on.
+    pub path: String,
+}
+
+/// How many items of a journal are read at once.
+const ITEMS: i64 = 16;
+
+impl<'a> View<'a> {
+    /// What `caller` sees at `now`.
+    #[must_use]
+    pub fn new(row: &'a RequestRow, caller: &'a Caller, settings: &Settings, language: Language, now: Time) -> Self {
+        Self {
+            request: InterventionRequest::of(row, caller, settings),
+            row,
+            caller,
+            prefix: prefix(&settings.public_url),
+            words: Words::of(language),
+            now,
+            typed: None,
+            aftermath: None,
+            path: format!("{}/resume/{}", prefix(&settings.public_url), row.asked.request_id),
+        }
+    }
+
+    /// What `caller` sees now.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn now(
+        http: &Http,
+        row: &'a RequestRow,
+        caller: &'a Caller,
+        language: Language,
+    ) -> Result<Self, Problem> {
+        let mut view = Self::new(row, caller, &http.settings, language, http.clock.now());
+        if row.status != status::RequestStatus::Pending {
+            view.aftermath = aftermath(http, row).await?;
+        }
+        Ok(view)
+    }
+
+    /// Why there is nothing to answer here, and where it is somebody else's: the way to another account and back.
+    fn nothing(&self, why: &str) -> Markup {
+        html! {
+            p { strong { (self.words.nothing_here) } " " (why) }
+            @if why == self.words.for_others {
+                (sign_in_again(self.caller, &self.path, &self.prefix, self.words.language))
+            }
+        }
+    }
+
+    fn takes(&self, action: Action) -> bool {
+        self.request.can_decide && self.request.allowed_actions.contains(&DecisionAction::from(action))
+    }
+
+    /// The calls that this reader may still answer.
+    fn open_calls(&self) -> Vec<&RequestedCall> {
+        let answered = |call: &RequestedCall| {
+            let ids = |answer: &crate::task::decision::Decision| {
+                answer.decisions.keys().any(|id| id.to_string() == call.tool_call_id)
+            };
+            self.row.answers.iter().any(|(_, answer)| self.caller.user_id.is(&answer.by) && ids(answer))
+        };
+        let calls = self.request.tool_calls.iter();
+        calls.filter(|call| call.needs_decision && call.decision.is_none() && !answered(call)).collect()
+    }
+
+    /// How many have to approve each call.
+    fn required(&self) -> u32 {
+        if self.caller.unaccounted {
+            return 1;
+        }
+        match self.request.kind {
+            RequestKind::Approval | RequestKind::Reconcile => self.request.approvers.required,
+            RequestKind::Guidance
+            | RequestKind::Credentials
+            | RequestKind::Confirmation
+            | RequestKind::ExternalResult => 1,
+        }
+    }
+
+    /// Why this answer would be refused, if it would.
+    fn why_not(&self, action: Action) -> Option<&'static str> {
+        let words = self.words;
+        match self.request.status {
+            RequestStatus::Responded | RequestStatus::Resumed => return Some(words.is_decided),
+            RequestStatus::Expired => return Some(words.has_expired),
+            RequestStatus::Withdrawn => return Some(words.was_withdrawn),
+            // Past its deadline nothing is taken any more, also before that is committed.
+            RequestStatus::Pending if self.row.expired => return Some(words.has_expired),
+            RequestStatus::Pending => {}
+        }
+        let (row, terms) = (self.row, &self.row.asked.terms);
+        if !may_decide(self.caller, &row.tenant, &row.owner, &terms.approvers) {
+            return Some(words.for_others);
+        }
+        if !open_for(row, &self.caller.user_id) {
+            return Some(words.you_answered);
+        }
+        if self.takes(action) {
+            return None;
+        }
+        let approves = action == Action::Approve;
+        if approves && self.request.approval_url.is_none() {
+            return Some(words.not_of_kind);
+        }
+        let by_rule = self.request.kind == RequestKind::Approval && !terms.allow.contains(&action);
+        Some(if by_rule { words.rule_forbids } else { words.not_you })
+    }
+}
+
+/// Whether the page has one form for several calls, or forms for the only one.
+#[must_use]
+pub fn single(view: &View<'_>) -> bool {
+    view.open_calls().len() < 2
+}
+
+/// The whole page: what is asked, and every answer this reader may give from here.
+#[must_use]
+pub fn whole(view: &View<'_>) -> Markup {
+    let offered = forms::all(view);
+    let nothing = || view.why_not(Action::Reject).unwrap_or(view.words.not_you);
+    page(
+        view,
+        &html! {
+            @if offered.is_empty() {
+                (view.nothing(nothing()))
+            } @else {
+                h2 { (view.words.your_answer) }
+                @for form in &offered { (form) }
+            }
+        },
+    )
+}
+
+/// The page with one button; without it, saying why, where its POST would be refused.
+#[must_use]
+pub fn one_button(view: &View<'_>, action: Action) -> Markup {
+    page(
+        view,
+        &html! {
+            @match view.why_not(action) {
+                Some(why) => (view.nothing(why)),
+                None if action == Action::Approve => (forms::approve(view)),
+                None => (forms::reject(view)),
+            }
+            p { a href=(format!("{}/resume/{}", view.prefix, view.request.request_id)) { (view.words.back) } }
+        },
+    )
+}
+
+fn page(view: &View<'_>, answers: &Markup) -> Markup {
+    let agent = view.request.agent_path.last().map(String::as_str).unwrap_or_default();
+    let (asked, closed) = (question::heading(view), headline(view.row, view.aftermath.as_ref(), view.words));
+    let is_open = closed.is_none();
+    let title = closed.clone().map_or_else(|| asked.clone(), in_order);
+    let failed = if view.typed.is_some() { view.words.error_prefix } else { "" };
+    frame_in(
+        view.words.language,
+        &format!("{failed}{}: {title}", visible(agent)),
+        &html! {
+            @if let Some(typed) = view.typed { (inputs::summary(view, typed)) }
+            p.soft { bdi { (visible(&view.request.agent_path.join(" › "))) } }
+            @match &closed {
+                None => { h1 #headline { (asked) } }
+                Some(headline) => {
+                    h1.exact #headline { (headline) }
+                    p { (view.words.asked_was) (view.words.colon) (asked) }
+                }
+            }
+            (live::meanwhile())
+            @if is_open { (question::standing(view)) }
+            (question::question(view))
+            @if !of_agent(view.row) {
+                @for (index, one) in view.request.tool_calls.iter().enumerate() { (call::one(view, one, index)) }
+            }
+            (question::about(view))
+            (question::decided(view))
+            div #answers { (answers) }
+            (live::happens(view))
+            footer { (signed_in_bar(view.caller, &view.prefix, view.words.language)) }
+        },
+    )
+}
+
+/// What has become of a request's calls, read from its task's journal. What cannot be understood is left out.
+async fn aftermath(http: &Http, row: &RequestRow) -> Result<Option<Aftermath>, Problem> {
+    let mut aftermath = Aftermath::new(row);
+    let mut after = row.asked_seq;
+    loop {
+        let items = match http.store.items(row.task_id, after, ITEMS).await {
+            Ok(items) => items,
+            Err(ReadError::Corrupt(_)) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        for (item, _) in &items {
+            aftermath.apply(item);
+        }
+        match items.last() {
+            Some((item, _)) if !aftermath.is_settled() => after = item.seq,
+            Some(_) | None => return Ok(Some(aftermath)),
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Who is calling: found out by the guard, handed to the operation.
+
+use axum::extract::FromRequestParts;
+use http::request::Parts;
+
+use super::problem::{Code, Problem};
+use crate::http::Http;
+use crate::people::Caller;
+use crate::people::authenticator::AuthError;
+use std::sync::Arc;
+
+/// The caller of an operation that needs one.
+#[derive(Clone, Debug)]
+pub struct Who(pub Caller);
+
+impl FromRequestParts<Arc<Http>> for Who {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Arc<Http>) -> Result<Self, Problem> {
+        // The guard of an operation that needs a key always leaves a caller; without one nothing is answered.
+        parts.extensions.get::<Self>().cloned().ok_or_else(Problem::internal)
+    }
+}
+
+impl From<AuthError> for Problem {
+    fn from(error: AuthError) -> Self {
+        match error {
+            AuthError::Missing => {
+                Self::new(Code::Unauthorized, "Send a key: Authorization: Bearer <key>; in a browser, sign in.")
+            }
+            AuthError::Wrong => Self::new(Code::Unauthorized, "The key is not known."),
+            AuthError::Forbidden(detail) => Self::forbidden(detail),
+            AuthError::BadHeader(detail) => Self::bad_request(detail),
+        }
+    }
+}
+
+/// A key that is narrowed to something else may not read.
+///
+/// # Errors
+/// `forbidden`.
+pub fn must_read(caller: &Caller) -> Result<(), Problem> {
+    if caller.may.read { Ok(()) } else { Err(Problem::forbidden("This key may not read.")) }
+}
+
+/// A key that is narrowed to something else may not create.
+///
+/// # Errors
+/// `forbidden`.
+pub fn must_create(caller: &Caller) -> Result<(), Problem> {
+    if caller.may.create { Ok(()) } else { Err(Problem::forbidden("This key may not create or move tasks.")) }
+}

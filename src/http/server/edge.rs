@@ -1,0 +1,198 @@
+//! The outermost layer: what is true of every answer. It names the request, writes problems out (as JSON or, for a
+//! browser at `/resume` or the sign-in, as a page), answers preflights, and adds the headers that depend on where the request came
+//! from and where it went. Its log line holds ids, names, sizes and durations, never a path's values or a query.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, StatusCode};
+use uuid::Uuid;
+
+use super::accept::wants_html;
+use super::caller::Who;
+use super::drain_body;
+use super::origin::not_from_here;
+use super::problem::{Code, Problem, prefix};
+use crate::http::Http;
+use crate::http::api::health;
+use crate::http::pages::language::Language;
+use crate::http::pages::layout;
+use crate::http::pages::sign_in::sign_in_again;
+
+/// Which operation a request turned out to be; the guard says it, the log line reads it, also after a panic.
+#[derive(Clone, Debug, Default)]
+pub struct Seen(Arc<OnceLock<&'static str>>);
+
+impl Seen {
+    /// Notes the operation.
+    pub fn operation(&self, id: &'static str) {
+        let _ = self.0.set(id);
+    }
+}
+
+/// An error whose page is written already: it goes out as it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Whole;
+
+/// Health checks come every few seconds, and what they find has lines of its own.
+const PROBES: [&str; 2] = [health::HEALTHZ.id, health::READYZ.id];
+
+/// What the answer will need of the request.
+struct Asked {
+    id: Uuid,
+    origin: Option<HeaderValue>,
+    preflight: bool,
+    refused_host: Option<&'static str>,
+    private: bool,
+    page: bool,
+    /// The path and query, as a browser asked for them.
+    path: String,
+    language: Language,
+}
+
+impl Asked {
+    fn of(http: &Http, request: &Request) -> Self {
+        let (headers, path) = (request.headers(), request.uri().path());
+        let under = |root: &str| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        let shared = http.origins.shares_with(headers);
+        Self {
+            id: http.ids.fresh(),
+            origin: headers.get(header::ORIGIN).filter(|_| shared).cloned(),
+            preflight: *request.method() == Method::OPTIONS
+                && headers.contains_key(header::ORIGIN)
+                && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD),
+            refused_host: if http.settings.open {
+                not_from_here(headers, request.uri(), request.version())
+            } else {
+                None
+            },
+            private: under("/v1") || under("/resume") || under("/sign-in") || under("/sign-out"),
+            page: ["/resume", "/sign-in", "/sign-out", "/problems"].into_iter().any(under) && wants_html(headers),
+            path: request.uri().path_and_query().map_or_else(String::new, ToString::to_string),
+            language: Language::of(headers),
+        }
+    }
+}
+
+/// Answers.
+pub async fn edge(State(http): State<Arc<Http>>, mut request: Request, next: Next) -> Response {
+    let asked = Asked::of(&http, &request);
+    let seen = Seen::default();
+    request.extensions_mut().insert(seen.clone());
+    let unread = drain_body::track(&mut request);
+    let started = Instant::now();
+    let response = next.run(request).await;
+    if let Some(body) = unread.take() {
+        http.tracker.spawn(drain_body::drain(body));
+    }
+    let mut response = write_out(&http, &asked, response);
+    let taken = started.elapsed().as_secs_f64();
+    add_headers(&asked, response.headers_mut());
+    let operation = seen.0.get().copied().unwrap_or("none");
+    let status = response.status().as_u16();
+    if PROBES.contains(&operation) {
+        tracing::debug!(operation, status, seconds = taken, http_request_id = %asked.id, "answered");
+    } else {
+        tracing::info!(operation, status, seconds = taken, http_request_id = %asked.id, "answered");
+    }
+    tracing::info!(target: "holdpoint::metric", metric = "http_request", operation, status, seconds = taken);
+    response
+}
+
+/// A preflight of a known path becomes an answer, and an error a problem.
+fn write_out(http: &Http, asked: &Asked, mut response: Response) -> Response {
+    let status = response.status();
+    if asked.preflight && status == StatusCode::METHOD_NOT_ALLOWED {
+        if let Some(why) = asked.refused_host {
+            return problem(http, asked, &Problem::forbidden(why), None);
+        }
+        return preflight(asked, response.headers().get(header::ALLOW));
+    }
+    let who = response.extensions_mut().remove::<Who>();
+    let is_problem = status.is_client_error() || status.is_server_error();
+    match response.extensions_mut().remove::<Problem>() {
+        Some(found) => problem(http, asked, &found, who),
+        None if is_problem && response.extensions().get::<Whole>().is_none() => {
+            let mut found = Problem::of_status(status);
+            let allow = response.headers().get(header::ALLOW).cloned();
+            found.headers.extend(allow.map(|allow| (header::ALLOW, allow)));
+            problem(http, asked, &found, who)
+        }
+        None => response,
+    }
+}
+
+fn preflight(asked: &Asked, allow: Option<&HeaderValue>) -> Response {
+    let mut response = StatusCode::NO_CONTENT.into_response();
+    if asked.origin.is_some() {
+        let headers = response.headers_mut();
+        if let Some(methods) = allow {
+            headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods.clone());
+        }
+        headers.insert(
+            header::ACCESS_CONTROL_ALLOW_HEADERS,
+            HeaderValue::from_static("Authorization, Content-Type, Idempotency-Key, Prefer, Last-Event-ID"),
+        );
+        headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
+    }
+    response
+}
+
+fn problem(http: &Http, asked: &Asked, problem: &Problem, who: Option<Who>) -> Response {
+    let status = problem.code.status();
+    let mut response = if asked.page {
+        let public_url = &http.settings.public_url;
+        // Whoever may not see it may have another account that may; whether it is there is not said.
+        let refused = matches!(problem.code, Code::Forbidden | Code::NotFound);
+        let again = who.filter(|_| refused).map(|Who(caller)| {
+            let prefix = prefix(public_url);
+            sign_in_again(&caller, &format!("{prefix}{}", asked.path), &prefix, asked.language)
+        });
+        (status, layout::problem(problem, asked.id, public_url, asked.language, again.as_ref())).into_response()
+    } else {
+        let mut response = (status, Json(problem.document(&http.settings.public_url, asked.id))).into_response();
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        response
+    };
+    response.headers_mut().extend(problem.headers.iter().cloned());
+    response
+}
+
+fn add_headers(asked: &Asked, headers: &mut HeaderMap) {
+    let mut set = |name: HeaderName, value: HeaderValue| headers.insert(name, value);
+    if let Ok(id) = HeaderValue::from_str(&asked.id.to_string()) {
+        set(HeaderName::from_static("x-request-id"), id);
+    }
+    set(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    if asked.private {
+        // A stream says more than this, and keeps saying it.
+        headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    }
+    headers.append(header::VARY, HeaderValue::from_static("Origin"));
+    if asked.private {
+        headers.append(header::VARY, HeaderValue::from_static("Accept"));
+    }
+    if let Some(origin) = &asked.origin {
+        headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
+        headers.insert(
+            header::ACCESS_CONTROL_EXPOSE_HEADERS,
+            HeaderValue::from_static(
+                "Location, Content-Location, Retry-After, Preference-Applied, Idempotency-Replayed, X-Request-Id",
+            ),
+        );
+    }
+    let is_page = headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/html"));
+    if is_page {
+        headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("same-origin"));
+        headers.insert(header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
+        if asked.private {
+            headers.append(header::VARY, HeaderValue::from_static("Accept-Language"));
+        }
+        headers.entry(header::CONTENT_SECURITY_POLICY).or_insert_with(layout::content_security_policy);
+    }
+}
