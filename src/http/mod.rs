@@ -4,16 +4,16 @@
 //! The order of checks is kept by where things stand: the router (404 of a path, 405), the guard (host, origin, announced
 //! size, key), then the operation (replayed key, 404, 403, the body), then the engine (412, 410, 409).
 
-pub mod api;
-pub mod events;
+pub(crate) mod api;
+pub(crate) mod events;
 pub mod openapi;
-pub mod pages;
-pub mod server;
-pub mod settings;
-pub mod state;
+pub(crate) mod pages;
+pub(crate) mod server;
+pub(crate) mod settings;
+pub(crate) mod state;
 #[cfg(test)]
 mod tests;
-pub mod wire;
+pub(crate) mod wire;
 
 use std::any::Any;
 use std::sync::Arc;
@@ -34,11 +34,11 @@ use self::server::guard::guard;
 use self::server::operation::Op;
 use self::server::origin::Origins;
 use self::server::problem::Problem;
-pub use self::settings::Settings;
-pub use self::state::Http;
+pub(crate) use self::settings::Settings;
+pub(crate) use self::state::Http;
 
 /// The service; and `/metrics` by itself, for a listener of its own.
-pub fn routers(mut http: Http) -> (Router, Router) {
+pub(crate) fn routers(mut http: Http) -> (Router, Router) {
     http.settings = http.settings.trimmed();
     http.origins = Origins::new(&http.settings.public_url, &http.settings.cors_origins);
     let http = Arc::new(http);

@@ -7,7 +7,7 @@ use crate::secret::seal::Sealer;
 
 /// What the operator decides about the HTTP side.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub(crate) struct Settings {
     /// What links begin with.
     pub public_url: String,
     /// The operator's own page for a request, with `{request_id}` in it.

@@ -19,7 +19,7 @@ use crate::store::Store;
 use crate::world::{Clock, Ids};
 
 /// What the operations share.
-pub struct Http {
+pub(crate) struct Http {
     /// Makes tasks move.
     pub engine: Arc<Engine>,
     /// What is kept.

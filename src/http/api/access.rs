@@ -25,7 +25,7 @@ impl From<ReadError> for Problem {
 
 /// A caller, as the inbox sees him.
 #[must_use]
-pub fn person(caller: &Caller) -> Person {
+pub(crate) fn person(caller: &Caller) -> Person {
     Person { user_id: caller.user_id.clone(), groups: caller.groups.clone(), everything: caller.unaccounted }
 }
 
@@ -33,7 +33,7 @@ pub fn person(caller: &Caller) -> Person {
 ///
 /// # Errors
 /// `not_found`.
-pub async fn task(http: &Http, caller: &Caller, id: TaskId) -> Result<TaskRow, Problem> {
+pub(crate) async fn task(http: &Http, caller: &Caller, id: TaskId) -> Result<TaskRow, Problem> {
     let row = http.store.task(id).await?;
     row.filter(|row| row.tenant == caller.tenant).ok_or_else(Problem::not_found)
 }
@@ -42,7 +42,7 @@ pub async fn task(http: &Http, caller: &Caller, id: TaskId) -> Result<TaskRow, P
 ///
 /// # Errors
 /// `not_found`, `forbidden`.
-pub async fn readable(http: &Http, caller: &Caller, id: TaskId) -> Result<TaskRow, Problem> {
+pub(crate) async fn readable(http: &Http, caller: &Caller, id: TaskId) -> Result<TaskRow, Problem> {
     let row = task(http, caller, id).await?;
     if sees(http, caller, &row.tenant, &row.user_id, row.root_task_id).await? {
         return Ok(row);
@@ -63,7 +63,7 @@ async fn sees(http: &Http, caller: &Caller, tenant: &str, owner: &str, root: Tas
 ///
 /// # Errors
 /// `not_found`.
-pub async fn request(http: &Http, caller: &Caller, id: RequestId) -> Result<RequestRow, Problem> {
+pub(crate) async fn request(http: &Http, caller: &Caller, id: RequestId) -> Result<RequestRow, Problem> {
     let row = http.store.request(id).await?;
     row.filter(|row| row.tenant == caller.tenant).ok_or_else(Problem::not_found)
 }
@@ -72,7 +72,7 @@ pub async fn request(http: &Http, caller: &Caller, id: RequestId) -> Result<Requ
 ///
 /// # Errors
 /// `not_found`, `forbidden`.
-pub async fn readable_request(http: &Http, caller: &Caller, id: RequestId) -> Result<RequestRow, Problem> {
+pub(crate) async fn readable_request(http: &Http, caller: &Caller, id: RequestId) -> Result<RequestRow, Problem> {
     let row = request(http, caller, id).await?;
     let decides = may_decide(caller, &row.tenant, &row.owner, &row.asked.terms.approvers);
     if decides || sees(http, caller, &row.tenant, &row.owner, row.root_task_id).await? {
@@ -87,7 +87,7 @@ pub async fn readable_request(http: &Http, caller: &Caller, id: RequestId) -> Re
 ///
 /// # Errors
 /// `not_found` when it is gone, or the database's.
-pub async fn shown(http: &Http, caller: &Caller, id: TaskId) -> Result<AgentTask, Problem> {
+pub(crate) async fn shown(http: &Http, caller: &Caller, id: TaskId) -> Result<AgentTask, Problem> {
     let row = http.store.task(id).await?.ok_or_else(Problem::not_found)?;
     with_pending(http, caller, row).await
 }
@@ -97,7 +97,7 @@ pub async fn shown(http: &Http, caller: &Caller, id: TaskId) -> Result<AgentTask
 ///
 /// # Errors
 /// The database's.
-pub async fn with_pending(http: &Http, caller: &Caller, mut row: TaskRow) -> Result<AgentTask, Problem> {
+pub(crate) async fn with_pending(http: &Http, caller: &Caller, mut row: TaskRow) -> Result<AgentTask, Problem> {
     let mut pending = Vec::new();
     for _ in 0..3 {
         if row.open_requests == 0 {

@@ -14,11 +14,11 @@ use crate::http::wire::list::{Agent, AgentList, AgentTool};
 use crate::task::tool_spec::Effect;
 
 /// The operation.
-pub const OP: Op = Op { id: "list_agents", auth: AuthClass::Key, body: SMALL, problems: &[] };
+pub(crate) const OP: Op = Op { id: "list_agents", auth: AuthClass::Key, body: SMALL, problems: &[] };
 
 /// An agent as it is shown; the composition root fills it in.
 #[derive(Clone, Debug, PartialEq)]
-pub struct AgentCard {
+pub(crate) struct AgentCard {
     /// Its name.
     pub name: String,
     /// What it is for.
@@ -39,7 +39,7 @@ pub struct AgentCard {
 
 /// A tool as it is shown.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ToolCard {
+pub(crate) struct ToolCard {
     /// Its name.
     pub name: String,
     /// What it does.

@@ -13,11 +13,11 @@ use crate::http::server::operation::{AuthClass, Op, SMALL};
 use crate::http::server::problem::{Code, Problem};
 
 /// The document.
-pub const OPENAPI: Op = Op { id: "get_openapi", auth: AuthClass::Open, body: SMALL, problems: &[] };
+pub(crate) const OPENAPI: Op = Op { id: "get_openapi", auth: AuthClass::Open, body: SMALL, problems: &[] };
 /// The page.
-pub const DOCS: Op = Op { id: "get_docs", auth: AuthClass::Open, body: SMALL, problems: &[] };
+pub(crate) const DOCS: Op = Op { id: "get_docs", auth: AuthClass::Open, body: SMALL, problems: &[] };
 /// What the page loads.
-pub const ASSETS: Op = Op { id: "get_docs_asset", auth: AuthClass::Open, body: SMALL, problems: &[Code::NotFound] };
+pub(crate) const ASSETS: Op = Op { id: "get_docs_asset", auth: AuthClass::Open, body: SMALL, problems: &[Code::NotFound] };
 
 /// The page's own scripts and styles; it styles elements in place and draws with `data:` images.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \

@@ -13,14 +13,14 @@ use crate::http::server::operation::{AuthClass, Op, SMALL};
 use crate::http::server::problem::{Code, Problem};
 
 /// Writes the metrics out.
-pub type Metrics = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = String> + Send>> + Send + Sync>;
+pub(crate) type Metrics = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = String> + Send>> + Send + Sync>;
 
 /// Whether the process lives.
-pub const HEALTHZ: Op = Op { id: "get_health", auth: AuthClass::Health, body: SMALL, problems: &[] };
+pub(crate) const HEALTHZ: Op = Op { id: "get_health", auth: AuthClass::Health, body: SMALL, problems: &[] };
 /// Whether it can work.
-pub const READYZ: Op = Op { id: "get_readiness", auth: AuthClass::Health, body: SMALL, problems: &[Code::Unavailable] };
+pub(crate) const READYZ: Op = Op { id: "get_readiness", auth: AuthClass::Health, body: SMALL, problems: &[Code::Unavailable] };
 /// Its numbers.
-pub const METRICS: Op = Op { id: "get_metrics", auth: AuthClass::Open, body: SMALL, problems: &[] };
+pub(crate) const METRICS: Op = Op { id: "get_metrics", auth: AuthClass::Open, body: SMALL, problems: &[] };
 
 /// Whether the process lives
 #[utoipa::path(

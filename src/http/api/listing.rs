@@ -16,7 +16,7 @@ const END: usize = 256;
 
 /// A page that is being written.
 #[derive(Debug)]
-pub struct Listing {
+pub(crate) struct Listing {
     text: String,
     start: usize,
 }

@@ -12,7 +12,7 @@ use crate::http::server::problem::Problem;
 use crate::http::wire::list::{Me, Right};
 
 /// The operation.
-pub const OP: Op = Op { id: "get_me", auth: AuthClass::Key, body: SMALL, problems: &[] };
+pub(crate) const OP: Op = Op { id: "get_me", auth: AuthClass::Key, body: SMALL, problems: &[] };
 
 /// Who am I?
 ///

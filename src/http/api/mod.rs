@@ -1,14 +1,14 @@
 //! The operations of the API, one file each, and what they share: access, waiting, the answer to a POST that moves a task.
 
-pub mod access;
-pub mod agents;
-pub mod docs;
-pub mod health;
+pub(crate) mod access;
+pub(crate) mod agents;
+pub(crate) mod docs;
+pub(crate) mod health;
 mod listing;
-pub mod me;
-pub mod problems;
-pub mod refusal;
-pub mod requests;
-pub mod respond;
-pub mod tasks;
+pub(crate) mod me;
+pub(crate) mod problems;
+pub(crate) mod refusal;
+pub(crate) mod requests;
+pub(crate) mod respond;
+pub(crate) mod tasks;
 mod wait;

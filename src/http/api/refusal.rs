@@ -12,7 +12,7 @@ use crate::store::RequestRow;
 use crate::task::id::{RequestId, TaskId};
 
 /// The problem of a refusal.
-pub async fn refused(http: &Http, caller: &Caller, refusal: Refusal) -> Problem {
+pub(crate) async fn refused(http: &Http, caller: &Caller, refusal: Refusal) -> Problem {
     match with_members(http, caller, refusal).await {
         Ok(problem) | Err(problem) => problem,
     }

@@ -24,7 +24,7 @@ use crate::store::Listener;
 
 /// The status of an answer whose task no longer runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SuccessStatus {
+pub(crate) enum SuccessStatus {
     /// 201 and 202 with `Location`.
     Created,
     /// 200 and 202.
@@ -36,7 +36,7 @@ pub enum SuccessStatus {
 ///
 /// # Errors
 /// The refusal, as a problem.
-pub async fn perform(
+pub(crate) async fn perform(
     http: &Arc<Http>,
     caller: &Caller,
     work: impl Future<Output = Result<Accepted, Refusal>> + Send + 'static,
@@ -55,7 +55,7 @@ pub async fn perform(
 ///
 /// # Errors
 /// The database's.
-pub async fn answer(
+pub(crate) async fn answer(
     http: &Arc<Http>,
     posted: &Posted,
     mut accepted: Accepted,
@@ -97,14 +97,14 @@ async fn waited(
 }
 
 /// Says that an earlier POST did it.
-pub fn replayed(headers: &mut HeaderMap, accepted: &Accepted) {
+pub(crate) fn replayed(headers: &mut HeaderMap, accepted: &Accepted) {
     if accepted.replayed {
         insert(headers, HeaderName::from_static("idempotency-replayed"), "true");
     }
 }
 
 /// Adds a header whose value is ours.
-pub fn insert(headers: &mut HeaderMap, name: HeaderName, value: &str) {
+pub(crate) fn insert(headers: &mut HeaderMap, name: HeaderName, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
         headers.insert(name, value);
     }

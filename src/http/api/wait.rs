@@ -24,7 +24,7 @@ const SLOWEST_POLL: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// `not_found` when it is gone, or the database's.
-pub async fn shown(
+pub(crate) async fn shown(
     http: &Http,
     caller: &Caller,
     root: TaskId,

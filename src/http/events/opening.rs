@@ -21,7 +21,7 @@ use crate::task::id::TaskId;
 
 /// What a stream is asked for with.
 #[derive(Debug)]
-pub struct Asked {
+pub(crate) struct Asked {
     /// The task whose stream it is.
     pub task: TaskId,
     /// The root of its tree.
@@ -36,7 +36,7 @@ pub struct Asked {
 ///
 /// # Errors
 /// `bad_request` when there is no such number yet, `not_found`, `too_many`, or the database's.
-pub async fn open(http: &Arc<Http>, watcher: Watcher, asked: Asked, seat: Seat) -> Result<Response, Problem> {
+pub(crate) async fn open(http: &Arc<Http>, watcher: Watcher, asked: Asked, seat: Seat) -> Result<Response, Problem> {
     // Listened first, then read: what is committed in between is not missed.
     let attends = asked.listener.unwrap_or_else(|| http.store.attend(asked.root));
     let listener = http.store.listen_on(asked.root, attends);
@@ -68,7 +68,7 @@ pub async fn open(http: &Arc<Http>, watcher: Watcher, asked: Asked, seat: Seat) 
 ///
 /// # Errors
 /// `too_many`.
-pub fn seat(http: &Http, posted: &Posted) -> Result<Option<Seat>, Problem> {
+pub(crate) fn seat(http: &Http, posted: &Posted) -> Result<Option<Seat>, Problem> {
     let wanted = wants_stream(&posted.headers) && !posted.is_form();
     wanted.then(|| http.seats.take(&posted.caller, &http.settings)).transpose()
 }
@@ -77,7 +77,7 @@ pub fn seat(http: &Http, posted: &Posted) -> Result<Option<Seat>, Problem> {
 ///
 /// # Errors
 /// The database's.
-pub async fn from_commit(
+pub(crate) async fn from_commit(
     http: &Arc<Http>,
     posted: &Posted,
     accepted: &mut Accepted,
@@ -102,7 +102,7 @@ pub async fn from_commit(
 ///
 /// # Errors
 /// `bad_request` where that is no number; `invalid` for a parameter that is unknown.
-pub fn marker(headers: &HeaderMap, uri: &Uri) -> Result<i64, Problem> {
+pub(crate) fn marker(headers: &HeaderMap, uri: &Uri) -> Result<i64, Problem> {
     let mut query = Query::of(uri);
     let after = query.texts("after");
     query.finish()?;

@@ -14,7 +14,7 @@ use crate::task::item::Fact;
 
 /// What a stream knows of the tasks whose models speak.
 #[derive(Debug, Default)]
-pub struct Partial {
+pub(crate) struct Partial {
     /// The last item of each task that is known to be stored.
     stored: HashMap<TaskId, i64>,
     /// The turn and the asking of which something was shown.

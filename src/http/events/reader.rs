@@ -16,7 +16,7 @@ const PORTION: Portion = Portion { events: 64, bytes: 256 * 1024 };
 
 /// Where a stream stands in the events of its tree.
 #[derive(Debug)]
-pub struct Reader {
+pub(crate) struct Reader {
     /// What it reads.
     pub part: Part,
     /// Up to which number everything that is its own was written out.

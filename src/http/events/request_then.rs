@@ -15,7 +15,7 @@ const ITEMS: i64 = 32;
 
 /// Journals as far as they were read for earlier events of the same stream.
 #[derive(Debug, Default)]
-pub struct Folds(HashMap<TaskId, Fold>);
+pub(crate) struct Folds(HashMap<TaskId, Fold>);
 
 #[derive(Debug, Default)]
 struct Fold {

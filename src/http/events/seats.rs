@@ -13,7 +13,7 @@ type Person = (String, UserKey);
 
 /// The seats of one process.
 #[derive(Clone, Debug, Default)]
-pub struct Seats(Arc<Mutex<Taken>>);
+pub(crate) struct Seats(Arc<Mutex<Taken>>);
 
 #[derive(Debug, Default)]
 struct Taken {
@@ -23,7 +23,7 @@ struct Taken {
 
 /// The place of one stream.
 #[derive(Debug)]
-pub struct Seat {
+pub(crate) struct Seat {
     seats: Seats,
     person: Person,
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 /// Text that grows until it is sent.
 #[derive(Debug, Default)]
-pub struct Text(String);
+pub(crate) struct Text(String);
 
 impl Text {
     /// How long a client waits, in milliseconds, before it connects again.

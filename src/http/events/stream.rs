@@ -36,7 +36,7 @@ const CHECK: Duration = Duration::from_mins(1);
 
 /// Who watches.
 #[derive(Debug)]
-pub struct Watcher {
+pub(crate) struct Watcher {
     /// Him.
     pub caller: Caller,
     /// What he showed: it must still be good later.
@@ -46,7 +46,7 @@ pub struct Watcher {
 }
 
 /// A stream that is open.
-pub struct Stream {
+pub(crate) struct Stream {
     http: Arc<Http>,
     watcher: Watcher,
     listener: Listener,

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::put;
 
 /// What the document says of its own extension.
-pub const ABOUT: &str = "`x-constraint` says in words what a value must be beyond its schema; another is refused with 422 \
+pub(crate) const ABOUT: &str = "`x-constraint` says in words what a value must be beyond its schema; another is refused with 422 \
     (an event number with 400). Text holds no U+0000.";
 
 /// Of members of bodies.
@@ -52,7 +52,7 @@ const ACTIONS: &[(&str, &str)] = &[
 ];
 
 /// Adds what the bodies need.
-pub fn add(schemas: &mut Map<String, Value>) {
+pub(crate) fn add(schemas: &mut Map<String, Value>) {
     for (component, member, words) in MEMBERS {
         let Some(schema) = schemas.get_mut(*component) else { continue };
         put(schema, &["properties", member, "x-constraint"], json!(words));
@@ -98,7 +98,7 @@ fn exactly_one(schemas: &mut Map<String, Value>, component: &str, condition: &Va
 }
 
 /// Adds what an operation needs.
-pub fn describe(operation: &mut Map<String, Value>, id: &str) {
+pub(crate) fn describe(operation: &mut Map<String, Value>, id: &str) {
     if let Some((_, words)) = ACTIONS.iter().find(|(action, _)| *action == id) {
         operation.insert("x-constraint".to_owned(), json!(words));
     }

@@ -14,7 +14,7 @@ use crate::task::id::ChangeId;
 use crate::task::item::{Fact, Item};
 
 /// Every name of an event, with the component of its data.
-pub const NAMES: [(&str, &str); 28] = [
+pub(crate) const NAMES: [(&str, &str); 28] = [
     ("task.created", "TaskStatusEvent"),
     ("task.paused", "TaskStatusEvent"),
     ("task.resumed", "TaskStatusEvent"),
@@ -46,7 +46,7 @@ pub const NAMES: [(&str, &str); 28] = [
 ];
 
 /// The operations whose answer is a stream where one is asked for.
-pub const POSTS: [&str; 6] =
+pub(crate) const POSTS: [&str; 6] =
     ["create_task", "send_message", "retry_task", "decide_request", "approve_request", "reject_request"];
 
 /// Of them: the document says it in words. As a response it would make generators give up the type of the JSON answer.
@@ -59,7 +59,7 @@ fn reference(component: &str) -> String {
 }
 
 /// Adds the components of what a stream carries.
-pub fn add(schemas: &mut Map<String, Value>) {
+pub(crate) fn add(schemas: &mut Map<String, Value>) {
     let mut request = schemas.get("InterventionRequest").cloned().unwrap_or_default();
     let text = "A request as it was when the event was committed, for nobody in particular.";
     put(&mut request, &["description"], json!(text));
@@ -133,7 +133,7 @@ fn streamed() -> Value {
 }
 
 /// Says which answers are streams.
-pub fn describe(document: &mut Value) {
+pub(crate) fn describe(document: &mut Value) {
     for (_, operation) in every_operation(document) {
         let id = operation.get("operationId").and_then(Value::as_str).unwrap_or_default().to_owned();
         if POSTS.contains(&id.as_str()) {
@@ -159,7 +159,7 @@ pub fn describe(document: &mut Value) {
 }
 
 /// Examples, by component.
-pub fn examples() -> Vec<(&'static str, Vec<Value>)> {
+pub(crate) fn examples() -> Vec<(&'static str, Vec<Value>)> {
     let (row, settings, task) = (sample::request(), sample::settings(), sample::task());
     let event = Event {
         number: task.next_event - 1,

@@ -42,7 +42,7 @@ fn all() -> [Answer; 5] {
 }
 
 /// Adds the links to an operation's answers, each under the name of where it leads.
-pub fn describe(operation: &mut Map<String, Value>, id: &str) {
+pub(crate) fn describe(operation: &mut Map<String, Value>, id: &str) {
     let Some(responses) = operation.get_mut("responses") else { return };
     for answer in all().into_iter().filter(|answer| answer.from == id) {
         for status in answer.statuses {

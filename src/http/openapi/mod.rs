@@ -5,7 +5,7 @@
 mod constraints;
 pub(crate) mod event_schema;
 mod links;
-pub mod sample;
+pub(crate) mod sample;
 
 use std::collections::BTreeMap;
 

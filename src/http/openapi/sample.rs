@@ -27,7 +27,7 @@ fn id(last: u128) -> Uuid {
 
 /// Somebody who may read, but not decide.
 #[must_use]
-pub fn caller() -> Caller {
+pub(crate) fn caller() -> Caller {
     Caller {
         user_id: "alice".into(),
         tenant: "acme".into(),
@@ -41,13 +41,13 @@ pub fn caller() -> Caller {
 
 /// Somebody who may decide.
 #[must_use]
-pub fn approver() -> Caller {
+pub(crate) fn approver() -> Caller {
     Caller { user_id: "bob".into(), groups: vec!["finance".into()], ..caller() }
 }
 
 /// The settings of a fresh installation.
 #[must_use]
-pub fn settings() -> Settings {
+pub(crate) fn settings() -> Settings {
     Settings {
         public_url: "http://127.0.0.1:8080".into(),
         request_url: None,
@@ -65,7 +65,7 @@ pub fn settings() -> Settings {
 
 /// A paused task.
 #[must_use]
-pub fn task() -> TaskRow {
+pub(crate) fn task() -> TaskRow {
     TaskRow {
         task_id: TaskId(id(1)),
         root_task_id: TaskId(id(1)),
@@ -99,7 +99,7 @@ pub fn task() -> TaskRow {
 
 /// Its request.
 #[must_use]
-pub fn request() -> RequestRow {
+pub(crate) fn request() -> RequestRow {
     let call = AskedCall {
         tool_call_id: CallId(id(3)),
         name: "refund_payment".into(),
@@ -153,7 +153,7 @@ pub fn request() -> RequestRow {
 
 /// The request with this many calls of its own, each with an id of its own.
 #[must_use]
-pub fn several(count: u128) -> RequestRow {
+pub(crate) fn several(count: u128) -> RequestRow {
     let mut row = request();
     let calls = row.asked.pending_tool_calls.clone();
     row.asked.pending_tool_calls = (0..count)
@@ -169,7 +169,7 @@ pub fn several(count: u128) -> RequestRow {
 
 /// A question of any kind, which its owner may answer.
 #[must_use]
-pub fn of_kind(kind: RequestKind) -> RequestRow {
+pub(crate) fn of_kind(kind: RequestKind) -> RequestRow {
     let mut row = request();
     if kind == RequestKind::Approval {
         return row;
@@ -246,7 +246,7 @@ pub fn of_kind(kind: RequestKind) -> RequestRow {
 
 /// An answer as it is kept, to each of these calls.
 #[must_use]
-pub fn answer(by: &str, action: Action, calls: &[CallId], closes: bool) -> Option<(Time, Decision)> {
+pub(crate) fn answer(by: &str, action: Action, calls: &[CallId], closes: bool) -> Option<(Time, Decision)> {
     let said: serde_json::Map<_, _> =
         calls.iter().map(|call| (call.to_string(), json!({"action": action, "reason": "So it is."}))).collect();
     let decision = json!({"action": action, "by": by, "decisions": said, "closes": closes});
@@ -255,6 +255,6 @@ pub fn answer(by: &str, action: Action, calls: &[CallId], closes: bool) -> Optio
 
 /// A moment at which the request is two minutes old.
 #[must_use]
-pub fn now() -> Time {
+pub(crate) fn now() -> Time {
     Time(AT + 120_250_000)
 }

@@ -12,7 +12,7 @@ use super::layout::policy_with;
 use crate::http::server::operation::{AuthClass, Op, SMALL};
 
 /// The operation.
-pub const OP: Op = Op { id: "get_follow_script", auth: AuthClass::Open, body: SMALL, problems: &[] };
+pub(crate) const OP: Op = Op { id: "get_follow_script", auth: AuthClass::Open, body: SMALL, problems: &[] };
 
 /// The script.
 pub(crate) const SCRIPT: &str = include_str!("follow.js");
@@ -22,13 +22,13 @@ static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| policy_with("script-src 
 
 /// The script's address, on a page whose paths begin with `prefix`.
 #[must_use]
-pub fn tag(prefix: &str) -> Markup {
+pub(crate) fn tag(prefix: &str) -> Markup {
     html! { script src=(format!("{prefix}/follow.js")) defer {} }
 }
 
 /// A page that loads the script, and may.
 #[must_use]
-pub fn page(page: Markup) -> Response {
+pub(crate) fn page(page: Markup) -> Response {
     ([(CONTENT_SECURITY_POLICY, POLICY.clone())], page).into_response()
 }
 

@@ -6,7 +6,7 @@ use http::header::ACCEPT_LANGUAGE;
 
 /// A language that pages are written in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Language {
+pub(crate) enum Language {
     /// English, also for whoever asks for neither.
     #[default]
     English,

@@ -14,14 +14,14 @@ use uuid::Uuid;
 use super::language::Language;
 use super::translations::{Words, fill};
 use crate::http::server::problem::{Code, Problem, prefix};
-pub use crate::task::eyes::visible;
+pub(crate) use crate::task::eyes::visible;
 
 const STYLE: &str = include_str!("layout.css");
 
 static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| policy_with(""));
 
 /// The `Content-Security-Policy` of a page.
-pub fn content_security_policy() -> HeaderValue {
+pub(crate) fn content_security_policy() -> HeaderValue {
     POLICY.clone()
 }
 
@@ -38,13 +38,13 @@ pub(super) fn policy_with(more: &str) -> HeaderValue {
 
 /// A whole page in English.
 #[must_use]
-pub fn frame(title: &str, body: &Markup) -> Markup {
+pub(crate) fn frame(title: &str, body: &Markup) -> Markup {
     frame_in(Language::English, title, &html! { h1 { (title) } (body) })
 }
 
 /// A whole page in a language; its heading is part of `body`.
 #[must_use]
-pub fn frame_in(language: Language, title: &str, body: &Markup) -> Markup {
+pub(crate) fn frame_in(language: Language, title: &str, body: &Markup) -> Markup {
     html! {
         (DOCTYPE)
         html lang=(language.tag()) {
@@ -62,7 +62,7 @@ pub fn frame_in(language: Language, title: &str, body: &Markup) -> Markup {
 
 /// A problem as a page: the same words, what was decided instead, and the way back to the request.
 #[must_use]
-pub fn problem(
+pub(crate) fn problem(
     problem: &Problem,
     instance: Uuid,
     public_url: &str,
@@ -114,7 +114,7 @@ fn first(words: &Words, decision: &Value) -> String {
 
 /// A sentence in the reader's language, or in English where that is all there is.
 #[must_use]
-pub fn said(words: &Words, english: &str, translated: Option<&str>) -> Markup {
+pub(crate) fn said(words: &Words, english: &str, translated: Option<&str>) -> Markup {
     match (translated, words.language) {
         (Some(text), _) => html! { (text) },
         (None, Language::English) => html! { (visible(english)) },
@@ -125,7 +125,7 @@ pub fn said(words: &Words, english: &str, translated: Option<&str>) -> Markup {
 /// Whether a text has characters of the blocks that are written from right to left: they move what stands beside them,
 /// digits too.
 #[must_use]
-pub fn has_right_to_left(text: &str) -> bool {
+pub(crate) fn has_right_to_left(text: &str) -> bool {
     let moves = |c: char| {
         matches!(c, '\u{590}'..='\u{8ff}' | '\u{fb1d}'..='\u{fdff}' | '\u{fe70}'..='\u{feff}'
             | '\u{10800}'..='\u{10fff}' | '\u{1e800}'..='\u{1efff}')
@@ -136,13 +136,13 @@ pub fn has_right_to_left(text: &str) -> bool {
 /// A text in the order of its characters where no style reaches: the title of a tab. It is put under a left-to-right
 /// override where it needs one.
 #[must_use]
-pub fn in_order(text: String) -> String {
+pub(crate) fn in_order(text: String) -> String {
     if has_right_to_left(&text) { format!("\u{202d}{text}\u{202c}") } else { text }
 }
 
 /// A moment of ours for a person: to the second, in UTC.
 #[must_use]
-pub fn moment(at: &str) -> String {
+pub(crate) fn moment(at: &str) -> String {
     match at.get(..19) {
         Some(seconds) => format!("{} UTC", seconds.replace('T', " ")),
         None => at.to_owned(),

@@ -1,8 +1,8 @@
 //! The pages that a person sees in a browser, in English and Chinese.
 
-pub mod follow;
-pub mod language;
-pub mod layout;
-pub mod request;
-pub mod sign_in;
-pub mod translations;
+pub(crate) mod follow;
+pub(crate) mod language;
+pub(crate) mod layout;
+pub(crate) mod request;
+pub(crate) mod sign_in;
+pub(crate) mod translations;

@@ -8,7 +8,7 @@ macro_rules! words {
     ($($name:ident: $english:literal, $chinese:literal;)*) => {
         /// The words of one language.
         #[derive(Debug)]
-        pub struct Words {
+        pub(crate) struct Words {
             /// Which language it is.
             pub language: Language,
             $(#[doc = $english] pub $name: &'static str),*
@@ -398,7 +398,7 @@ impl Words {
 
 /// A text with each `{name}` replaced. What is put in is not looked at again.
 #[must_use]
-pub fn fill(text: &str, values: &[(&str, &str)]) -> String {
+pub(crate) fn fill(text: &str, values: &[(&str, &str)]) -> String {
     let mut filled = String::with_capacity(text.len());
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('{') {

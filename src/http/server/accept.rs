@@ -5,13 +5,13 @@ use http::header::ACCEPT;
 
 /// Whether `text/html` is asked for by name, at least as much as JSON is.
 #[must_use]
-pub fn wants_html(headers: &HeaderMap) -> bool {
+pub(crate) fn wants_html(headers: &HeaderMap) -> bool {
     prefers(headers, "text/html")
 }
 
 /// Whether `text/event-stream` is asked for by name, at least as much as JSON is.
 #[must_use]
-pub fn wants_stream(headers: &HeaderMap) -> bool {
+pub(crate) fn wants_stream(headers: &HeaderMap) -> bool {
     prefers(headers, "text/event-stream")
 }
 

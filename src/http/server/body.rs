@@ -36,7 +36,7 @@ const AT_ONCE: usize = 2;
 
 /// Where large bodies are understood. All others go on meanwhile.
 #[derive(Clone, Debug)]
-pub struct Parsing(Arc<Semaphore>);
+pub(crate) struct Parsing(Arc<Semaphore>);
 
 impl Default for Parsing {
     fn default() -> Self {
@@ -65,7 +65,7 @@ impl Parsing {
 
 /// A POST whose body has arrived.
 #[derive(Debug)]
-pub struct Posted {
+pub(crate) struct Posted {
     /// Who sent it.
     pub caller: Caller,
     /// Its headers.
@@ -115,7 +115,7 @@ async fn read(body: Body, limit: usize) -> Result<Bytes, Problem> {
 
 /// The body is larger than `limit` bytes.
 #[must_use]
-pub fn too_large(limit: usize) -> Problem {
+pub(crate) fn too_large(limit: usize) -> Problem {
     Problem::new(Code::TooLarge, format!("The body may have {limit} bytes."))
 }
 
@@ -205,7 +205,7 @@ impl Posted {
 ///
 /// # Errors
 /// Another type, a body that is too large or slow, a field sent twice, or a U+0000 somewhere.
-pub async fn form(request: Request) -> Result<(HeaderMap, BTreeMap<String, String>), Problem> {
+pub(crate) async fn form(request: Request) -> Result<(HeaderMap, BTreeMap<String, String>), Problem> {
     let limit = request.extensions().get::<&'static Op>().map_or(0, |op| op.body);
     let (parts, body) = request.into_parts();
     let bytes = arrived(body, limit).await?;
@@ -219,7 +219,7 @@ pub async fn form(request: Request) -> Result<(HeaderMap, BTreeMap<String, Strin
 ///
 /// # Errors
 /// A field sent twice, or a U+0000 somewhere.
-pub fn form_fields(bytes: &[u8]) -> Result<BTreeMap<String, String>, Problem> {
+pub(crate) fn form_fields(bytes: &[u8]) -> Result<BTreeMap<String, String>, Problem> {
     let mut fields = BTreeMap::new();
     for (name, value) in url::form_urlencoded::parse(bytes) {
         if name.contains('\0') || value.contains('\0') {

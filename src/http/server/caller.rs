@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// The caller of an operation that needs one.
 #[derive(Clone, Debug)]
-pub struct Who(pub Caller);
+pub(crate) struct Who(pub Caller);
 
 impl FromRequestParts<Arc<Http>> for Who {
     type Rejection = Problem;
@@ -39,7 +39,7 @@ impl From<AuthError> for Problem {
 ///
 /// # Errors
 /// `forbidden`.
-pub fn must_read(caller: &Caller) -> Result<(), Problem> {
+pub(crate) fn must_read(caller: &Caller) -> Result<(), Problem> {
     if caller.may.read { Ok(()) } else { Err(Problem::forbidden("This key may not read.")) }
 }
 
@@ -47,6 +47,6 @@ pub fn must_read(caller: &Caller) -> Result<(), Problem> {
 ///
 /// # Errors
 /// `forbidden`.
-pub fn must_create(caller: &Caller) -> Result<(), Problem> {
+pub(crate) fn must_create(caller: &Caller) -> Result<(), Problem> {
     if caller.may.create { Ok(()) } else { Err(Problem::forbidden("This key may not create or move tasks.")) }
 }

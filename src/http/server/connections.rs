@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 /// The connections of one listener.
 #[derive(Clone, Debug)]
-pub struct Connections(Arc<Shared>);
+pub(crate) struct Connections(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -107,7 +107,7 @@ impl Open {
 
 /// The place of one connection; free again when this is dropped.
 #[derive(Debug)]
-pub struct Place {
+pub(crate) struct Place {
     connections: Connections,
     close: CancellationToken,
     /// Its key among those that may be closed; 0 while it is kept.
@@ -122,7 +122,7 @@ pub struct Place {
 
 /// How a connection stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub(crate) enum Standing {
     /// The head of a request is awaited: after the opening, or after its first byte.
     Head,
     /// A request is served.
@@ -216,7 +216,7 @@ impl Drop for Place {
 
 /// A request that is being served: what holds a clone of it, its bodies, keeps the connection from being idle.
 #[derive(Debug)]
-pub struct Serving(Arc<Place>);
+pub(crate) struct Serving(Arc<Place>);
 
 impl Clone for Serving {
     fn clone(&self) -> Self {
@@ -235,7 +235,7 @@ impl Drop for Serving {
 
 /// A body whose connection serves until it is dropped.
 #[derive(Debug)]
-pub struct Served<B> {
+pub(crate) struct Served<B> {
     body: B,
     _serving: Serving,
 }

@@ -14,7 +14,7 @@ const FEWEST: u64 = 16;
 
 /// How the descriptors are shared out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
+pub(crate) struct Share {
     /// What the process may open.
     pub limit: u64,
     /// Descriptors kept for the database and for outbound calls.
@@ -29,7 +29,7 @@ pub struct Share {
     "this process may have {limit} descriptors, and needs {needed}: raise the limit (`ulimit -n`, `LimitNOFILE=`), or \
      lower `database.max_connections` or `server.max_running`"
 )]
-pub struct TooFew {
+pub(crate) struct TooFew {
     limit: u64,
     needed: u64,
 }
@@ -57,12 +57,12 @@ impl Share {
 
 /// The number of descriptors that this process may open now.
 #[must_use]
-pub fn limit() -> u64 {
+pub(crate) fn limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 /// Raises the soft limit to the hard one. Where the system refuses that, the soft one stays.
-pub fn raise() {
+pub(crate) fn raise() {
     let limits = getrlimit(Resource::Nofile);
     if limits.current != limits.maximum {
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, maximum: limits.maximum });

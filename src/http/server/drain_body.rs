@@ -21,11 +21,11 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Receives the unread part of a body once the operation has dropped it.
 #[derive(Debug)]
-pub struct UnreadBody(Option<oneshot::Receiver<BodyDataStream>>);
+pub(crate) struct UnreadBody(Option<oneshot::Receiver<BodyDataStream>>);
 
 /// Wraps the body of `request` so that its unread part can be drained. A client that waits for `100 Continue` has sent
 /// nothing yet and is left alone.
-pub fn track(request: &mut Request) -> UnreadBody {
+pub(crate) fn track(request: &mut Request) -> UnreadBody {
     if request.body().is_end_stream() || request.headers().contains_key(EXPECT) {
         return UnreadBody(None);
     }
@@ -44,7 +44,7 @@ impl UnreadBody {
 }
 
 /// Reads a body to its end and discards it.
-pub async fn drain(mut body: BodyDataStream) {
+pub(crate) async fn drain(mut body: BodyDataStream) {
     let mut left = MAX_DRAINED;
     let all = async {
         while let Some(Ok(piece)) = body.next().await {

@@ -26,7 +26,7 @@ use crate::http::pages::sign_in::sign_in_again;
 
 /// Which operation a request turned out to be; the guard says it, the log line reads it, also after a panic.
 #[derive(Clone, Debug, Default)]
-pub struct Seen(Arc<OnceLock<&'static str>>);
+pub(crate) struct Seen(Arc<OnceLock<&'static str>>);
 
 impl Seen {
     /// Notes the operation.
@@ -37,7 +37,7 @@ impl Seen {
 
 /// An error whose page is written already: it goes out as it is.
 #[derive(Clone, Copy, Debug)]
-pub struct Whole;
+pub(crate) struct Whole;
 
 /// Health checks come every few seconds, and what they find has lines of its own.
 const PROBES: [&str; 2] = [health::HEALTHZ.id, health::READYZ.id];
@@ -80,7 +80,7 @@ impl Asked {
 }
 
 /// Answers.
-pub async fn edge(State(http): State<Arc<Http>>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn edge(State(http): State<Arc<Http>>, mut request: Request, next: Next) -> Response {
     let asked = Asked::of(&http, &request);
     let seen = Seen::default();
     request.extensions_mut().insert(seen.clone());

@@ -4,14 +4,14 @@
 use serde_json::{Map, Value};
 
 use crate::engine::FieldError;
-pub use crate::task::text::pointer;
+pub(crate) use crate::task::text::pointer;
 
 /// How many mistakes are told at once.
 const TOLD: usize = 50;
 
 /// What does not fit.
 #[derive(Debug, Default)]
-pub struct Errors(pub Vec<FieldError>);
+pub(crate) struct Errors(pub Vec<FieldError>);
 
 impl Errors {
     /// Adds one.
@@ -24,7 +24,7 @@ impl Errors {
 
 /// An object that is being read.
 #[derive(Debug)]
-pub struct Fields {
+pub(crate) struct Fields {
     at: String,
     members: Map<String, Value>,
 }
@@ -110,7 +110,7 @@ fn place(at: &str, name: &str) -> String {
 }
 
 /// Text holds no U+0000, wherever it stands.
-pub fn refuse_nul(value: &Value, at: &str, errors: &mut Errors) {
+pub(crate) fn refuse_nul(value: &Value, at: &str, errors: &mut Errors) {
     match value {
         Value::String(text) if text.contains('\0') => errors.add(at, "text without U+0000"),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}

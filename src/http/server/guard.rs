@@ -28,7 +28,7 @@ use crate::people::authenticator::{AuthError, only_ours, speaks_for_nobody};
 ///
 /// # Errors
 /// The problem of the first check that fails.
-pub async fn guard(
+pub(crate) async fn guard(
     State((http, op)): State<(Arc<Http>, &'static Op)>,
     mut request: Request,
     next: Next,
@@ -86,7 +86,7 @@ pub async fn guard(
 ///
 /// # Errors
 /// `unauthorized`, `forbidden`, or the database's.
-pub async fn who(http: &Http, headers: &HeaderMap) -> Result<Option<Caller>, Problem> {
+pub(crate) async fn who(http: &Http, headers: &HeaderMap) -> Result<Option<Caller>, Problem> {
     or_session(http, headers, http.authenticator.authenticate(headers)).await
 }
 

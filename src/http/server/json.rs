@@ -14,11 +14,11 @@ use super::problem::{Code, Problem};
 const DEPTH: usize = 64;
 
 /// How many values a body may have, nested ones included.
-pub const VALUES: usize = 100_000;
+pub(crate) const VALUES: usize = 100_000;
 
 /// Why a text from outside was not read. It says where, never what.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unread {
+pub(crate) enum Unread {
     /// It is no JSON that can be read in one way; a sentence for a person.
     Bad(String),
     /// It has more than [`VALUES`] values.
@@ -38,7 +38,7 @@ impl From<Unread> for Problem {
 ///
 /// # Errors
 /// [`Unread`].
-pub fn parse(bytes: &[u8]) -> Result<Value, Unread> {
+pub(crate) fn parse(bytes: &[u8]) -> Result<Value, Unread> {
     check(bytes)?;
     build(bytes)
 }
@@ -47,7 +47,7 @@ pub fn parse(bytes: &[u8]) -> Result<Value, Unread> {
 ///
 /// # Errors
 /// [`Unread`].
-pub fn check(bytes: &[u8]) -> Result<(), Unread> {
+pub(crate) fn check(bytes: &[u8]) -> Result<(), Unread> {
     let mut left = VALUES;
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let counted = Count { left: &mut left, depth: DEPTH }.deserialize(&mut reader).and_then(|()| reader.end());
@@ -58,7 +58,7 @@ pub fn check(bytes: &[u8]) -> Result<(), Unread> {
 ///
 /// # Errors
 /// [`Unread`].
-pub fn build(bytes: &[u8]) -> Result<Value, Unread> {
+pub(crate) fn build(bytes: &[u8]) -> Result<Value, Unread> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let value = Strict(DEPTH).deserialize(&mut reader).and_then(|value| reader.end().map(|()| value));
     value.map_err(|error| unread(&error))
@@ -85,14 +85,14 @@ fn unread(error: &serde_json::Error) -> Unread {
 /// The text of a member of an object, exactly as it was written but for the blanks between its parts: where numbers have
 /// to stay what they were, a value that went through a double will not do. For what [`parse`] has accepted.
 #[must_use]
-pub fn member(bytes: &[u8], name: &str) -> Option<String> {
+pub(crate) fn member(bytes: &[u8], name: &str) -> Option<String> {
     let members: BTreeMap<String, &RawValue> = serde_json::from_slice(bytes).ok()?;
     members.get(name).map(|value| compact(value.get()))
 }
 
 /// The same of all members, read once however many there are.
 #[must_use]
-pub fn members(bytes: &[u8]) -> BTreeMap<String, String> {
+pub(crate) fn members(bytes: &[u8]) -> BTreeMap<String, String> {
     let members: BTreeMap<String, &RawValue> = serde_json::from_slice(bytes).unwrap_or_default();
     members.into_iter().map(|(name, value)| (name, compact(value.get()))).collect()
 }

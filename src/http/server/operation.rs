@@ -3,13 +3,13 @@
 use super::problem::Code;
 
 /// The body of most operations.
-pub const SMALL: usize = 1024 * 1024;
+pub(crate) const SMALL: usize = 1024 * 1024;
 /// The body of a message, which may carry images.
-pub const LARGE: usize = 20 * 1024 * 1024;
+pub(crate) const LARGE: usize = 20 * 1024 * 1024;
 
 /// One operation.
 #[derive(Debug)]
-pub struct Op {
+pub(crate) struct Op {
     /// Its stable `operationId`.
     pub id: &'static str,
     /// Who gets in.
@@ -22,7 +22,7 @@ pub struct Op {
 
 /// Who gets in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AuthClass {
+pub(crate) enum AuthClass {
     /// Whoever has a key, or a session that is alive.
     Key,
     /// The same, and whoever has a session that is over: the way out.

@@ -33,7 +33,7 @@ impl Origin {
 
 /// The origins that may change something.
 #[derive(Clone, Debug, Default)]
-pub struct Origins {
+pub(crate) struct Origins {
     public: Option<Origin>,
     allowed: Vec<Origin>,
 }
@@ -110,7 +110,7 @@ const OF_PROXIES: [&str; 6] =
 /// one had passed it on is refused; proxies also ask in HTTP/1.0, as nginx does by default. The `Host` must be a loopback
 /// name, else a page whose name was rebound to this machine would be let in.
 #[must_use]
-pub fn not_from_here(headers: &HeaderMap, uri: &Uri, version: Version) -> Option<&'static str> {
+pub(crate) fn not_from_here(headers: &HeaderMap, uri: &Uri, version: Version) -> Option<&'static str> {
     let added = |name: &HeaderName| OF_PROXIES.contains(&name.as_str()) || name.as_str().starts_with("x-forwarded-");
     if headers.keys().any(added) {
         return Some(

@@ -9,7 +9,7 @@ use crate::http::wire;
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Header)]
 #[expect(dead_code, reason = "read from the headers themselves; this is what the document says of them")]
-pub struct MoveHeaders {
+pub(crate) struct MoveHeaders {
     /// `wait=N` waits up to N seconds (300 at most) until the root task no longer runs, `respond-async` not at all.
     #[param(rename = "Prefer")]
     prefer: Option<String>,
@@ -22,7 +22,7 @@ pub struct MoveHeaders {
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Header)]
 #[expect(dead_code, reason = "read from the headers themselves; this is what the document says of them")]
-pub struct KeyHeader {
+pub(crate) struct KeyHeader {
     /// 1 to 255 visible ASCII characters: the same key, path and body does nothing more and answers alike.
     #[param(rename = "Idempotency-Key", min_length = 1, max_length = 255, pattern = "^[!-~]+$")]
     idempotency_key: Option<String>,
@@ -32,7 +32,7 @@ pub struct KeyHeader {
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Header)]
 #[expect(dead_code, reason = "read from the headers themselves; this is what the document says of them")]
-pub struct WaitHeader {
+pub(crate) struct WaitHeader {
     /// `wait=N` waits up to N seconds (300 at most) until this task no longer runs.
     #[param(rename = "Prefer")]
     prefer: Option<String>,
@@ -42,7 +42,7 @@ pub struct WaitHeader {
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "read from the query itself; this is what the document says of it")]
-pub struct ItemQuery {
+pub(crate) struct ItemQuery {
     /// Only items after this `seq`.
     #[param(minimum = 0)]
     after: Option<i64>,
@@ -55,7 +55,7 @@ pub struct ItemQuery {
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "read from the query itself; this is what the document says of it")]
-pub struct EventQuery {
+pub(crate) struct EventQuery {
     /// Only events after this number.
     #[param(minimum = 0)]
     after: Option<i64>,
@@ -65,7 +65,7 @@ pub struct EventQuery {
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Header)]
 #[expect(dead_code, reason = "read from the headers themselves; this is what the document says of them")]
-pub struct EventHeader {
+pub(crate) struct EventHeader {
     /// Only events after this number, as an `EventSource` says it when it connects again; it beats `after`.
     #[param(rename = "Last-Event-ID", minimum = 0)]
     last_event_id: Option<i64>,
@@ -75,7 +75,7 @@ pub struct EventHeader {
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "read from the query itself; this is what the document says of it")]
-pub struct TaskQuery {
+pub(crate) struct TaskQuery {
     /// Only those that stand so.
     status: Option<Vec<wire::task::TaskStatus>>,
     /// Only those of these agents.
@@ -98,7 +98,7 @@ pub struct TaskQuery {
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "read from the query itself; this is what the document says of it")]
-pub struct RequestQuery {
+pub(crate) struct RequestQuery {
     /// Only those that stand so; `pending` unless given (with `task_id`: any).
     status: Option<Vec<wire::request::RequestStatus>>,
     /// Only those of these kinds.

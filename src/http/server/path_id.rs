@@ -11,7 +11,7 @@ use crate::http::Http;
 
 /// An id in the path. One that is no id is 404, as one that is nobody's.
 #[derive(Clone, Copy, Debug)]
-pub struct Id<T>(pub T);
+pub(crate) struct Id<T>(pub T);
 
 impl<T: FromStr + Send> FromRequestParts<Arc<Http>> for Id<T> {
     type Rejection = Problem;

@@ -9,7 +9,7 @@ const LONGEST: u64 = 300;
 
 /// What a client prefers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Prefer {
+pub(crate) struct Prefer {
     wait: Option<u64>,
     respond_async: bool,
 }

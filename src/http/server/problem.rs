@@ -18,7 +18,7 @@ macro_rules! codes {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, ToSchema)]
         #[serde(rename_all = "snake_case")]
         #[schema(as = ProblemCode)]
-        pub enum Code { $($(#[$doc])* $name),* }
+        pub(crate) enum Code { $($(#[$doc])* $name),* }
 
         impl Code {
             /// All of them, in the contract's order.
@@ -113,7 +113,7 @@ impl FromStr for Code {
 
 /// An error on its way to the edge.
 #[derive(Clone, Debug)]
-pub struct Problem {
+pub(crate) struct Problem {
     /// What went wrong.
     pub code: Code,
     /// One sentence: the place and what was expected, never a value.
@@ -230,13 +230,13 @@ fn in_words(errors: &[FieldError]) -> String {
 
 /// The address of a code's page.
 #[must_use]
-pub fn type_url(public_url: &str, code: &str) -> String {
+pub(crate) fn type_url(public_url: &str, code: &str) -> String {
     format!("{public_url}/problems/{code}")
 }
 
 /// The path part of `public_url`, for links that must stay on the page's own origin.
 #[must_use]
-pub fn prefix(public_url: &str) -> String {
+pub(crate) fn prefix(public_url: &str) -> String {
     public_url.parse::<Uri>().map(|uri| uri.path().trim_end_matches('/').to_owned()).unwrap_or_default()
 }
 

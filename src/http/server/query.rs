@@ -11,11 +11,11 @@ use super::problem::Problem;
 /// How many of a list are given unless it is said.
 const LIMIT: i64 = 50;
 /// How many at most.
-pub const MOST: i64 = 200;
+pub(crate) const MOST: i64 = 200;
 
 /// A query that is being read.
 #[derive(Debug)]
-pub struct Query {
+pub(crate) struct Query {
     pairs: Vec<(String, String)>,
     errors: Errors,
 }
@@ -105,7 +105,7 @@ fn digits(text: &str) -> Option<i64> {
 
 /// The cursor behind an id.
 #[must_use]
-pub fn cursor_of(id: Uuid) -> String {
+pub(crate) fn cursor_of(id: Uuid) -> String {
     BASE64_URL_SAFE_NO_PAD.encode(id.as_bytes())
 }
 

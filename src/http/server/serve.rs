@@ -30,18 +30,18 @@ use super::write_timeout::TimeoutStream;
 use crate::world::Clock;
 
 /// How long the head of a request may take, from the connection's opening or from its first byte.
-pub const HEAD: Duration = Duration::from_secs(10);
+pub(crate) const HEAD: Duration = Duration::from_secs(10);
 /// How long a connection is kept without a request.
-pub const KEPT: Duration = Duration::from_secs(75);
+pub(crate) const KEPT: Duration = Duration::from_secs(75);
 /// How large the head of a request may be.
-pub const HEAD_SIZE: usize = 64 * 1024;
+pub(crate) const HEAD_SIZE: usize = 64 * 1024;
 /// The bytes that one connection may buffer in each direction.
 const BUFFER: usize = 2 * HEAD_SIZE;
 /// How long no connection is accepted after the system had none to give.
 const REST: Duration = Duration::from_millis(100);
 
 /// Where connections come from.
-pub trait Source: Send {
+pub(crate) trait Source: Send {
     /// One of them.
     type Io: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
@@ -61,7 +61,7 @@ impl Source for TcpListener {
 
 /// Serves the connections of a listener.
 #[derive(Clone)]
-pub struct Server {
+pub(crate) struct Server {
     /// Answers.
     pub router: Router,
     /// How many there may be.

@@ -15,11 +15,11 @@ use super::connections::Place;
 use crate::world::Clock;
 
 /// How long a write may make no progress.
-pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A stream whose writes fail with `TimedOut` once one has made no progress for [`WRITE_TIMEOUT`]; the server then drops
 /// the connection.
-pub struct TimeoutStream<I> {
+pub(crate) struct TimeoutStream<I> {
     io: I,
     clock: Arc<dyn Clock>,
     place: Arc<Place>,

@@ -27,7 +27,7 @@ const LINES: u32 = 100;
 /// Where requests come from: an IPv4 address, or an IPv6 network of 64 bits, as one client has all of it. Requests whose
 /// connection is not known share one source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Source(Option<IpAddr>);
+pub(crate) struct Source(Option<IpAddr>);
 
 impl Source {
     /// The source of a request with these extensions.
@@ -57,7 +57,7 @@ impl fmt::Display for Source {
 
 /// The wrong keys of the last minute.
 #[derive(Debug, Default)]
-pub struct WrongKeys(Mutex<Table>);
+pub(crate) struct WrongKeys(Mutex<Table>);
 
 #[derive(Debug, Default)]
 struct Table {

@@ -27,7 +27,7 @@ wire_enum! {
 
 /// A human's answer to a request; stored once, never changed.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
-pub struct Decision {
+pub(crate) struct Decision {
     /// What was answered; `mixed` when calls were decided differently.
     pub action: DecisionAction,
     /// Who (the last one, when several decided).
@@ -52,7 +52,7 @@ pub struct Decision {
 
 /// What was answered about one call.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
-pub struct CallDecision {
+pub(crate) struct CallDecision {
     /// What was answered.
     pub action: DecisionAction,
     /// Who.
@@ -74,7 +74,7 @@ pub struct CallDecision {
 
 /// Somebody approved.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
-pub struct Approval {
+pub(crate) struct Approval {
     /// Who.
     pub by: String,
     /// When.
@@ -84,7 +84,7 @@ pub struct Approval {
 
 /// One answer, as it was given.
 #[must_use]
-pub fn one(at: Time, answer: &decision::Decision) -> Decision {
+pub(crate) fn one(at: Time, answer: &decision::Decision) -> Decision {
     Decision {
         action: answer.action.into(),
         by: answer.by.clone(),
@@ -132,7 +132,7 @@ fn deciding(row: &RequestRow, call: CallId) -> Option<&(Time, decision::Decision
 
 /// The decision of one call, as soon as it is decided.
 #[must_use]
-pub fn of_one_call(row: &RequestRow, call: CallId) -> Option<Decision> {
+pub(crate) fn of_one_call(row: &RequestRow, call: CallId) -> Option<Decision> {
     let (at, answer) = deciding(row, call)?;
     let said = answer.decisions.get(&call)?;
     let mut decision = one(*at, answer);
@@ -144,7 +144,7 @@ pub fn of_one_call(row: &RequestRow, call: CallId) -> Option<Decision> {
 
 /// The approvals of one call so far, where several are required.
 #[must_use]
-pub fn approvals(row: &RequestRow, call: CallId, ids: UserIds) -> Vec<Approval> {
+pub(crate) fn approvals(row: &RequestRow, call: CallId, ids: UserIds) -> Vec<Approval> {
     if row.asked.required() < 2 {
         return Vec::new();
     }
@@ -158,7 +158,7 @@ pub fn approvals(row: &RequestRow, call: CallId, ids: UserIds) -> Vec<Approval> 
 
 /// What the answers amount to, once the last call is decided.
 #[must_use]
-pub fn merged(row: &RequestRow) -> Option<Decision> {
+pub(crate) fn merged(row: &RequestRow) -> Option<Decision> {
     match row.status {
         RequestStatus::Responded | RequestStatus::Resumed => {}
         RequestStatus::Pending | RequestStatus::Expired | RequestStatus::Withdrawn => return None,
@@ -186,7 +186,7 @@ pub fn merged(row: &RequestRow) -> Option<Decision> {
 /// What somebody who comes too late is told, about that call where it is about one: what he said himself, or else what
 /// decided it, or what the request amounts to.
 #[must_use]
-pub fn first(row: &RequestRow, user: &UserId, call: Option<CallId>) -> Option<Decision> {
+pub(crate) fn first(row: &RequestRow, user: &UserId, call: Option<CallId>) -> Option<Decision> {
     let own = row
         .answers
         .iter()
@@ -200,7 +200,7 @@ pub fn first(row: &RequestRow, user: &UserId, call: Option<CallId>) -> Option<De
 
 /// Whether `user` has something left to answer: a call that is not decided and that he has not answered.
 #[must_use]
-pub fn open_for(row: &RequestRow, user: &UserId) -> bool {
+pub(crate) fn open_for(row: &RequestRow, user: &UserId) -> bool {
     row.asked.own_calls().any(|call| {
         let answered =
             |answer: &decision::Decision| user.is(&answer.by) && answer.decisions.contains_key(&call.tool_call_id);

@@ -35,7 +35,7 @@ wire_enum! {
 /// Who an item is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum ItemRole {
+pub(crate) enum ItemRole {
     /// The service.
     System,
     /// The user.
@@ -50,7 +50,7 @@ pub enum ItemRole {
 
 /// One part of a user's message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub struct MessageItem {
+pub(crate) struct MessageItem {
     /// What `content` is.
     pub content_type: ContentType,
     /// The text; or the image as a `data:` URI or an `https:` URL.
@@ -59,7 +59,7 @@ pub struct MessageItem {
 
 /// One call of a turn, as the model wrote it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub struct ToolCall {
+pub(crate) struct ToolCall {
     /// Ours.
     #[schema(format = Uuid)]
     pub tool_call_id: String,
@@ -71,7 +71,7 @@ pub struct ToolCall {
 
 /// Tokens of one answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub struct Usage {
+pub(crate) struct Usage {
     /// Tokens read.
     pub prompt_tokens: i64,
     /// Tokens written.
@@ -86,7 +86,7 @@ macro_rules! items {
         $(
             $(#[$doc])*
             #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
-            pub struct $name {
+            pub(crate) struct $name {
                 /// The task it belongs to.
                 #[schema(format = Uuid)]
                 pub task_id: String,
@@ -246,7 +246,7 @@ items! {
     ("late_result" = "#/components/schemas/LateResultItem"),
     ("sub_agent_started" = "#/components/schemas/SubAgentStartedItem"),
 )))]
-pub enum AgentTaskItem {
+pub(crate) enum AgentTaskItem {
     /// The task's status changed.
     TaskStatus(TaskStatusItem),
     /// The user said something.

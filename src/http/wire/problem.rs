@@ -10,7 +10,7 @@ use crate::http::server::problem::Code;
 
 /// An error (RFC 9457).
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct Problem {
+pub(crate) struct Problem {
     /// The page that explains it.
     #[schema(format = "uri")]
     pub r#type: String,
@@ -47,7 +47,7 @@ pub struct Problem {
 
 /// One place that does not fit.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct FieldProblem {
+pub(crate) struct FieldProblem {
     /// JSON pointer of the place in the body; of a query or path, the parameter's name after a slash.
     pub pointer: String,
     /// What was expected; never the value.

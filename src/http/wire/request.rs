@@ -37,7 +37,7 @@ wire_enum! {
 }
 
 /// How many bytes of a call's `arguments_text` are shown in lists, and in the `pending` of a task.
-pub const LISTED: usize = 16 * 1024;
+pub(crate) const LISTED: usize = 16 * 1024;
 
 /// How much of a request's calls is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ enum Extent {
 
 /// One question to a human, with its own fresh id; never reused.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
-pub struct InterventionRequest {
+pub(crate) struct InterventionRequest {
     /// Its id.
     #[schema(format = Uuid)]
     pub request_id: String,
@@ -103,7 +103,7 @@ pub struct InterventionRequest {
 
 /// One call of a request.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
-pub struct RequestedCall {
+pub(crate) struct RequestedCall {
     /// Ours and unique, whatever id the model used.
     #[schema(format = Uuid)]
     pub tool_call_id: String,
@@ -144,7 +144,7 @@ pub struct RequestedCall {
 
 /// Something an approver should look at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub struct CallWarning {
+pub(crate) struct CallWarning {
     /// A stable code.
     pub code: String,
     /// JSON pointer into the arguments.
@@ -155,7 +155,7 @@ pub struct CallWarning {
 
 /// Who may decide.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub struct Approvers {
+pub(crate) struct Approvers {
     /// Whether the task's owner may.
     pub owner: bool,
     /// Users by id.
@@ -168,7 +168,7 @@ pub struct Approvers {
 
 /// A call as it was asked, without what was answered.
 #[must_use]
-pub fn asked_call(call: &AskedCall) -> RequestedCall {
+pub(crate) fn asked_call(call: &AskedCall) -> RequestedCall {
     call_within(call, Extent::Whole)
 }
 
@@ -213,7 +213,7 @@ fn arguments(text: &str) -> Option<Value> {
 /// Whether `caller` may answer it now: he is one of those it asks, it is open, its deadline has not passed, and he has
 /// something left to answer.
 #[must_use]
-pub fn can_decide(row: &RequestRow, caller: &Caller) -> bool {
+pub(crate) fn can_decide(row: &RequestRow, caller: &Caller) -> bool {
     row.status == status::RequestStatus::Pending
         && !row.expired
         && may_decide(caller, &row.tenant, &row.owner, &row.asked.terms.approvers)

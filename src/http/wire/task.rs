@@ -21,7 +21,7 @@ wire_enum! {
 
 /// One conversation of one agent for one user. What a sub-agent does for it is a task of its own, with a `parent`.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
-pub struct AgentTask {
+pub(crate) struct AgentTask {
     /// Its id.
     #[schema(format = Uuid)]
     pub task_id: String,
@@ -61,7 +61,7 @@ pub struct AgentTask {
 
 /// Tokens and answers of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub struct TaskUsage {
+pub(crate) struct TaskUsage {
     /// Tokens read.
     pub prompt_tokens: i64,
     /// Tokens written.
@@ -74,7 +74,7 @@ pub struct TaskUsage {
 
 /// The call that started a sub-agent's task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub struct TaskParent {
+pub(crate) struct TaskParent {
     /// The parent.
     #[schema(format = Uuid)]
     pub task_id: String,
@@ -85,7 +85,7 @@ pub struct TaskParent {
 
 /// Why a task is Failed: a problem object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub struct TaskError {
+pub(crate) struct TaskError {
     /// The problem's page.
     #[schema(format = "uri")]
     pub r#type: String,

@@ -31,7 +31,7 @@ use crate::task::id::RequestId;
 use crate::task::request::RequestKind;
 
 /// What every door of a decision can answer with.
-pub const PROBLEMS: &[Code] = &[
+pub(crate) const PROBLEMS: &[Code] = &[
     Code::BadJson,
     Code::BadRequest,
     Code::NotFound,
@@ -47,7 +47,7 @@ pub const PROBLEMS: &[Code] = &[
 ];
 
 /// The operation.
-pub const OP: Op = Op { id: "decide_request", auth: AuthClass::Key, body: SMALL, problems: PROBLEMS };
+pub(crate) const OP: Op = Op { id: "decide_request", auth: AuthClass::Key, body: SMALL, problems: PROBLEMS };
 
 /// Decide a request
 ///
@@ -79,7 +79,7 @@ pub(crate) async fn decide_request(
 ///
 /// # Errors
 /// The problem of the first check that fails: replay, 404, 403, the body, then what the engine says.
-pub async fn decide(
+pub(crate) async fn decide(
     http: &Arc<Http>,
     id: RequestId,
     posted: Posted,

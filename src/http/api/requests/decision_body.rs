@@ -20,7 +20,7 @@ const REASON: usize = 4 * 1024;
 ///
 /// # Errors
 /// Every place that does not fit.
-pub fn read(body: Value, text: &[u8], in_path: Option<Action>) -> Result<Answer, Problem> {
+pub(crate) fn read(body: Value, text: &[u8], in_path: Option<Action>) -> Result<Answer, Problem> {
     let mut errors = Errors::default();
     let answer = Fields::of(body, "", &mut errors).and_then(|mut fields| {
         let digest = fields.text("digest", &mut errors);

@@ -22,7 +22,7 @@ use crate::task::request::RequestKind;
 use crate::task::status::RequestStatus;
 
 /// The operation.
-pub const OP: Op =
+pub(crate) const OP: Op =
     Op { id: "list_requests", auth: AuthClass::Key, body: SMALL, problems: &[Code::NotFound, Code::Invalid] };
 
 /// List requests

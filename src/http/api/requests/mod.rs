@@ -1,8 +1,8 @@
 //! Requests: the inbox, one request, and the answers to it.
 
-pub mod approve;
-pub mod decide;
+pub(crate) mod approve;
+pub(crate) mod decide;
 mod decision_body;
-pub mod list;
-pub mod reject;
-pub mod show;
+pub(crate) mod list;
+pub(crate) mod reject;
+pub(crate) mod show;

@@ -18,7 +18,7 @@ use crate::task::decision::Action;
 use crate::task::id::RequestId;
 
 /// The operation.
-pub const OP: Op = Op { id: "reject_request", auth: AuthClass::Key, body: SMALL, problems: PROBLEMS };
+pub(crate) const OP: Op = Op { id: "reject_request", auth: AuthClass::Key, body: SMALL, problems: PROBLEMS };
 
 /// Reject a request
 ///

@@ -21,7 +21,7 @@ use crate::http::wire::request::InterventionRequest;
 use crate::task::id::RequestId;
 
 /// The operation.
-pub const OP: Op = Op { id: "get_request", auth: AuthClass::Key, body: SMALL, problems: &[Code::NotFound] };
+pub(crate) const OP: Op = Op { id: "get_request", auth: AuthClass::Key, body: SMALL, problems: &[Code::NotFound] };
 
 /// Get a request
 ///

@@ -20,7 +20,7 @@ use crate::people::may::Move;
 use crate::task::id::TaskId;
 
 /// The operation.
-pub const OP: Op = Op {
+pub(crate) const OP: Op = Op {
     id: "cancel_task",
     auth: AuthClass::Key,
     body: SMALL,

@@ -21,7 +21,7 @@ use crate::http::wire::body::CreateTask;
 use crate::http::wire::task::AgentTask;
 
 /// The operation.
-pub const OP: Op = Op {
+pub(crate) const OP: Op = Op {
     id: "create_task",
     auth: AuthClass::Key,
     body: LARGE,

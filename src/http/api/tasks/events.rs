@@ -18,7 +18,7 @@ use crate::http::server::problem::{Code, Problem};
 use crate::task::id::TaskId;
 
 /// The operation.
-pub const OP: Op = Op {
+pub(crate) const OP: Op = Op {
     id: "stream_task_events",
     auth: AuthClass::Key,
     body: SMALL,

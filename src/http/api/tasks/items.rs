@@ -20,7 +20,7 @@ use crate::http::wire::list::ItemList;
 use crate::task::id::TaskId;
 
 /// The operation.
-pub const OP: Op =
+pub(crate) const OP: Op =
     Op { id: "list_task_items", auth: AuthClass::Key, body: SMALL, problems: &[Code::NotFound, Code::Invalid] };
 
 /// List a task's items

@@ -25,7 +25,7 @@ use crate::task::status::TaskStatus;
 use crate::task::user::UserId;
 
 /// The operation.
-pub const OP: Op =
+pub(crate) const OP: Op =
     Op { id: "list_tasks", auth: AuthClass::Key, body: SMALL, problems: &[Code::NotFound, Code::Invalid] };
 
 /// List tasks

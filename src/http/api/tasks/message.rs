@@ -24,7 +24,7 @@ use crate::people::may::Move;
 use crate::task::id::TaskId;
 
 /// The operation.
-pub const OP: Op = Op {
+pub(crate) const OP: Op = Op {
     id: "send_message",
     auth: AuthClass::Key,
     body: LARGE,

@@ -15,7 +15,7 @@ const PARTS: usize = 32;
 const CONTEXT: usize = 16 * 1024;
 
 /// The message: exactly one of `input` and `items`.
-pub fn message(fields: &mut Fields, errors: &mut Errors) -> Vec<Part> {
+pub(crate) fn message(fields: &mut Fields, errors: &mut Errors) -> Vec<Part> {
     let before = errors.0.len();
     let input = fields.text("input", errors);
     let items = fields.take("items");
@@ -93,7 +93,7 @@ fn is_image(content: &str) -> bool {
 }
 
 /// `user_context`: an object of strings.
-pub fn user_context(fields: &mut Fields, errors: &mut Errors) -> Option<BTreeMap<String, String>> {
+pub(crate) fn user_context(fields: &mut Fields, errors: &mut Errors) -> Option<BTreeMap<String, String>> {
     let members = fields.object("user_context", errors)?;
     let at = fields.pointer("user_context");
     if Value::Object(members.clone()).to_string().len() > CONTEXT {
@@ -114,7 +114,7 @@ pub fn user_context(fields: &mut Fields, errors: &mut Errors) -> Option<BTreeMap
 }
 
 /// `metadata`: an object, kept as the JSON text of `body`, the whole body it stands in.
-pub fn metadata(body: &[u8], fields: &mut Fields, errors: &mut Errors) -> String {
+pub(crate) fn metadata(body: &[u8], fields: &mut Fields, errors: &mut Errors) -> String {
     let member = fields.object("metadata", errors);
     let text = member.and_then(|_| json::member(body, "metadata")).unwrap_or_else(|| "{}".to_owned());
     if text.len() > CONTEXT {
@@ -124,7 +124,7 @@ pub fn metadata(body: &[u8], fields: &mut Fields, errors: &mut Errors) -> String
 }
 
 /// `session_id`: the caller's own string.
-pub fn session_id(fields: &mut Fields, errors: &mut Errors) -> Option<String> {
+pub(crate) fn session_id(fields: &mut Fields, errors: &mut Errors) -> Option<String> {
     let session = fields.text("session_id", errors)?;
     let fits = (1..=128).contains(&session.len())
         && session.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'-'));

@@ -1,14 +1,14 @@
 //! Tasks: one file for each operation.
 
-pub mod cancel;
-pub mod create;
-pub mod events;
-pub mod items;
-pub mod list;
-pub mod message;
+pub(crate) mod cancel;
+pub(crate) mod create;
+pub(crate) mod events;
+pub(crate) mod items;
+pub(crate) mod list;
+pub(crate) mod message;
 mod message_body;
-pub mod retry;
-pub mod show;
+pub(crate) mod retry;
+pub(crate) mod show;
 
 use serde_json::Value;
 
@@ -19,7 +19,7 @@ use crate::http::server::problem::Problem;
 ///
 /// # Errors
 /// It says something.
-pub fn nothing(body: Value) -> Result<(), Problem> {
+pub(crate) fn nothing(body: Value) -> Result<(), Problem> {
     let mut errors = Errors::default();
     if let Some(fields) = Fields::of(body, "", &mut errors) {
         fields.finish(&mut errors);

@@ -22,7 +22,7 @@ use crate::http::wire::task::AgentTask;
 use crate::task::id::TaskId;
 
 /// The operation.
-pub const OP: Op = Op { id: "get_task", auth: AuthClass::Key, body: SMALL, problems: &[Code::NotFound] };
+pub(crate) const OP: Op = Op { id: "get_task", auth: AuthClass::Key, body: SMALL, problems: &[Code::NotFound] };
 
 /// Get a task
 ///

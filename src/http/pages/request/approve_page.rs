@@ -19,7 +19,7 @@ use crate::task::decision::Action;
 use crate::task::id::RequestId;
 
 /// The operation.
-pub const OP: Op = Op { id: "get_approve_page", auth: AuthClass::Key, body: SMALL, problems: &[Code::NotFound] };
+pub(crate) const OP: Op = Op { id: "get_approve_page", auth: AuthClass::Key, body: SMALL, problems: &[Code::NotFound] };
 
 /// The page that approves
 ///

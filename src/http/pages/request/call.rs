@@ -12,7 +12,7 @@ use crate::task::doubt::MAY_ALREADY_HAVE_RUN;
 use crate::task::eyes::{HIDDEN_CHARACTERS, LARGE, LONG_BLANKS, LOOK_ALIKE, MIXED_SCRIPTS, OVERLAY, RIGHT_TO_LEFT};
 
 /// A call, as it stands among the others.
-pub fn one(view: &View<'_>, call: &RequestedCall, index: usize) -> Markup {
+pub(crate) fn one(view: &View<'_>, call: &RequestedCall, index: usize) -> Markup {
     let words = view.words;
     html! {
         section {
@@ -42,7 +42,7 @@ pub fn one(view: &View<'_>, call: &RequestedCall, index: usize) -> Markup {
 }
 
 /// What to look at in a call's arguments.
-pub fn warnings(view: &View<'_>, call: &RequestedCall) -> Markup {
+pub(crate) fn warnings(view: &View<'_>, call: &RequestedCall) -> Markup {
     let words = view.words;
     html! {
         @for warning in &call.warnings {
@@ -89,7 +89,7 @@ fn warned(view: &View<'_>, code: &str) -> Markup {
 }
 
 /// What a call is called: its tool, and which one it is of several.
-pub fn title(view: &View<'_>, call: &RequestedCall, index: usize) -> String {
+pub(crate) fn title(view: &View<'_>, call: &RequestedCall, index: usize) -> String {
     let (name, count) = (visible(&call.name), view.request.tool_calls.len());
     if count < 2 {
         return fill(view.words.one_call, &[("name", &name)]);

@@ -16,7 +16,7 @@ use crate::task::decision::Action;
 const EDITABLE: usize = 600 * 1024;
 
 /// The form in which each of several calls is decided.
-pub fn each(view: &View<'_>) -> Option<Markup> {
+pub(crate) fn each(view: &View<'_>) -> Option<Markup> {
     let (words, calls) = (view.words, view.open_calls());
     let actions = [Action::Approve, Action::Reject, Action::Edit, Action::Respond];
     if calls.len() < 2 || !actions.into_iter().any(|action| view.takes(action)) {
@@ -87,7 +87,7 @@ fn arguments(view: &View<'_>, form: Which, call: &RequestedCall) -> Markup {
 }
 
 /// The forms for the only open call that do more than let it run or not.
-pub fn only(view: &View<'_>) -> Vec<Markup> {
+pub(crate) fn only(view: &View<'_>) -> Vec<Markup> {
     let calls = view.open_calls();
     let [call] = calls.as_slice() else { return Vec::new() };
     let mut forms = Vec::new();

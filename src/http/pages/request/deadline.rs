@@ -10,7 +10,7 @@ use crate::task::time::Time;
 
 /// A moment in UTC, and how far it is from `now`.
 #[must_use]
-pub fn when(at: Time, now: Time, words: &Words) -> Markup {
+pub(crate) fn when(at: Time, now: Time, words: &Words) -> Markup {
     let exact = at.to_string();
     let far = if at > now {
         fill(words.in_time, &[("time", &span(at.since(now), words))])
@@ -22,7 +22,7 @@ pub fn when(at: Time, now: Time, words: &Words) -> Markup {
 
 /// A length of time in its largest unit that tells enough, rounded down: nobody is told that he has longer than he has.
 #[must_use]
-pub fn span(time: Duration, words: &Words) -> String {
+pub(crate) fn span(time: Duration, words: &Words) -> String {
     let minutes = time.as_secs() / 60;
     let (text, count) = match minutes {
         0 => return words.less_than_a_minute.to_owned(),

@@ -22,7 +22,7 @@ use crate::task::request::{AskedCall, RequestKind};
 ///
 /// # Errors
 /// What cannot be an answer: each with the place it would have in the body.
-pub fn to_json(row: &RequestRow, fields: &BTreeMap<String, String>) -> Result<String, Vec<FieldError>> {
+pub(crate) fn to_json(row: &RequestRow, fields: &BTreeMap<String, String>) -> Result<String, Vec<FieldError>> {
     let mut form = Form { fields: fields.clone(), errors: Errors::default() };
     let mut body = Object::default();
     if fields.keys().any(|name| name.starts_with("call.")) {
@@ -47,7 +47,7 @@ fn place_of(name: &str) -> String {
 /// The arguments as they stand in a text field to be edited: hidden characters as JSON writes them out (which means the
 /// same), line ends as a browser sends them.
 #[must_use]
-pub fn editable(arguments_text: &str) -> String {
+pub(crate) fn editable(arguments_text: &str) -> String {
     let text = arguments_text.replace("\r\n", "\n").replace('\r', "\n");
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
@@ -68,7 +68,7 @@ pub fn editable(arguments_text: &str) -> String {
 
 /// What is asked where a question has no form of its own.
 #[must_use]
-pub fn default_form() -> Value {
+pub(crate) fn default_form() -> Value {
     json!({"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]})
 }
 

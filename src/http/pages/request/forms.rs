@@ -18,7 +18,7 @@ use crate::http::wire::request::RequestKind;
 use crate::task::decision::Action;
 
 /// Every form that this reader may use.
-pub fn all(view: &View<'_>) -> Vec<Markup> {
+pub(crate) fn all(view: &View<'_>) -> Vec<Markup> {
     let mut forms = Vec::new();
     if view.takes(Action::Respond) && view.request.kind != RequestKind::Approval {
         forms.push(answer(view));
@@ -44,7 +44,7 @@ pub fn all(view: &View<'_>) -> Vec<Markup> {
 }
 
 /// A form with the digest of what was shown.
-pub fn form(view: &View<'_>, path: &str, body: &Markup) -> Markup {
+pub(crate) fn form(view: &View<'_>, path: &str, body: &Markup) -> Markup {
     html! {
         form method="post" action=(format!("{}/resume/{}{path}", view.prefix, view.request.request_id)) autocomplete="off" {
             input type="hidden" name="digest" value=(view.request.digest);
@@ -54,12 +54,12 @@ pub fn form(view: &View<'_>, path: &str, body: &Markup) -> Markup {
 }
 
 /// A field for a reason.
-pub fn reason(view: &View<'_>, form: Which, name: &str) -> Markup {
+pub(crate) fn reason(view: &View<'_>, form: Which, name: &str) -> Markup {
     Place::new(view, form, name).lines(view.words.reason_optional, 2, "", false)
 }
 
 /// What follows a rejection: of an approval as its rule says, of anything else the agent goes on, unless it is chosen.
-pub fn then(view: &View<'_>, form: Which) -> Markup {
+pub(crate) fn then(view: &View<'_>, form: Which) -> Markup {
     let words = view.words;
     let approval = view.request.kind == RequestKind::Approval;
     let unless = if approval { words.then_as_ruled } else { words.then_continue };
@@ -78,7 +78,7 @@ pub fn then(view: &View<'_>, form: Which) -> Markup {
 }
 
 /// Whether a result is text or JSON.
-pub fn result_type(view: &View<'_>, form: Which, name: &str, default: &str) -> Markup {
+pub(crate) fn result_type(view: &View<'_>, form: Which, name: &str, default: &str) -> Markup {
     let words = view.words;
     let options = [("text", words.result_text), ("json", words.result_json)];
     Place::new(view, form, name).select(words.result_type, None, &options, default)
@@ -92,7 +92,7 @@ fn counted(view: &View<'_>, one: &'static str, all: &str) -> String {
 }
 
 /// Approves everything that is open.
-pub fn approve(view: &View<'_>) -> Markup {
+pub(crate) fn approve(view: &View<'_>) -> Markup {
     let words = view.words;
     let (head, button) = if view.request.kind == RequestKind::Confirmation {
         (words.confirm_yes, words.confirm_yes.to_owned())
@@ -107,7 +107,7 @@ pub fn approve(view: &View<'_>) -> Markup {
 }
 
 /// Rejects everything that is open.
-pub fn reject(view: &View<'_>) -> Markup {
+pub(crate) fn reject(view: &View<'_>) -> Markup {
     let words = view.words;
     let (head, button) = match view.request.kind {
         RequestKind::Approval => (words.reject_head, counted(view, words.reject, words.reject_all)),

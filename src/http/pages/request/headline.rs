@@ -15,7 +15,7 @@ use crate::task::verdict::OnExpiry;
 
 /// What has become of one call, in the order in which several are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fate {
+pub(crate) enum Fate {
     /// It ran.
     Ran,
     /// It failed, maybe with the status of an HTTP tool's answer.
@@ -71,7 +71,7 @@ struct Trace {
 
 /// What the journal says after a request was asked.
 #[derive(Clone, Debug)]
-pub struct Aftermath {
+pub(crate) struct Aftermath {
     request: RequestId,
     calls: BTreeMap<CallId, Trace>,
     /// Why the request was closed without a decision.
@@ -197,7 +197,7 @@ fn of_outcome(outcome: Outcome, status: Option<u16>) -> Fate {
 /// The headline of a request that is no longer open; `None` while it is. Without an aftermath nothing is said of what
 /// has become of the calls.
 #[must_use]
-pub fn headline(row: &RequestRow, aftermath: Option<&Aftermath>, words: &Words) -> Option<String> {
+pub(crate) fn headline(row: &RequestRow, aftermath: Option<&Aftermath>, words: &Words) -> Option<String> {
     let said = match row.status {
         RequestStatus::Pending if row.expired => return Some(format!("{}{}", words.head_expired, words.full_stop)),
         RequestStatus::Pending => return None,
@@ -251,7 +251,7 @@ fn runs(row: &RequestRow, action: Action) -> bool {
 
 /// Whether the agent itself asked, with a tool that nothing runs.
 #[must_use]
-pub fn of_agent(row: &RequestRow) -> bool {
+pub(crate) fn of_agent(row: &RequestRow) -> bool {
     row.asked.own_calls().any(|call| row.asked.kind.tool() == Some(call.name.as_str()))
 }
 

@@ -11,7 +11,7 @@ use crate::http::pages::layout::{said, visible};
 use crate::http::wire::request::RequestKind;
 
 /// One field of one form.
-pub struct Place<'v> {
+pub(crate) struct Place<'v> {
     view: &'v View<'v>,
     form: Which,
     name: String,
@@ -191,7 +191,7 @@ fn mistake(view: &View<'_>, wrong: &Wrong) -> Markup {
 }
 
 /// What is wrong, all of it, at the top of the page, each with a link to its field.
-pub fn summary(view: &View<'_>, typed: &Typed) -> Markup {
+pub(crate) fn summary(view: &View<'_>, typed: &Typed) -> Markup {
     let words = view.words;
     let secret = view.row.asked.kind == crate::task::request::RequestKind::Credentials;
     html! {

@@ -27,7 +27,7 @@ const MEMBERS: [&str; 7] = ["action", "decisions", "digest", "reason", "then", "
 ///
 /// # Errors
 /// The problem itself, where there is no page that says it better.
-pub async fn again(
+pub(crate) async fn again(
     http: &Http,
     id: RequestId,
     posted: &Posted,
@@ -51,7 +51,7 @@ pub async fn again(
 
 /// A refusal of what was filled in for a credential, without the name of any member but those that were asked for: somebody
 /// may have written the secret where a name stands.
-pub fn unnamed(problem: Problem, form: &Value) -> Problem {
+pub(crate) fn unnamed(problem: Problem, form: &Value) -> Problem {
     if problem.code != Code::Invalid {
         return problem;
     }

@@ -10,12 +10,12 @@ use crate::http::pages::translations::Words;
 use crate::http::wire::request::RequestStatus;
 
 /// Where it is said, right below the heading, that the request was answered meanwhile.
-pub fn meanwhile() -> Markup {
+pub(crate) fn meanwhile() -> Markup {
     html! { div #meanwhile role="status" aria-live="polite" {} }
 }
 
 /// What happens, as its script is to show it: of the whole tree, from the beginning.
-pub fn happens(view: &View<'_>) -> Markup {
+pub(crate) fn happens(view: &View<'_>) -> Markup {
     let (words, request) = (view.words, &view.request);
     let root = view.row.root_task_id;
     let status = match request.status {

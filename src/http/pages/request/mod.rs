@@ -3,18 +3,18 @@
 //! post the digest of what it showed, so that nobody approves something else than he saw. It needs no script; one that is
 //! there says what has happened since.
 
-pub mod approve_page;
+pub(crate) mod approve_page;
 mod call;
 mod choices;
 mod deadline;
-pub mod form;
+pub(crate) mod form;
 mod forms;
 mod headline;
 mod inputs;
-pub mod invalid_form;
+pub(crate) mod invalid_form;
 mod live;
 mod question;
-pub mod reject_page;
+pub(crate) mod reject_page;
 mod schema;
 mod submitted;
 
@@ -46,7 +46,7 @@ use crate::task::time::Time;
 
 /// A request, and everything of its reader that the page depends on.
 #[derive(Debug)]
-pub struct View<'a> {
+pub(crate) struct View<'a> {
     /// As the reader sees it.
     pub request: InterventionRequest,
     /// As it is kept.
@@ -176,13 +176,13 @@ impl<'a> View<'a> {
 
 /// Whether the page has one form for several calls, or forms for the only one.
 #[must_use]
-pub fn single(view: &View<'_>) -> bool {
+pub(crate) fn single(view: &View<'_>) -> bool {
     view.open_calls().len() < 2
 }
 
 /// The whole page: what is asked, and every answer this reader may give from here.
 #[must_use]
-pub fn whole(view: &View<'_>) -> Markup {
+pub(crate) fn whole(view: &View<'_>) -> Markup {
     let offered = forms::all(view);
     let nothing = || view.why_not(Action::Reject).unwrap_or(view.words.not_you);
     page(
@@ -200,7 +200,7 @@ pub fn whole(view: &View<'_>) -> Markup {
 
 /// The page with one button; without it, saying why, where its POST would be refused.
 #[must_use]
-pub fn one_button(view: &View<'_>, action: Action) -> Markup {
+pub(crate) fn one_button(view: &View<'_>, action: Action) -> Markup {
     page(
         view,
         &html! {

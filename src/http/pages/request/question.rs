@@ -15,7 +15,7 @@ use crate::http::wire::request::RequestKind;
 use crate::task::decision::Then;
 
 /// What the page is called: the operator's words, or what kind of question it is.
-pub fn heading(view: &View<'_>) -> String {
+pub(crate) fn heading(view: &View<'_>) -> String {
     match &view.row.asked.terms.message {
         Some(message) => visible(message),
         None => kind(view).to_owned(),
@@ -35,7 +35,7 @@ fn kind(view: &View<'_>) -> &'static str {
 }
 
 /// How long it may still be answered.
-pub fn standing(view: &View<'_>) -> Markup {
+pub(crate) fn standing(view: &View<'_>) -> Markup {
     let words = view.words;
     html! {
         div #standing {
@@ -49,7 +49,7 @@ pub fn standing(view: &View<'_>) -> Markup {
 }
 
 /// The agent's question, in its box; of a call whose outcome is unknown, what is known.
-pub fn question(view: &View<'_>) -> Markup {
+pub(crate) fn question(view: &View<'_>) -> Markup {
     let (words, request) = (view.words, &view.request);
     html! {
         @match request.kind {
@@ -106,17 +106,17 @@ fn known(view: &View<'_>) -> Markup {
 }
 
 /// Text of several lines: its line breaks are made, everything else that cannot be seen is shown.
-pub fn prose(text: &str) -> String {
+pub(crate) fn prose(text: &str) -> String {
     text.split('\n').map(visible).collect::<Vec<_>>().join("\n")
 }
 
 /// A value as text: a text as it stands, anything else as JSON.
-pub fn plain(value: &Value) -> String {
+pub(crate) fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 /// A value that is kept as its text: a text as it stands, anything else as the JSON that was written.
-pub fn exact(value: &Exact) -> String {
+pub(crate) fn exact(value: &Exact) -> String {
     let text = serde_json::to_string(value).unwrap_or_default();
     serde_json::from_str::<String>(&text).unwrap_or(text)
 }
@@ -142,7 +142,7 @@ fn written(value: &Value) -> Markup {
 }
 
 /// What a person filled in: members or whatever else it is, as the person's own script is read.
-pub fn members(value: &Value) -> Markup {
+pub(crate) fn members(value: &Value) -> Markup {
     let Value::Object(members) = value else { return html! { pre dir="auto" { (prose(&plain(value))) } } };
     html! {
         dl {
@@ -162,7 +162,7 @@ pub fn members(value: &Value) -> Markup {
 }
 
 /// Whose question it is, and whose to decide.
-pub fn about(view: &View<'_>) -> Markup {
+pub(crate) fn about(view: &View<'_>) -> Markup {
     let (words, request) = (view.words, &view.request);
     html! {
         section {
@@ -194,7 +194,7 @@ fn who(view: &View<'_>) -> String {
 }
 
 /// Those who may decide, without those who `have`.
-pub fn names(view: &View<'_>, have: &[&str]) -> String {
+pub(crate) fn names(view: &View<'_>, have: &[&str]) -> String {
     let (approvers, owner, words) = (&view.request.approvers, &view.row.owner, view.words);
     let ids = view.caller.user_id.ids();
     let has = |user: &str| have.iter().any(|name| ids.same(name, user));
@@ -209,13 +209,13 @@ pub fn names(view: &View<'_>, have: &[&str]) -> String {
 }
 
 /// What was decided about the whole request.
-pub fn decided(view: &View<'_>) -> Markup {
+pub(crate) fn decided(view: &View<'_>) -> Markup {
     let Some(decision) = &view.request.decision else { return html! {} };
     html! { section { h2 { (view.words.decision_whole) } (decision_of(view, decision, true)) } }
 }
 
 /// One decision: what, who, when, why, and what came with it.
-pub fn decision_of(view: &View<'_>, decision: &Decision, whole: bool) -> Markup {
+pub(crate) fn decision_of(view: &View<'_>, decision: &Decision, whole: bool) -> Markup {
     let words = view.words;
     let (by, at) = (visible(&decision.by), moment(&decision.at));
     let via = decision.via.as_deref().map(visible);
@@ -248,7 +248,7 @@ fn filled_in(response: &Value, secret: bool, words: &Words) -> Markup {
 }
 
 /// What somebody did.
-pub fn did(action: DecisionAction, words: &Words) -> &'static str {
+pub(crate) fn did(action: DecisionAction, words: &Words) -> &'static str {
     match action {
         DecisionAction::Approve => words.did_approve,
         DecisionAction::Reject => words.did_reject,
@@ -268,12 +268,12 @@ fn then_of(view: &View<'_>, then: ThenAction) -> &'static str {
 }
 
 /// What is canceled when the task that asked is: a root, or a sub-agent's task, whose caller goes on.
-pub fn then_cancel(view: &View<'_>) -> &'static str {
+pub(crate) fn then_cancel(view: &View<'_>) -> &'static str {
     if view.row.task_id == view.row.root_task_id { view.words.then_cancel } else { view.words.then_cancel_sub }
 }
 
 /// What a rejection does unless something else is chosen.
-pub fn by_rule(view: &View<'_>) -> &'static str {
+pub(crate) fn by_rule(view: &View<'_>) -> &'static str {
     match view.row.asked.terms.on_reject {
         Then::Continue => view.words.then_continue,
         Then::Cancel => then_cancel(view),

@@ -9,7 +9,7 @@ use crate::http::server::json;
 
 /// One field of a form.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Field {
+pub(crate) struct Field {
     /// The member's name.
     pub name: String,
     /// What it is called, where the schema says so.
@@ -24,7 +24,7 @@ pub struct Field {
 
 /// What a field takes.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Takes {
+pub(crate) enum Takes {
     /// Text, maybe of a format that browsers know, and its shortest and longest length.
     Text(Option<&'static str>, Option<u64>, Option<u64>),
     /// A number (a whole one), its least and its most.
@@ -41,7 +41,7 @@ const MORE: [&str; 8] =
 
 /// The fields of a schema of plain values; `None` where it is no such schema.
 #[must_use]
-pub fn fields(schema: &Value) -> Option<Vec<Field>> {
+pub(crate) fn fields(schema: &Value) -> Option<Vec<Field>> {
     let schema = schema.as_object()?;
     let open = schema.get("additionalProperties").is_some_and(Value::is_object);
     if schema.get("type")? != "object" || open || MORE.iter().any(|word| schema.contains_key(*word)) {

@@ -12,7 +12,7 @@ use crate::task::request::RequestKind;
 
 /// The forms of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which {
+pub(crate) enum Which {
     /// Approves everything.
     Approve,
     /// Rejects everything.
@@ -66,7 +66,7 @@ impl Which {
 
 /// A mistake at its field.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wrong {
+pub(crate) struct Wrong {
     /// The field, if there is one.
     pub field: Option<String>,
     /// The place inside of what was typed there; without a field, of the body.
@@ -77,7 +77,7 @@ pub struct Wrong {
 
 /// What was posted, and what is wrong with it.
 #[derive(Clone, Debug)]
-pub struct Typed {
+pub(crate) struct Typed {
     /// The form that was posted.
     pub form: Which,
     /// What is wrong.

@@ -11,23 +11,23 @@ use crate::task::decision::Action;
 use crate::task::request::{RequestKind, Warning};
 use crate::task::status::RequestStatus;
 
-pub fn page_in(language: Language, row: &RequestRow, caller: &Caller) -> String {
+pub(crate) fn page_in(language: Language, row: &RequestRow, caller: &Caller) -> String {
     asked(&whole(&View::new(row, caller, &sample::settings(), language, sample::now())).into_string())
 }
 
 /// The page without its foot, where somebody signs out.
-pub fn asked(page: &str) -> String {
+pub(crate) fn asked(page: &str) -> String {
     let (page, foot) = page.rsplit_once("<footer>").unwrap();
     assert_eq!(foot.matches("<button").count(), foot.matches("/sign-out").count());
     page.to_owned()
 }
 
-pub fn page(row: &RequestRow, caller: &Caller) -> String {
+pub(crate) fn page(row: &RequestRow, caller: &Caller) -> String {
     page_in(Language::English, row, caller)
 }
 
 /// Who may decide a sample of this kind.
-pub fn decider(kind: RequestKind) -> Caller {
+pub(crate) fn decider(kind: RequestKind) -> Caller {
     match kind {
         RequestKind::Approval | RequestKind::Reconcile => sample::approver(),
         RequestKind::Guidance | RequestKind::Credentials | RequestKind::Confirmation | RequestKind::ExternalResult => {

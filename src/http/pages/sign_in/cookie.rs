@@ -7,7 +7,7 @@ use crate::http::server::problem::{Problem, prefix};
 use crate::people::session::{LIFE, Token};
 
 /// Its name over plain http.
-pub const NAME: &str = "holdpoint_session";
+pub(crate) const NAME: &str = "holdpoint_session";
 /// Over https, at the root of a host: a browser takes a cookie of this name only with `Secure` and `Path=/`, and from this
 /// very host, so that no neighbour on the same domain can put one of his there.
 const HOST: &str = "__Host-holdpoint_session";
@@ -16,7 +16,7 @@ const SECURE: &str = "__Secure-holdpoint_session";
 
 /// Its name, which follows from the address that browsers know.
 #[must_use]
-pub fn name(public_url: &str) -> &'static str {
+pub(crate) fn name(public_url: &str) -> &'static str {
     match (is_https(public_url), prefix(public_url).is_empty()) {
         (true, true) => HOST,
         (true, false) => SECURE,
@@ -31,7 +31,7 @@ fn is_https(public_url: &str) -> bool {
 /// The token in a request's cookie. Where two come, one may be somebody else's (a neighbour on the same domain can set
 /// one): none is taken.
 #[must_use]
-pub fn token(headers: &HeaderMap, public_url: &str) -> Option<Token> {
+pub(crate) fn token(headers: &HeaderMap, public_url: &str) -> Option<Token> {
     let mut values = values(headers, name(public_url));
     let (Some(value), None) = (values.next(), values.next()) else { return None };
     Token::read(value)
@@ -39,7 +39,7 @@ pub fn token(headers: &HeaderMap, public_url: &str) -> Option<Token> {
 
 /// Whether the cookie came at all, whatever it is worth.
 #[must_use]
-pub fn came(headers: &HeaderMap, public_url: &str) -> bool {
+pub(crate) fn came(headers: &HeaderMap, public_url: &str) -> bool {
     values(headers, name(public_url)).next().is_some()
 }
 
@@ -57,7 +57,7 @@ fn values<'h>(headers: &'h HeaderMap, own: &'static str) -> impl Iterator<Item =
 ///
 /// # Errors
 /// `internal`, when it cannot be written.
-pub fn set(token: &Token, public_url: &str) -> Result<HeaderValue, Problem> {
+pub(crate) fn set(token: &Token, public_url: &str) -> Result<HeaderValue, Problem> {
     write(&token.text(), LIFE.as_secs(), public_url)
 }
 
@@ -65,7 +65,7 @@ pub fn set(token: &Token, public_url: &str) -> Result<HeaderValue, Problem> {
 ///
 /// # Errors
 /// `internal`, when it cannot be written.
-pub fn clear(public_url: &str) -> Result<HeaderValue, Problem> {
+pub(crate) fn clear(public_url: &str) -> Result<HeaderValue, Problem> {
     write("", 0, public_url)
 }
 

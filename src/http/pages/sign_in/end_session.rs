@@ -14,7 +14,7 @@ use crate::http::server::operation::{AuthClass, Op, SMALL};
 use crate::http::server::problem::{Problem, prefix};
 
 /// The operation.
-pub const OP: Op = Op { id: "sign_out", auth: AuthClass::Out, body: SMALL, problems: &[] };
+pub(crate) const OP: Op = Op { id: "sign_out", auth: AuthClass::Out, body: SMALL, problems: &[] };
 
 /// Sign out
 ///

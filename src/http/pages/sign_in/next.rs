@@ -8,7 +8,7 @@ const LONGEST: usize = 2048;
 
 /// The text, if it is a path of ours as a browser sees it: below the path of `public_url`.
 #[must_use]
-pub fn own<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
+pub(crate) fn own<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     let visible = text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
     if text.len() > LONGEST || !visible || !text.starts_with('/') || text.starts_with("//") {
         return None;

@@ -60,7 +60,7 @@ fn words(language: Language) -> &'static Words {
 
 /// The page that takes a key; `wrong` says that the last one was nobody's. `next` is where it leads, a path of ours.
 #[must_use]
-pub fn ask(next: Option<&str>, wrong: bool, prefix: &str, language: Language) -> Markup {
+pub(crate) fn ask(next: Option<&str>, wrong: bool, prefix: &str, language: Language) -> Markup {
     let words = words(language);
     whole(
         words.title,
@@ -88,7 +88,7 @@ fn key_form(next: Option<&str>, wrong: bool, prefix: &str, words: &Words) -> Mar
 
 /// The page of a person who is signed in, with the way to the page that was asked for, and to another account.
 #[must_use]
-pub fn signed_in(caller: &Caller, next: Option<&str>, prefix: &str, language: Language) -> Markup {
+pub(crate) fn signed_in(caller: &Caller, next: Option<&str>, prefix: &str, language: Language) -> Markup {
     let words = words(language);
     whole(
         words.is_signed_in,
@@ -105,7 +105,7 @@ pub fn signed_in(caller: &Caller, next: Option<&str>, prefix: &str, language: La
 /// Who is signed in, where that is the wrong account: with the way to another one, which leads back to `asked`, a path of
 /// ours. It says nothing of what was asked for.
 #[must_use]
-pub fn sign_in_again(caller: &Caller, asked: &str, prefix: &str, language: Language) -> Markup {
+pub(crate) fn sign_in_again(caller: &Caller, asked: &str, prefix: &str, language: Language) -> Markup {
     let words = words(language);
     let next = next::own(asked, prefix).map(|next| byte_serialize(next.as_bytes()).collect::<String>());
     let address = next.map_or_else(|| format!("{prefix}/sign-in"), |next| format!("{prefix}/sign-in?next={next}"));
@@ -122,7 +122,7 @@ fn identity(caller: &Caller, words: &Words) -> Markup {
 
 /// The page of a service without accounts.
 #[must_use]
-pub fn not_needed(language: Language) -> Markup {
+pub(crate) fn not_needed(language: Language) -> Markup {
     let words = words(language);
     whole(words.not_needed, language, &html! { p { (words.open) } })
 }
@@ -130,7 +130,7 @@ pub fn not_needed(language: Language) -> Markup {
 /// Who is signed in, and the button that signs him out; for every page of somebody who is. Without accounts nobody is,
 /// and whom another key speaks for has no session that he could end.
 #[must_use]
-pub fn signed_in_bar(caller: &Caller, prefix: &str, language: Language) -> Markup {
+pub(crate) fn signed_in_bar(caller: &Caller, prefix: &str, language: Language) -> Markup {
     let words = words(language);
     html! {
         @if !caller.unaccounted {

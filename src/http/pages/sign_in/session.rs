@@ -15,7 +15,7 @@ use crate::people::authenticator::AuthError;
 ///
 /// # Errors
 /// `forbidden` when it wants to speak for somebody else, and the database's.
-pub async fn caller(http: &Http, headers: &HeaderMap) -> Result<Option<Caller>, Problem> {
+pub(crate) async fn caller(http: &Http, headers: &HeaderMap) -> Result<Option<Caller>, Problem> {
     let Some(token) = cookie::token(headers, &http.settings.public_url) else { return Ok(None) };
     let Some(binding) = http.store.session(&token.digest()).await? else { return Ok(None) };
     match http.authenticator.by_session(headers, &token, &binding) {
@@ -27,13 +27,13 @@ pub async fn caller(http: &Http, headers: &HeaderMap) -> Result<Option<Caller>, 
 
 /// Whether a page was asked for: somebody who is nobody yet is then shown the way in.
 #[must_use]
-pub fn asks_for_a_page(method: &Method, headers: &HeaderMap) -> bool {
+pub(crate) fn asks_for_a_page(method: &Method, headers: &HeaderMap) -> bool {
     matches!(*method, Method::GET | Method::HEAD) && wants_html(headers)
 }
 
 /// The way in, and back to what was asked for. It is the same whether that is there or not.
 #[must_use]
-pub fn way_in(uri: &Uri, public_url: &str) -> Response {
+pub(crate) fn way_in(uri: &Uri, public_url: &str) -> Response {
     let prefix = prefix(public_url);
     let asked = format!("{prefix}{}", uri.path_and_query().map_or("/", |asked| asked.as_str()));
     let query = match next::own(&asked, &prefix) {
@@ -45,7 +45,7 @@ pub fn way_in(uri: &Uri, public_url: &str) -> Response {
 
 /// 303 to a path.
 #[must_use]
-pub fn see_other(path: &str) -> Response {
+pub(crate) fn see_other(path: &str) -> Response {
     match HeaderValue::from_str(path) {
         Ok(path) => (StatusCode::SEE_OTHER, [(LOCATION, path)]).into_response(),
         Err(_) => Problem::internal().into_response(),

@@ -13,7 +13,7 @@ use crate::http::server::operation::{AuthClass, Op, SMALL};
 use crate::http::server::problem::{Code, Problem, prefix};
 
 /// The operation.
-pub const OP: Op = Op { id: "get_sign_in", auth: AuthClass::Open, body: SMALL, problems: &[Code::Unavailable] };
+pub(crate) const OP: Op = Op { id: "get_sign_in", auth: AuthClass::Open, body: SMALL, problems: &[Code::Unavailable] };
 
 /// The page that takes a key
 ///

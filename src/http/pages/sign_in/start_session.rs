@@ -24,7 +24,7 @@ use crate::people::session::{LIFE, Token};
 use crate::world::random_bytes;
 
 /// The operation.
-pub const OP: Op = Op {
+pub(crate) const OP: Op = Op {
     id: "sign_in",
     auth: AuthClass::Open,
     // Anybody may send one: it holds a key and a path.
@@ -42,7 +42,7 @@ pub const OP: Op = Op {
 
 /// What the page's form sends.
 #[derive(ToSchema)]
-pub struct SignIn {
+pub(crate) struct SignIn {
     /// The key.
     key: String,
     /// Where to go afterwards: a path of this service; anything else leads to a page that says who is signed in.
