@@ -25,7 +25,7 @@ impl From<ReadError> for Problem {
 
 /// A caller, as the inbox sees him.
 #[must_use]
-pub(crate) fn person(caller: &Caller) -> Person {
+pub(crate) fn inbox_person(caller: &Caller) -> Person {
     Person { user_id: caller.user_id.clone(), groups: caller.groups.clone(), everything: caller.unaccounted }
 }
 
@@ -42,9 +42,9 @@ pub(crate) async fn task(http: &Http, caller: &Caller, id: TaskId) -> Result<Tas
 ///
 /// # Errors
 /// `not_found`, `forbidden`.
-pub(crate) async fn readable(http: &Http, caller: &Caller, id: TaskId) -> Result<TaskRow, Problem> {
+pub(crate) async fn readable_task(http: &Http, caller: &Caller, id: TaskId) -> Result<TaskRow, Problem> {
     let row = task(http, caller, id).await?;
-    if sees(http, caller, &row.tenant, &row.user_id, row.root_task_id).await? {
+    if may_see(http, caller, &row.tenant, &row.user_id, row.root_task_id).await? {
         return Ok(row);
     }
     Err(Problem::forbidden(
@@ -52,11 +52,11 @@ pub(crate) async fn readable(http: &Http, caller: &Caller, id: TaskId) -> Result
     ))
 }
 
-async fn sees(http: &Http, caller: &Caller, tenant: &str, owner: &str, root: TaskId) -> Result<bool, Problem> {
+async fn may_see(http: &Http, caller: &Caller, tenant: &str, owner: &str, root: TaskId) -> Result<bool, Problem> {
     if may_read(caller, tenant, owner, false) {
         return Ok(true);
     }
-    Ok(may_read(caller, tenant, owner, true) && http.store.involved(tenant, root, &person(caller)).await?)
+    Ok(may_read(caller, tenant, owner, true) && http.store.involved(tenant, root, &inbox_person(caller)).await?)
 }
 
 /// A request of the caller's tenant.
@@ -75,7 +75,7 @@ pub(crate) async fn request(http: &Http, caller: &Caller, id: RequestId) -> Resu
 pub(crate) async fn readable_request(http: &Http, caller: &Caller, id: RequestId) -> Result<RequestRow, Problem> {
     let row = request(http, caller, id).await?;
     let decides = may_decide(caller, &row.tenant, &row.owner, &row.asked.terms.approvers);
-    if decides || sees(http, caller, &row.tenant, &row.owner, row.root_task_id).await? {
+    if decides || may_see(http, caller, &row.tenant, &row.owner, row.root_task_id).await? {
         return Ok(row);
     }
     Err(Problem::forbidden(
@@ -87,9 +87,9 @@ pub(crate) async fn readable_request(http: &Http, caller: &Caller, id: RequestId
 ///
 /// # Errors
 /// `not_found` when it is gone, or the database's.
-pub(crate) async fn shown(http: &Http, caller: &Caller, id: TaskId) -> Result<AgentTask, Problem> {
+pub(crate) async fn current_task(http: &Http, caller: &Caller, id: TaskId) -> Result<AgentTask, Problem> {
     let row = http.store.task(id).await?.ok_or_else(Problem::not_found)?;
-    with_pending(http, caller, row).await
+    task_with_requests(http, caller, row).await
 }
 
 /// A task's row with its open requests. The two are two reads: when the row has moved on in between, both are read
@@ -97,7 +97,7 @@ pub(crate) async fn shown(http: &Http, caller: &Caller, id: TaskId) -> Result<Ag
 ///
 /// # Errors
 /// The database's.
-pub(crate) async fn with_pending(http: &Http, caller: &Caller, mut row: TaskRow) -> Result<AgentTask, Problem> {
+pub(crate) async fn task_with_requests(http: &Http, caller: &Caller, mut row: TaskRow) -> Result<AgentTask, Problem> {
     let mut pending = Vec::new();
     for _ in 0..3 {
         if row.open_requests == 0 {

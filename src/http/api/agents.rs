@@ -7,10 +7,10 @@ use axum::extract::State;
 
 use crate::agent::OpenTo;
 use crate::http::Http;
-use crate::http::server::caller::{Who, must_read};
+use crate::http::server::caller::{CurrentCaller, must_read};
 use crate::http::server::operation::{AuthClass, Op, SMALL};
 use crate::http::server::problem::Problem;
-use crate::http::wire::list::{Agent, AgentList, AgentTool};
+use crate::http::wire::list::{AgentList, AgentTool, WireAgent};
 use crate::task::tool_spec::Effect;
 
 /// The operation.
@@ -55,15 +55,18 @@ pub(crate) struct ToolCard {
     get, path = "/v1/agents", operation_id = "list_agents", tag = "agents",
     responses((status = 200, body = AgentList, description = "The agents"))
 )]
-pub(crate) async fn list_agents(State(http): State<Arc<Http>>, Who(caller): Who) -> Result<Json<AgentList>, Problem> {
+pub(crate) async fn list_agents(
+    State(http): State<Arc<Http>>,
+    CurrentCaller(caller): CurrentCaller,
+) -> Result<Json<AgentList>, Problem> {
     must_read(&caller)?;
     let admits = |to: &OpenTo| to.admits(&caller.tenant, &caller.user_id, &caller.groups);
     let open = http.agents.iter().filter(|card| card.open_to.as_ref().is_none_or(admits));
     Ok(Json(AgentList { agents: open.map(shown).collect() }))
 }
 
-fn shown(card: &AgentCard) -> Agent {
-    Agent {
+fn shown(card: &AgentCard) -> WireAgent {
+    WireAgent {
         name: card.name.clone(),
         description: card.description.clone(),
         agent_version: card.version.clone(),

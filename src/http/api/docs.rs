@@ -17,7 +17,8 @@ pub(crate) const OPENAPI: Op = Op { id: "get_openapi", auth: AuthClass::Open, bo
 /// The page.
 pub(crate) const DOCS: Op = Op { id: "get_docs", auth: AuthClass::Open, body: SMALL, problems: &[] };
 /// What the page loads.
-pub(crate) const ASSETS: Op = Op { id: "get_docs_asset", auth: AuthClass::Open, body: SMALL, problems: &[Code::NotFound] };
+pub(crate) const ASSETS: Op =
+    Op { id: "get_docs_asset", auth: AuthClass::Open, body: SMALL, problems: &[Code::NotFound] };
 
 /// The page's own scripts and styles; it styles elements in place and draws with `data:` images.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \

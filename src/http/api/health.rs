@@ -18,7 +18,8 @@ pub(crate) type Metrics = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = String> + 
 /// Whether the process lives.
 pub(crate) const HEALTHZ: Op = Op { id: "get_health", auth: AuthClass::Health, body: SMALL, problems: &[] };
 /// Whether it can work.
-pub(crate) const READYZ: Op = Op { id: "get_readiness", auth: AuthClass::Health, body: SMALL, problems: &[Code::Unavailable] };
+pub(crate) const READYZ: Op =
+    Op { id: "get_readiness", auth: AuthClass::Health, body: SMALL, problems: &[Code::Unavailable] };
 /// Its numbers.
 pub(crate) const METRICS: Op = Op { id: "get_metrics", auth: AuthClass::Open, body: SMALL, problems: &[] };
 

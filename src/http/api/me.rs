@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::State;
 
 use crate::http::Http;
-use crate::http::server::caller::{Who, must_read};
+use crate::http::server::caller::{CurrentCaller, must_read};
 use crate::http::server::operation::{AuthClass, Op, SMALL};
 use crate::http::server::problem::Problem;
 use crate::http::wire::list::{Me, Right};
@@ -21,7 +21,10 @@ pub(crate) const OP: Op = Op { id: "get_me", auth: AuthClass::Key, body: SMALL, 
     get, path = "/v1/me", operation_id = "get_me", tag = "agents",
     responses((status = 200, body = Me, description = "The caller"))
 )]
-pub(crate) async fn get_me(State(_http): State<Arc<Http>>, Who(caller): Who) -> Result<Json<Me>, Problem> {
+pub(crate) async fn get_me(
+    State(_http): State<Arc<Http>>,
+    CurrentCaller(caller): CurrentCaller,
+) -> Result<Json<Me>, Problem> {
     must_read(&caller)?;
     let rights =
         [(caller.may.create, Right::Create), (caller.may.read, Right::Read), (caller.may.decide, Right::Decide)];

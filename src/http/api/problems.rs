@@ -9,7 +9,8 @@ use crate::http::server::path_id::Id;
 use crate::http::server::problem::Code;
 
 /// The operation.
-pub(crate) const OP: Op = Op { id: "get_problem_page", auth: AuthClass::Open, body: SMALL, problems: &[Code::NotFound] };
+pub(crate) const OP: Op =
+    Op { id: "get_problem_page", auth: AuthClass::Open, body: SMALL, problems: &[Code::NotFound] };
 
 macro_rules! pages {
     ($($code:ident = $file:literal),* $(,)?) => {

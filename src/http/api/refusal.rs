@@ -6,13 +6,13 @@ use crate::http::Http;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::decision;
 use crate::http::wire::request::InterventionRequest;
-use crate::http::wire::task::TaskStatus;
+use crate::http::wire::task::WireTaskStatus;
 use crate::people::Caller;
 use crate::store::RequestRow;
 use crate::task::id::{RequestId, TaskId};
 
 /// The problem of a refusal.
-pub(crate) async fn refused(http: &Http, caller: &Caller, refusal: Refusal) -> Problem {
+pub(crate) async fn refusal_problem(http: &Http, caller: &Caller, refusal: Refusal) -> Problem {
     match with_members(http, caller, refusal).await {
         Ok(problem) | Err(problem) => problem,
     }
@@ -28,25 +28,32 @@ async fn with_members(http: &Http, caller: &Caller, refusal: Refusal) -> Result<
         }
         Refusal::DigestMismatch(id) => {
             let (row, _) = request(http, caller, id).await?;
-            about(Code::DigestMismatch, "What you saw is not what is asked. Look at `request`.", &row, http, caller)
+            with_request(
+                Code::DigestMismatch,
+                "What you saw is not what is asked. Look at `request`.",
+                &row,
+                http,
+                caller,
+            )
         }
         Refusal::Expired(id) => {
             let (row, _) = request(http, caller, id).await?;
-            about(Code::RequestExpired, "The request's deadline has passed.", &row, http, caller)
+            with_request(Code::RequestExpired, "The request's deadline has passed.", &row, http, caller)
         }
         Refusal::Withdrawn(id) => {
             let (row, root) = request(http, caller, id).await?;
-            let problem = about(Code::RequestWithdrawn, "The request no longer stands.", &row, http, caller);
+            let problem = with_request(Code::RequestWithdrawn, "The request no longer stands.", &row, http, caller);
             problem.with("pending", pending(http, caller, root, root).await?)
         }
         Refusal::AlreadyDecided { request: id, call } => {
             let (row, _) = request(http, caller, id).await?;
-            let problem = about(Code::AlreadyDecided, "Somebody decided first: see `decision`.", &row, http, caller);
+            let problem =
+                with_request(Code::AlreadyDecided, "Somebody decided first: see `decision`.", &row, http, caller);
             problem.with("decision", decision::first(&row, &caller.user_id, call))
         }
         Refusal::Conflict { code, task_id, status } => {
             let (word, detail) = conflict(code);
-            let problem = Problem::new(word, detail).with("task_status", TaskStatus::from(status));
+            let problem = Problem::new(word, detail).with("task_status", WireTaskStatus::from(status));
             if code != ConflictCode::TaskPaused {
                 return Ok(problem);
             }
@@ -56,7 +63,7 @@ async fn with_members(http: &Http, caller: &Caller, refusal: Refusal) -> Result<
         Refusal::NotARoot { root, status } => {
             let detail = "This is a sub-agent's task; its root takes messages and retries.";
             Problem::new(Code::NotARootTask, detail)
-                .with("task_status", TaskStatus::from(status))
+                .with("task_status", WireTaskStatus::from(status))
                 .with("root_task_id", root)
         }
         Refusal::Unavailable => Problem::unavailable(),
@@ -70,7 +77,7 @@ async fn request(http: &Http, caller: &Caller, id: RequestId) -> Result<(Request
     Ok((row, root))
 }
 
-fn about(code: Code, detail: &str, row: &RequestRow, http: &Http, caller: &Caller) -> Problem {
+fn with_request(code: Code, detail: &str, row: &RequestRow, http: &Http, caller: &Caller) -> Problem {
     Problem::new(code, detail).with("request", InterventionRequest::of(row, caller, &http.settings))
 }
 

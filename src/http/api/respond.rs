@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use http::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
 
-use super::refusal::refused;
+use super::refusal::refusal_problem;
 use super::wait;
 use crate::engine::{Accepted, Refusal};
 use crate::http::Http;
@@ -18,7 +18,7 @@ use crate::http::events::seats::Seat;
 use crate::http::server::body::Posted;
 use crate::http::server::prefer::Prefer;
 use crate::http::server::problem::Problem;
-use crate::http::wire::task::TaskStatus;
+use crate::http::wire::task::WireTaskStatus;
 use crate::people::Caller;
 use crate::store::Listener;
 
@@ -46,7 +46,7 @@ pub(crate) async fn perform(
     }
     match http.tracker.spawn(work).await {
         Ok(Ok(accepted)) => Ok(accepted),
-        Ok(Err(refusal)) => Err(refused(http, caller, refusal).await),
+        Ok(Err(refusal)) => Err(refusal_problem(http, caller, refusal).await),
         Err(_) => Err(Problem::internal()),
     }
 }
@@ -55,7 +55,7 @@ pub(crate) async fn perform(
 ///
 /// # Errors
 /// The database's.
-pub(crate) async fn answer(
+pub(crate) async fn respond(
     http: &Arc<Http>,
     posted: &Posted,
     mut accepted: Accepted,
@@ -64,17 +64,17 @@ pub(crate) async fn answer(
 ) -> Result<Response, Problem> {
     let mut response = match seat {
         Some(seat) => opening::from_commit(http, posted, &mut accepted, seat).await?,
-        None => waited(http, posted, &mut accepted, success).await?,
+        None => respond_after_wait(http, posted, &mut accepted, success).await?,
     };
     if success == SuccessStatus::Created {
         let location = format!("{}/v1/tasks/{}", http.settings.public_url, accepted.task_id);
-        insert(response.headers_mut(), LOCATION, &location);
+        insert_header(response.headers_mut(), LOCATION, &location);
     }
-    replayed(response.headers_mut(), &accepted);
+    mark_replayed(response.headers_mut(), &accepted);
     Ok(response)
 }
 
-async fn waited(
+async fn respond_after_wait(
     http: &Http,
     posted: &Posted,
     accepted: &mut Accepted,
@@ -83,28 +83,28 @@ async fn waited(
     let prefer = Prefer::read(&posted.headers);
     let (root, time) = (accepted.root, prefer.time(http.settings.wait));
     let news = accepted.news.take().map(Listener::news);
-    let task = wait::shown(http, &posted.caller, root, root, time, news).await?;
+    let task = wait::task_when_stopped(http, &posted.caller, root, root, time, news).await?;
     let status = match (task.status, success) {
-        (TaskStatus::Running, _) => StatusCode::ACCEPTED,
+        (WireTaskStatus::Running, _) => StatusCode::ACCEPTED,
         (_, SuccessStatus::Created) => StatusCode::CREATED,
         (_, SuccessStatus::Ok) => StatusCode::OK,
     };
     let mut response = (status, Json(task)).into_response();
     if let Some(applied) = prefer.applied() {
-        insert(response.headers_mut(), HeaderName::from_static("preference-applied"), &applied);
+        insert_header(response.headers_mut(), HeaderName::from_static("preference-applied"), &applied);
     }
     Ok(response)
 }
 
 /// Says that an earlier POST did it.
-pub(crate) fn replayed(headers: &mut HeaderMap, accepted: &Accepted) {
+pub(crate) fn mark_replayed(headers: &mut HeaderMap, accepted: &Accepted) {
     if accepted.replayed {
-        insert(headers, HeaderName::from_static("idempotency-replayed"), "true");
+        insert_header(headers, HeaderName::from_static("idempotency-replayed"), "true");
     }
 }
 
 /// Adds a header whose value is ours.
-pub(crate) fn insert(headers: &mut HeaderMap, name: HeaderName, value: &str) {
+pub(crate) fn insert_header(headers: &mut HeaderMap, name: HeaderName, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
         headers.insert(name, value);
     }

@@ -24,7 +24,7 @@ const SLOWEST_POLL: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// `not_found` when it is gone, or the database's.
-pub(crate) async fn shown(
+pub(crate) async fn task_when_stopped(
     http: &Http,
     caller: &Caller,
     root: TaskId,
@@ -35,11 +35,11 @@ pub(crate) async fn shown(
     let end = Instant::now() + time;
     loop {
         let left = end.saturating_duration_since(Instant::now());
-        let row = until_still(http, root, task, left, news.take()).await?;
+        let row = row_when_stopped(http, root, task, left, news.take()).await?;
         let still = row.status != TaskStatus::Running;
-        let shown = access::with_pending(http, caller, row).await?;
-        if !still || shown.status != wire::task::TaskStatus::Running {
-            return Ok(shown);
+        let task_when_stopped = access::task_with_requests(http, caller, row).await?;
+        if !still || task_when_stopped.status != wire::task::WireTaskStatus::Running {
+            return Ok(task_when_stopped);
         }
     }
 }
@@ -49,7 +49,7 @@ pub(crate) async fn shown(
 ///
 /// # Errors
 /// `not_found` when it is gone, or the database's.
-async fn until_still(
+async fn row_when_stopped(
     http: &Http,
     root: TaskId,
     task: TaskId,

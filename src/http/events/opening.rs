@@ -6,12 +6,12 @@ use axum::response::{IntoResponse, Response};
 use http::header::{CACHE_CONTROL, CONTENT_LOCATION, CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{HeaderMap, StatusCode, Uri};
 
-use super::reader::Reader;
+use super::reader::EventReader;
 use super::seats::Seat;
-use super::stream::{Stream, Watcher};
+use super::stream::{EventStream, Watcher};
 use crate::engine::{Accepted, Written};
 use crate::http::Http;
-use crate::http::api::respond::insert;
+use crate::http::api::respond::insert_header;
 use crate::http::server::accept::wants_stream;
 use crate::http::server::body::Posted;
 use crate::http::server::problem::{Problem, prefix};
@@ -21,7 +21,7 @@ use crate::task::id::TaskId;
 
 /// What a stream is asked for with.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct StreamRequest {
     /// The task whose stream it is.
     pub task: TaskId,
     /// The root of its tree.
@@ -36,7 +36,12 @@ pub(crate) struct Asked {
 ///
 /// # Errors
 /// `bad_request` when there is no such number yet, `not_found`, `too_many`, or the database's.
-pub(crate) async fn open(http: &Arc<Http>, watcher: Watcher, asked: Asked, seat: Seat) -> Result<Response, Problem> {
+pub(crate) async fn open(
+    http: &Arc<Http>,
+    watcher: Watcher,
+    asked: StreamRequest,
+    seat: Seat,
+) -> Result<Response, Problem> {
     // Listened first, then read: what is committed in between is not missed.
     let attends = asked.listener.unwrap_or_else(|| http.store.attend(asked.root));
     let listener = http.store.listen_on(asked.root, attends);
@@ -51,8 +56,8 @@ pub(crate) async fn open(http: &Arc<Http>, watcher: Watcher, asked: Asked, seat:
         return Err(Problem::bad_request("There is no event of that number yet."));
     }
     let posted = watcher.posted;
-    let reader = Reader::new(Part { root: asked.root, task: asked.task }, after, row.status);
-    let mut stream = Stream::new(http, watcher, listener, reader, head, seat);
+    let reader = EventReader::new(Part { root: asked.root, task: asked.task }, after, row.status);
+    let mut stream = EventStream::new(http, watcher, listener, reader, head, seat);
     if !stream.begin().await? && !posted {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
@@ -90,11 +95,11 @@ pub(crate) async fn from_commit(
     };
     let root = accepted.root;
     let listener = accepted.news.take();
-    let asked = Asked { task: root, root, after: first.map(|first| first - 1), listener };
+    let asked = StreamRequest { task: root, root, after: first.map(|first| first - 1), listener };
     let watcher = Watcher { caller: posted.caller.clone(), headers: posted.headers.clone(), posted: true };
     let mut response = open(http, watcher, asked, seat).await?;
     let location = format!("{}/v1/tasks/{root}/events", prefix(&http.settings.public_url));
-    insert(response.headers_mut(), CONTENT_LOCATION, &location);
+    insert_header(response.headers_mut(), CONTENT_LOCATION, &location);
     Ok(response)
 }
 

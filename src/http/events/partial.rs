@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use uuid::Uuid;
 
-use crate::http::wire::event::Passing;
+use crate::http::wire::event::TransientEvent;
 use crate::store::{Event, Part, ReadError, Store};
 use crate::task::delta::{Delta, Said};
 use crate::task::id::TaskId;
@@ -14,7 +14,7 @@ use crate::task::item::Fact;
 
 /// What a stream knows of the tasks whose models speak.
 #[derive(Debug, Default)]
-pub(crate) struct Partial {
+pub(crate) struct DeltaFilter {
     /// The last item of each task that is known to be stored.
     stored: HashMap<TaskId, i64>,
     /// The turn and the asking of which something was shown.
@@ -23,9 +23,9 @@ pub(crate) struct Partial {
     own: HashMap<TaskId, bool>,
 }
 
-impl Partial {
+impl DeltaFilter {
     /// A durable event went out.
-    pub fn durable(&mut self, event: &Event) {
+    pub fn note_event(&mut self, event: &Event) {
         self.stored.insert(event.task_id, event.item.seq);
         self.own.insert(event.task_id, true);
         if let Fact::AssistantMessage(_) = event.item.fact {
@@ -37,7 +37,7 @@ impl Partial {
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
-    pub async fn is_of(&mut self, store: &Store, part: Part, task: TaskId) -> Result<bool, ReadError> {
+    pub async fn is_in(&mut self, store: &Store, part: Part, task: TaskId) -> Result<bool, ReadError> {
         if part.task == part.root {
             return Ok(true);
         }
@@ -59,7 +59,7 @@ impl Partial {
 
     /// Whether the model of a piece had been shown items that have not gone out.
     #[must_use]
-    pub fn lacks(&self, delta: &Delta) -> bool {
+    pub fn is_ahead(&self, delta: &Delta) -> bool {
         self.stored.get(&delta.task_id).is_none_or(|stored| *stored < delta.after_seq)
     }
 
@@ -67,9 +67,9 @@ impl Partial {
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
-    pub async fn heard(&mut self, store: &Store, delta: &Delta) -> Result<Vec<Passing>, ReadError> {
+    pub async fn visible_events(&mut self, store: &Store, delta: &Delta) -> Result<Vec<TransientEvent>, ReadError> {
         if delta.said == Said::Reset {
-            return Ok(self.taken_back(delta));
+            return Ok(self.reset(delta));
         }
         let task = delta.task_id;
         let stored = if let Some(seq) = self.stored.get(&task) {
@@ -85,19 +85,19 @@ impl Partial {
         Ok(self.shown(delta))
     }
 
-    fn shown(&mut self, delta: &Delta) -> Vec<Passing> {
+    fn shown(&mut self, delta: &Delta) -> Vec<TransientEvent> {
         let now = (delta.turn, delta.asking);
         let before = self.shown.insert(delta.task_id, now).filter(|(turn, _)| *turn == delta.turn);
-        let void = before.is_some_and(|before| before != now).then(|| Passing::reset(delta));
-        void.into_iter().chain([Passing::of(delta)]).collect()
+        let void = before.is_some_and(|before| before != now).then(|| TransientEvent::reset(delta));
+        void.into_iter().chain([TransientEvent::of(delta)]).collect()
     }
 
     /// What was shown of an asking is void, whatever is stored by now. Of another one nothing is taken back.
-    fn taken_back(&mut self, delta: &Delta) -> Vec<Passing> {
+    fn reset(&mut self, delta: &Delta) -> Vec<TransientEvent> {
         if self.shown.get(&delta.task_id) != Some(&(delta.turn, delta.asking)) {
             return Vec::new();
         }
         self.shown.remove(&delta.task_id);
-        vec![Passing::reset(delta)]
+        vec![TransientEvent::reset(delta)]
     }
 }

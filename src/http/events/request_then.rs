@@ -15,15 +15,15 @@ const ITEMS: i64 = 32;
 
 /// Journals as far as they were read for earlier events of the same stream.
 #[derive(Debug, Default)]
-pub(crate) struct Folds(HashMap<TaskId, Fold>);
+pub(crate) struct JournalCache(HashMap<TaskId, CachedJournal>);
 
 #[derive(Debug, Default)]
-struct Fold {
+struct CachedJournal {
     seq: i64,
     progress: Progress,
 }
 
-impl Folds {
+impl JournalCache {
     /// The request an event is about, as it was at the end of that event's commit.
     ///
     /// # Errors
@@ -38,21 +38,21 @@ impl Folds {
 
     /// Whether a task still had something to ask after its item `last`, so that no answer took effect.
     async fn is_blocked(&mut self, store: &Store, task: TaskId, last: i64) -> Result<bool, ReadError> {
-        let fold = self.0.entry(task).or_default();
-        if fold.seq > last {
-            *fold = Fold::default();
+        let journal = self.0.entry(task).or_default();
+        if journal.seq > last {
+            *journal = CachedJournal::default();
         }
-        while fold.seq < last {
-            let items = store.items(task, fold.seq, ITEMS.min(last - fold.seq)).await?;
+        while journal.seq < last {
+            let items = store.items(task, journal.seq, ITEMS.min(last - journal.seq)).await?;
             if items.is_empty() {
                 return Err(ReadError::Corrupt("a journal with gaps".to_owned()));
             }
             for (item, _) in items {
-                fold.progress.apply(&item);
-                fold.seq = item.seq;
+                journal.progress.apply(&item);
+                journal.seq = item.seq;
             }
         }
-        Ok(fold.progress.is_blocked())
+        Ok(journal.progress.is_blocked())
     }
 
     /// Forgets what was read: nothing is kept for a stream that waits.

@@ -7,9 +7,9 @@ use serde::Serialize;
 
 /// Text that grows until it is sent.
 #[derive(Debug, Default)]
-pub(crate) struct Text(String);
+pub(crate) struct SseBuffer(String);
 
-impl Text {
+impl SseBuffer {
     /// How long a client waits, in milliseconds, before it connects again.
     pub fn retry(&mut self, milliseconds: u32) {
         let _ = write!(self.0, "retry: {milliseconds}\n\n");
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn an_event_is_a_block_of_lines() {
-        let mut text = Text::default();
+        let mut text = SseBuffer::default();
         text.retry(1000);
         text.event(Some(7), "task.created", &json!({"a": "x\ny"})).unwrap();
         text.comment();
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn line_ends_in_what_somebody_wrote_end_no_event() {
-        let mut text = Text::default();
+        let mut text = SseBuffer::default();
         text.event(None, "x", &Exact::value("{\n\n\"a\":\r\n1.10\r}")).unwrap();
         assert_eq!(text.take(), "event: x\ndata: {\ndata: \ndata: \"a\":\ndata: \ndata: 1.10\ndata: }\n\n");
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use super::{every_operation, put, sample};
-use crate::http::wire::event::{CaughtUpEvent, EventData, OF_A_CALLER, Passing};
+use crate::http::wire::event::{CaughtUpEvent, EventData, OF_A_CALLER, TransientEvent};
 use crate::http::wire::request::InterventionRequest;
 use crate::store::Event;
 use crate::task::delta::{Delta, Said};
@@ -184,7 +184,7 @@ pub(crate) fn examples() -> Vec<(&'static str, Vec<Value>)> {
     let call = row.asked.own_calls().map(|call| (call.tool_call_id, call.name.clone())).next();
     let mut all =
         vec![("TaskEvent", vec![json!(asked)]), ("CaughtUpEvent", vec![json!(CaughtUpEvent::at(task.next_event))])];
-    let mut passing = |component, said| all.push((component, vec![json!(Passing::of(&delta(said)))]));
+    let mut passing = |component, said| all.push((component, vec![json!(TransientEvent::of(&delta(said)))]));
     passing("OutputTextDeltaEvent", Said::Text { offset: 12, delta: "order 17.".to_owned() });
     passing("MessageResetEvent", Said::Reset);
     if let Some((tool_call_id, name)) = call {

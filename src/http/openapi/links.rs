@@ -17,13 +17,13 @@ const PENDING: &str = "$response.body#/pending/0/request_id";
 type Link = (&'static str, &'static str, &'static str);
 
 /// An operation whose answers of these statuses lead on.
-struct Answer {
+struct LinkedAnswer {
     from: &'static str,
     statuses: &'static [&'static str],
     links: Vec<Link>,
 }
 
-fn all() -> [Answer; 5] {
+fn all() -> [LinkedAnswer; 5] {
     let of =
         |ids: &[&'static str], parameter, found| ids.iter().map(|id| (*id, parameter, found)).collect::<Vec<Link>>();
     let tree = vec![("list_requests", "task_id", TASK), ("list_tasks", "root_task_id", "$response.body#/root_task_id")];
@@ -33,11 +33,11 @@ fn all() -> [Answer; 5] {
     let requests = next("list_requests", ("get_request", "request_id", "$response.body#/requests/0/request_id"));
     let items = vec![("list_task_items", "after", "$response.body#/next_after")];
     [
-        Answer { from: "create_task", statuses: &["201", "202"], links: created },
-        Answer { from: "send_message", statuses: &["200"], links: of(&["retry_task"], "task_id", TASK) },
-        Answer { from: "list_tasks", statuses: &["200"], links: tasks },
-        Answer { from: "list_requests", statuses: &["200"], links: requests },
-        Answer { from: "list_task_items", statuses: &["200"], links: items },
+        LinkedAnswer { from: "create_task", statuses: &["201", "202"], links: created },
+        LinkedAnswer { from: "send_message", statuses: &["200"], links: of(&["retry_task"], "task_id", TASK) },
+        LinkedAnswer { from: "list_tasks", statuses: &["200"], links: tasks },
+        LinkedAnswer { from: "list_requests", statuses: &["200"], links: requests },
+        LinkedAnswer { from: "list_task_items", statuses: &["200"], links: items },
     ]
 }
 
@@ -71,7 +71,7 @@ mod tests {
                 ));
             }
         }
-        for Answer { from, statuses, links } in all() {
+        for LinkedAnswer { from, statuses, links } in all() {
             for (to, parameter, _) in &links {
                 assert!(known.contains(&((*to).to_owned(), (*parameter).to_owned())), "{from} → {to} {parameter}");
             }

@@ -19,7 +19,7 @@ use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::event::{
     CaughtUpEvent, MessageResetEvent, OutputTextDeltaEvent, ToolCallArgumentsDeltaEvent, ToolCallNamedEvent,
 };
-use crate::http::wire::problem::Problem as ProblemSchema;
+use crate::http::wire::problem::ProblemDocument;
 use crate::http::wire::request::InterventionRequest;
 use crate::http::wire::task::AgentTask;
 
@@ -33,7 +33,7 @@ const WHAT: &str = "Runs AI-agent tasks and stops them at the point where a huma
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
     ),
     components(schemas(
-        ProblemSchema,
+        ProblemDocument,
         CaughtUpEvent,
         OutputTextDeltaEvent,
         ToolCallNamedEvent,

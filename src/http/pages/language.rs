@@ -15,7 +15,7 @@ pub(crate) enum Language {
 }
 
 impl Language {
-    /// All of them.
+    #[cfg(test)]
     pub const ALL: [Self; 2] = [Self::English, Self::Chinese];
 
     /// The language that is wanted most of those we have; of two wanted alike, the one named first.

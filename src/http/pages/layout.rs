@@ -12,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
 use super::language::Language;
-use super::translations::{Words, fill};
+use super::translations::{Translations, fill};
 use crate::http::server::problem::{Code, Problem, prefix};
 pub(crate) use crate::task::eyes::visible;
 
@@ -69,7 +69,7 @@ pub(crate) fn problem(
     language: Language,
     sign_in_again: Option<&Markup>,
 ) -> Markup {
-    let words = Words::of(language);
+    let words = Translations::of(language);
     let errors = problem.members.get("errors").and_then(|errors| errors.as_array());
     let request = problem.members.get("request").map(|request| member(request, "request_id"));
     let title = problem_title(problem.code, words);
@@ -99,7 +99,7 @@ pub(crate) fn problem(
 }
 
 /// What stands already.
-fn first(words: &Words, decision: &Value) -> String {
+fn first(words: &Translations, decision: &Value) -> String {
     let what = match member(decision, "action") {
         "approve" => words.did_approve,
         "reject" => words.did_reject,
@@ -114,7 +114,7 @@ fn first(words: &Words, decision: &Value) -> String {
 
 /// A sentence in the reader's language, or in English where that is all there is.
 #[must_use]
-pub(crate) fn said(words: &Words, english: &str, translated: Option<&str>) -> Markup {
+pub(crate) fn said(words: &Translations, english: &str, translated: Option<&str>) -> Markup {
     match (translated, words.language) {
         (Some(text), _) => html! { (text) },
         (None, Language::English) => html! { (visible(english)) },
@@ -149,7 +149,7 @@ pub(crate) fn moment(at: &str) -> String {
     }
 }
 
-fn problem_title(code: Code, words: &Words) -> Option<&'static str> {
+fn problem_title(code: Code, words: &Translations) -> Option<&'static str> {
     words.translated(code.title())
 }
 

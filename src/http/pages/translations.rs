@@ -8,14 +8,15 @@ macro_rules! words {
     ($($name:ident: $english:literal, $chinese:literal;)*) => {
         /// The words of one language.
         #[derive(Debug)]
-        pub(crate) struct Words {
+        #[expect(dead_code, reason = "sentences of the engine are looked up in `PAIRS`")]
+        pub(crate) struct Translations {
             /// Which language it is.
             pub language: Language,
             $(#[doc = $english] pub $name: &'static str),*
         }
 
-        static ENGLISH: Words = Words { language: Language::English, $($name: $english),* };
-        static CHINESE: Words = Words { language: Language::Chinese, $($name: $chinese),* };
+        static ENGLISH: Translations = Translations { language: Language::English, $($name: $english),* };
+        static CHINESE: Translations = Translations { language: Language::Chinese, $($name: $chinese),* };
 
         /// Each text in English and in Chinese.
         const PAIRS: &[(&str, &str)] = &[$(($english, $chinese)),*];
@@ -375,7 +376,7 @@ words! {
     detail_internal: "Something went wrong here. The request's id finds it in the log.", "出现内部错误，可凭请求编号在日志中查找。";
 }
 
-impl Words {
+impl Translations {
     /// The words of a language.
     #[must_use]
     pub fn of(language: Language) -> &'static Self {
@@ -446,8 +447,8 @@ mod tests {
     #[test]
     fn what_the_engine_says_is_said_in_the_readers_language() {
         let said = "The request's deadline has passed.";
-        assert_eq!(Words::of(Language::English).translated(said), Some(said));
-        assert_eq!(Words::of(Language::Chinese).translated(said), Some("请求的期限已过。"));
-        assert_eq!(Words::of(Language::Chinese).translated("something else"), None);
+        assert_eq!(Translations::of(Language::English).translated(said), Some(said));
+        assert_eq!(Translations::of(Language::Chinese).translated(said), Some("请求的期限已过。"));
+        assert_eq!(Translations::of(Language::Chinese).translated("something else"), None);
     }
 }

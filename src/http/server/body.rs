@@ -14,14 +14,14 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::caller::Who;
+use super::caller::CurrentCaller;
 use super::fields::{Errors, refuse_nul};
 use super::json;
 use super::operation::Op;
 use super::problem::{Code, Problem};
 use crate::engine::{Accepted, Key};
 use crate::http::Http;
-use crate::http::api::refusal::refused;
+use crate::http::api::refusal::refusal_problem;
 use crate::people::Caller;
 use crate::secret::seal::Body as Kept;
 
@@ -82,7 +82,9 @@ impl FromRequest<Arc<Http>> for Posted {
     async fn from_request(request: Request, http: &Arc<Http>) -> Result<Self, Problem> {
         let limit = request.extensions().get::<&'static Op>().map_or(0, |op| op.body);
         let (parts, body) = request.into_parts();
-        let Some(Who(caller)) = parts.extensions.get::<Who>().cloned() else { return Err(Problem::internal()) };
+        let Some(CurrentCaller(caller)) = parts.extensions.get::<CurrentCaller>().cloned() else {
+            return Err(Problem::internal());
+        };
         let bytes = arrived(body, limit).await?;
         let key = idempotency_key(&parts.headers).map(|key| {
             key.map(|key| Key {
@@ -139,7 +141,7 @@ impl Posted {
         let Ok(Some(key)) = &self.key else { return Ok(None) };
         match http.engine.replay(&self.caller, key).await {
             Ok(accepted) => Ok(accepted),
-            Err(refusal) => Err(refused(http, &self.caller, refusal).await),
+            Err(refusal) => Err(refusal_problem(http, &self.caller, refusal).await),
         }
     }
 

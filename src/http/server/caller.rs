@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 /// The caller of an operation that needs one.
 #[derive(Clone, Debug)]
-pub(crate) struct Who(pub Caller);
+pub(crate) struct CurrentCaller(pub Caller);
 
-impl FromRequestParts<Arc<Http>> for Who {
+impl FromRequestParts<Arc<Http>> for CurrentCaller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &Arc<Http>) -> Result<Self, Problem> {

@@ -45,31 +45,31 @@ impl Connections {
     }
 
     /// A place for one more connection, as soon as there is one.
-    pub async fn place(&self) -> Arc<Place> {
+    pub async fn slot(&self) -> Arc<ConnectionSlot> {
         loop {
             let mut changed = std::pin::pin!(self.0.changed.notified());
             changed.as_mut().enable();
-            if let Some(place) = self.take() {
-                return place;
+            if let Some(slot) = self.take() {
+                return slot;
             }
             changed.await;
         }
     }
 
-    fn take(&self) -> Option<Arc<Place>> {
+    fn take(&self) -> Option<Arc<ConnectionSlot>> {
         let mut open = self.lock();
         if open.all < self.0.most {
             open.all += 1;
             let close = CancellationToken::new();
             let idle = open.insert(&close);
-            return Some(Arc::new(Place {
+            return Some(Arc::new(ConnectionSlot {
                 connections: self.clone(),
                 close,
                 idle: AtomicU64::new(idle),
                 requests: AtomicUsize::new(0),
                 served: AtomicU64::new(0),
                 unwritten: AtomicBool::new(false),
-                heard: AtomicBool::new(false),
+                received: AtomicBool::new(false),
                 waker: AtomicWaker::new(),
             }));
         }
@@ -107,7 +107,7 @@ impl Open {
 
 /// The place of one connection; free again when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ConnectionSlot {
     connections: Connections,
     close: CancellationToken,
     /// Its key among those that may be closed; 0 while it is kept.
@@ -116,22 +116,22 @@ pub(crate) struct Place {
     requests: AtomicUsize,
     served: AtomicU64,
     unwritten: AtomicBool,
-    heard: AtomicBool,
+    received: AtomicBool,
     waker: AtomicWaker,
 }
 
 /// How a connection stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum ConnectionPhase {
     /// The head of a request is awaited: after the opening, or after its first byte.
     Head,
     /// A request is served.
     Serving,
     /// An answer was written, and nothing has come since.
-    Kept,
+    KeepAlive,
 }
 
-impl Place {
+impl ConnectionSlot {
     /// Cancelled when the connection has to close for another client.
     #[must_use]
     pub fn close(&self) -> &CancellationToken {
@@ -139,7 +139,7 @@ impl Place {
     }
 
     /// Wakes the connection's task when its last body is gone.
-    pub fn wake_by(&self, context: &Context<'_>) {
+    pub fn register_waker(&self, context: &Context<'_>) {
         self.waker.register(context.waker());
     }
 
@@ -155,13 +155,13 @@ impl Place {
         drop(open);
         self.connections.0.changed.notify_one();
         self.served.fetch_add(1, Ordering::Relaxed);
-        self.heard.store(false, Ordering::Relaxed);
+        self.received.store(false, Ordering::Relaxed);
         self.requests.fetch_add(1, Ordering::Relaxed);
         Some(Serving(Arc::clone(self)))
     }
 
     /// The request is a known caller's: its connection is not closed for others until it is served.
-    pub fn keep(&self) {
+    pub fn protect(&self) {
         let mut open = self.connections.lock();
         if !self.close.is_cancelled() {
             open.idle.remove(&self.idle.swap(0, Ordering::Relaxed));
@@ -169,9 +169,9 @@ impl Place {
     }
 
     /// Notes bytes that came; those of a body are no next request.
-    pub fn heard(&self) {
+    pub fn received(&self) {
         if !self.serves() {
-            self.heard.store(true, Ordering::Relaxed);
+            self.received.store(true, Ordering::Relaxed);
         }
     }
 
@@ -181,10 +181,10 @@ impl Place {
     }
 
     /// How it stands, and how many requests it has begun; one that stopped serving can be closed from now on.
-    pub fn settle(&self) -> (Standing, u64) {
+    pub fn phase(&self) -> (ConnectionPhase, u64) {
         let served = self.served.load(Ordering::Relaxed);
         if self.serves() {
-            return (Standing::Serving, served);
+            return (ConnectionPhase::Serving, served);
         }
         if self.idle.load(Ordering::Relaxed) == 0 && !self.close.is_cancelled() {
             let mut open = self.connections.lock();
@@ -192,8 +192,8 @@ impl Place {
             drop(open);
             self.connections.0.changed.notify_one();
         }
-        let begun = served == 0 || self.heard.load(Ordering::Relaxed);
-        (if begun { Standing::Head } else { Standing::Kept }, served)
+        let begun = served == 0 || self.received.load(Ordering::Relaxed);
+        (if begun { ConnectionPhase::Head } else { ConnectionPhase::KeepAlive }, served)
     }
 
     fn serves(&self) -> bool {
@@ -201,7 +201,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut open = self.connections.lock();
         open.all -= 1;
@@ -216,7 +216,7 @@ impl Drop for Place {
 
 /// A request that is being served: what holds a clone of it, its bodies, keeps the connection from being idle.
 #[derive(Debug)]
-pub(crate) struct Serving(Arc<Place>);
+pub(crate) struct Serving(Arc<ConnectionSlot>);
 
 impl Clone for Serving {
     fn clone(&self) -> Self {
@@ -235,19 +235,19 @@ impl Drop for Serving {
 
 /// A body whose connection serves until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Served<B> {
+pub(crate) struct CountedBody<B> {
     body: B,
     _serving: Serving,
 }
 
-impl<B> Served<B> {
+impl<B> CountedBody<B> {
     /// The body of this request or of its answer.
     pub fn new(body: B, serving: Serving) -> Self {
         Self { body, _serving: serving }
     }
 }
 
-impl<B: Body + Unpin> Body for Served<B> {
+impl<B: Body + Unpin> Body for CountedBody<B> {
     type Data = B::Data;
     type Error = B::Error;
 

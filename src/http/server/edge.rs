@@ -14,7 +14,7 @@ use http::{Method, StatusCode};
 use uuid::Uuid;
 
 use super::accept::wants_html;
-use super::caller::Who;
+use super::caller::CurrentCaller;
 use super::drain_body;
 use super::origin::not_from_here;
 use super::problem::{Code, Problem, prefix};
@@ -26,24 +26,24 @@ use crate::http::pages::sign_in::sign_in_again;
 
 /// Which operation a request turned out to be; the guard says it, the log line reads it, also after a panic.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seen(Arc<OnceLock<&'static str>>);
+pub(crate) struct OperationSlot(Arc<OnceLock<&'static str>>);
 
-impl Seen {
+impl OperationSlot {
     /// Notes the operation.
-    pub fn operation(&self, id: &'static str) {
+    pub fn set(&self, id: &'static str) {
         let _ = self.0.set(id);
     }
 }
 
 /// An error whose page is written already: it goes out as it is.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Whole;
+pub(crate) struct RenderedError;
 
 /// Health checks come every few seconds, and what they find has lines of its own.
 const PROBES: [&str; 2] = [health::HEALTHZ.id, health::READYZ.id];
 
 /// What the answer will need of the request.
-struct Asked {
+struct RequestContext {
     id: Uuid,
     origin: Option<HeaderValue>,
     preflight: bool,
@@ -55,7 +55,7 @@ struct Asked {
     language: Language,
 }
 
-impl Asked {
+impl RequestContext {
     fn of(http: &Http, request: &Request) -> Self {
         let (headers, path) = (request.headers(), request.uri().path());
         let under = |root: &str| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
@@ -81,55 +81,55 @@ impl Asked {
 
 /// Answers.
 pub(crate) async fn edge(State(http): State<Arc<Http>>, mut request: Request, next: Next) -> Response {
-    let asked = Asked::of(&http, &request);
-    let seen = Seen::default();
-    request.extensions_mut().insert(seen.clone());
+    let context = RequestContext::of(&http, &request);
+    let slot = OperationSlot::default();
+    request.extensions_mut().insert(slot.clone());
     let unread = drain_body::track(&mut request);
     let started = Instant::now();
     let response = next.run(request).await;
     if let Some(body) = unread.take() {
         http.tracker.spawn(drain_body::drain(body));
     }
-    let mut response = write_out(&http, &asked, response);
+    let mut response = write_out(&http, &context, response);
     let taken = started.elapsed().as_secs_f64();
-    add_headers(&asked, response.headers_mut());
-    let operation = seen.0.get().copied().unwrap_or("none");
+    add_headers(&context, response.headers_mut());
+    let operation = slot.0.get().copied().unwrap_or("none");
     let status = response.status().as_u16();
     if PROBES.contains(&operation) {
-        tracing::debug!(operation, status, seconds = taken, http_request_id = %asked.id, "answered");
+        tracing::debug!(operation, status, seconds = taken, http_request_id = %context.id, "answered");
     } else {
-        tracing::info!(operation, status, seconds = taken, http_request_id = %asked.id, "answered");
+        tracing::info!(operation, status, seconds = taken, http_request_id = %context.id, "answered");
     }
     tracing::info!(target: "holdpoint::metric", metric = "http_request", operation, status, seconds = taken);
     response
 }
 
 /// A preflight of a known path becomes an answer, and an error a problem.
-fn write_out(http: &Http, asked: &Asked, mut response: Response) -> Response {
+fn write_out(http: &Http, context: &RequestContext, mut response: Response) -> Response {
     let status = response.status();
-    if asked.preflight && status == StatusCode::METHOD_NOT_ALLOWED {
-        if let Some(why) = asked.refused_host {
-            return problem(http, asked, &Problem::forbidden(why), None);
+    if context.preflight && status == StatusCode::METHOD_NOT_ALLOWED {
+        if let Some(why) = context.refused_host {
+            return problem(http, context, &Problem::forbidden(why), None);
         }
-        return preflight(asked, response.headers().get(header::ALLOW));
+        return preflight(context, response.headers().get(header::ALLOW));
     }
-    let who = response.extensions_mut().remove::<Who>();
+    let caller = response.extensions_mut().remove::<CurrentCaller>();
     let is_problem = status.is_client_error() || status.is_server_error();
     match response.extensions_mut().remove::<Problem>() {
-        Some(found) => problem(http, asked, &found, who),
-        None if is_problem && response.extensions().get::<Whole>().is_none() => {
+        Some(found) => problem(http, context, &found, caller),
+        None if is_problem && response.extensions().get::<RenderedError>().is_none() => {
             let mut found = Problem::of_status(status);
             let allow = response.headers().get(header::ALLOW).cloned();
             found.headers.extend(allow.map(|allow| (header::ALLOW, allow)));
-            problem(http, asked, &found, who)
+            problem(http, context, &found, caller)
         }
         None => response,
     }
 }
 
-fn preflight(asked: &Asked, allow: Option<&HeaderValue>) -> Response {
+fn preflight(context: &RequestContext, allow: Option<&HeaderValue>) -> Response {
     let mut response = StatusCode::NO_CONTENT.into_response();
-    if asked.origin.is_some() {
+    if context.origin.is_some() {
         let headers = response.headers_mut();
         if let Some(methods) = allow {
             headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods.clone());
@@ -143,19 +143,20 @@ fn preflight(asked: &Asked, allow: Option<&HeaderValue>) -> Response {
     response
 }
 
-fn problem(http: &Http, asked: &Asked, problem: &Problem, who: Option<Who>) -> Response {
+fn problem(http: &Http, context: &RequestContext, problem: &Problem, caller: Option<CurrentCaller>) -> Response {
     let status = problem.code.status();
-    let mut response = if asked.page {
+    let mut response = if context.page {
         let public_url = &http.settings.public_url;
         // Whoever may not see it may have another account that may; whether it is there is not said.
         let refused = matches!(problem.code, Code::Forbidden | Code::NotFound);
-        let again = who.filter(|_| refused).map(|Who(caller)| {
+        let sign_in_again_link = caller.filter(|_| refused).map(|CurrentCaller(caller)| {
             let prefix = prefix(public_url);
-            sign_in_again(&caller, &format!("{prefix}{}", asked.path), &prefix, asked.language)
+            sign_in_again(&caller, &format!("{prefix}{}", context.path), &prefix, context.language)
         });
-        (status, layout::problem(problem, asked.id, public_url, asked.language, again.as_ref())).into_response()
+        (status, layout::problem(problem, context.id, public_url, context.language, sign_in_again_link.as_ref()))
+            .into_response()
     } else {
-        let mut response = (status, Json(problem.document(&http.settings.public_url, asked.id))).into_response();
+        let mut response = (status, Json(problem.document(&http.settings.public_url, context.id))).into_response();
         response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         response
     };
@@ -163,21 +164,21 @@ fn problem(http: &Http, asked: &Asked, problem: &Problem, who: Option<Who>) -> R
     response
 }
 
-fn add_headers(asked: &Asked, headers: &mut HeaderMap) {
+fn add_headers(context: &RequestContext, headers: &mut HeaderMap) {
     let mut set = |name: HeaderName, value: HeaderValue| headers.insert(name, value);
-    if let Ok(id) = HeaderValue::from_str(&asked.id.to_string()) {
+    if let Ok(id) = HeaderValue::from_str(&context.id.to_string()) {
         set(HeaderName::from_static("x-request-id"), id);
     }
     set(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    if asked.private {
+    if context.private {
         // A stream says more than this, and keeps saying it.
         headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     }
     headers.append(header::VARY, HeaderValue::from_static("Origin"));
-    if asked.private {
+    if context.private {
         headers.append(header::VARY, HeaderValue::from_static("Accept"));
     }
-    if let Some(origin) = &asked.origin {
+    if let Some(origin) = &context.origin {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
         headers.insert(
             header::ACCESS_CONTROL_EXPOSE_HEADERS,
@@ -190,7 +191,7 @@ fn add_headers(asked: &Asked, headers: &mut HeaderMap) {
     if is_page {
         headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("same-origin"));
         headers.insert(header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
-        if asked.private {
+        if context.private {
             headers.append(header::VARY, HeaderValue::from_static("Accept-Language"));
         }
         headers.entry(header::CONTENT_SECURITY_POLICY).or_insert_with(layout::content_security_policy);

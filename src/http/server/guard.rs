@@ -11,16 +11,16 @@ use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
 
 use super::body::too_large;
-use super::caller::Who;
-use super::connections::Place;
-use super::edge::Seen;
+use super::caller::CurrentCaller;
+use super::connections::ConnectionSlot;
+use super::edge::OperationSlot;
 use super::operation::{AuthClass, Op};
 use super::origin::not_from_here;
 use super::problem::Problem;
-use super::wrong_keys::Source;
+use super::wrong_keys::ClientNetwork;
 use crate::http::Http;
 use crate::http::pages::sign_in::cookie;
-use crate::http::pages::sign_in::session::{self, asks_for_a_page, way_in};
+use crate::http::pages::sign_in::session::{self, redirect_to_sign_in, wants_page};
 use crate::people::Caller;
 use crate::people::authenticator::{AuthError, only_ours, speaks_for_nobody};
 
@@ -33,8 +33,8 @@ pub(crate) async fn guard(
     mut request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
-    if let Some(seen) = request.extensions().get::<Seen>() {
-        seen.operation(op.id);
+    if let Some(slot) = request.extensions().get::<OperationSlot>() {
+        slot.set(op.id);
     }
     let asked_here = http.settings.open && op.auth != AuthClass::Health;
     if let Some(why) = asked_here.then(|| not_from_here(request.headers(), request.uri(), request.version())).flatten()
@@ -51,32 +51,32 @@ pub(crate) async fn guard(
     let mut found = None;
     match op.auth {
         AuthClass::Key => {
-            let key = authenticated(&http, &request)?;
+            let key = caller_of_key(&http, &request)?;
             match or_session(&http, request.headers(), key).await? {
                 Some(caller) => {
-                    if let Some(place) = request.extensions().get::<Weak<Place>>().and_then(Weak::upgrade) {
-                        place.keep();
+                    if let Some(slot) = request.extensions().get::<Weak<ConnectionSlot>>().and_then(Weak::upgrade) {
+                        slot.protect();
                     }
-                    found = Some(Who(caller.clone()));
-                    request.extensions_mut().insert(Who(caller));
+                    found = Some(CurrentCaller(caller.clone()));
+                    request.extensions_mut().insert(CurrentCaller(caller));
                 }
-                None if asks_for_a_page(request.method(), request.headers()) => {
-                    return Ok(way_in(request.uri(), &http.settings.public_url));
+                None if wants_page(request.method(), request.headers()) => {
+                    return Ok(redirect_to_sign_in(request.uri(), &http.settings.public_url));
                 }
                 None => return Err(AuthError::Missing.into()),
             }
         }
         AuthClass::Out => {
-            may_leave(&http, request.headers(), authenticated(&http, &request)?)?;
+            check_sign_out(&http, request.headers(), caller_of_key(&http, &request)?)?;
         }
         AuthClass::Open => only_ours(request.headers())?,
         AuthClass::Health => {}
     }
     request.extensions_mut().insert(op);
     let mut response = next.run(request).await;
-    if let Some(who) = found {
+    if let Some(authenticate) = found {
         // The page of a refusal says who is signed in.
-        response.extensions_mut().insert(who);
+        response.extensions_mut().insert(authenticate);
     }
     Ok(response)
 }
@@ -86,7 +86,7 @@ pub(crate) async fn guard(
 ///
 /// # Errors
 /// `unauthorized`, `forbidden`, or the database's.
-pub(crate) async fn who(http: &Http, headers: &HeaderMap) -> Result<Option<Caller>, Problem> {
+pub(crate) async fn authenticate(http: &Http, headers: &HeaderMap) -> Result<Option<Caller>, Problem> {
     or_session(http, headers, http.authenticator.authenticate(headers)).await
 }
 
@@ -105,18 +105,20 @@ async fn or_session(
 ///
 /// # Errors
 /// `too_many`, when too many wrong ones came from there. A right key is never refused for it.
-fn authenticated(http: &Http, request: &Request) -> Result<Result<Caller, AuthError>, Problem> {
+fn caller_of_key(http: &Http, request: &Request) -> Result<Result<Caller, AuthError>, Problem> {
     let found = http.authenticator.authenticate(request.headers());
     if found == Err(AuthError::Wrong) {
-        http.wrong_keys.note(Source::of(request.extensions()), http.clock.uptime())?;
+        http.wrong_keys.note(ClientNetwork::of(request.extensions()), http.clock.uptime())?;
     }
     Ok(found)
 }
 
 /// Who shows the cookie may leave, alive or not: that the session was over already is no reason to keep him.
-fn may_leave(http: &Http, headers: &HeaderMap, found: Result<Caller, AuthError>) -> Result<(), Problem> {
+fn check_sign_out(http: &Http, headers: &HeaderMap, found: Result<Caller, AuthError>) -> Result<(), Problem> {
     match found {
-        Err(AuthError::Missing) if cookie::came(headers, &http.settings.public_url) => Ok(speaks_for_nobody(headers)?),
+        Err(AuthError::Missing) if cookie::is_sent(headers, &http.settings.public_url) => {
+            Ok(speaks_for_nobody(headers)?)
+        }
         found => Ok(found.map(|_| ())?),
     }
 }

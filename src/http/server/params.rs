@@ -77,7 +77,7 @@ pub(crate) struct EventHeader {
 #[expect(dead_code, reason = "read from the query itself; this is what the document says of it")]
 pub(crate) struct TaskQuery {
     /// Only those that stand so.
-    status: Option<Vec<wire::task::TaskStatus>>,
+    status: Option<Vec<wire::task::WireTaskStatus>>,
     /// Only those of these agents.
     agent: Option<Vec<String>>,
     /// Only those of these sessions.
@@ -100,9 +100,9 @@ pub(crate) struct TaskQuery {
 #[expect(dead_code, reason = "read from the query itself; this is what the document says of it")]
 pub(crate) struct RequestQuery {
     /// Only those that stand so; `pending` unless given (with `task_id`: any).
-    status: Option<Vec<wire::request::RequestStatus>>,
+    status: Option<Vec<wire::request::WireRequestStatus>>,
     /// Only those of these kinds.
-    kind: Option<Vec<wire::request::RequestKind>>,
+    kind: Option<Vec<wire::request::WireRequestKind>>,
     /// Only those that these agents asked.
     agent: Option<Vec<String>>,
     /// Only those of these sessions.

@@ -25,23 +25,23 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
-use super::connections::{Connections, Place, Served, Standing};
+use super::connections::{ConnectionPhase, ConnectionSlot, Connections, CountedBody};
 use super::write_timeout::TimeoutStream;
 use crate::world::Clock;
 
 /// How long the head of a request may take, from the connection's opening or from its first byte.
-pub(crate) const HEAD: Duration = Duration::from_secs(10);
+pub(crate) const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a connection is kept without a request.
-pub(crate) const KEPT: Duration = Duration::from_secs(75);
+pub(crate) const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(75);
 /// How large the head of a request may be.
-pub(crate) const HEAD_SIZE: usize = 64 * 1024;
+pub(crate) const MAX_HEADER_SIZE: usize = 64 * 1024;
 /// The bytes that one connection may buffer in each direction.
-const BUFFER: usize = 2 * HEAD_SIZE;
+const BUFFER: usize = 2 * MAX_HEADER_SIZE;
 /// How long no connection is accepted after the system had none to give.
-const REST: Duration = Duration::from_millis(100);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Where connections come from.
-pub(crate) trait Source: Send {
+pub(crate) trait Acceptor: Send {
     /// One of them.
     type Io: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
@@ -49,7 +49,7 @@ pub(crate) trait Source: Send {
     fn accept(&mut self) -> impl Future<Output = io::Result<(Self::Io, SocketAddr)>> + Send;
 }
 
-impl Source for TcpListener {
+impl Acceptor for TcpListener {
     type Io = TcpStream;
 
     async fn accept(&mut self) -> io::Result<(TcpStream, SocketAddr)> {
@@ -78,85 +78,85 @@ impl std::fmt::Debug for Server {
 
 impl Server {
     /// Serves until `closed`; returns when the requests under way are answered.
-    pub async fn serve(self, mut source: impl Source, closed: CancellationToken) {
+    pub async fn serve(self, mut acceptor: impl Acceptor, closed: CancellationToken) {
         let tasks = TaskTracker::new();
         // Ends the tasks, too, where this future is dropped first.
-        let over = CancellationToken::new();
-        let _guard = over.clone().drop_guard();
+        let stop = CancellationToken::new();
+        let _guard = stop.clone().drop_guard();
         let mut exhausted = false;
         loop {
             let accepted = tokio::select! {
                 biased;
                 () = closed.cancelled() => break,
-                accepted = source.accept() => accepted,
+                accepted = acceptor.accept() => accepted,
             };
             match accepted {
                 Ok((io, peer)) => {
                     exhausted = false;
-                    let place = tokio::select! {
+                    let slot = tokio::select! {
                         biased;
                         () = closed.cancelled() => break,
-                        place = self.connections.place() => place,
+                        slot = self.connections.slot() => slot,
                     };
-                    let connection = self.clone().connection(io, peer, place, closed.clone());
-                    let over = over.clone();
-                    tasks.spawn(async move { over.run_until_cancelled(connection).await });
+                    let connection = self.clone().connection(io, peer, slot, closed.clone());
+                    let stop = stop.clone();
+                    tasks.spawn(async move { stop.run_until_cancelled(connection).await });
                 }
-                Err(error) if is_of_the_client(&error) => {}
+                Err(error) if is_client_fault(&error) => {}
                 Err(error) => {
                     if !exhausted {
                         tracing::warn!(error = %error.kind(), "no connection can be accepted; idle ones are closed");
                     }
                     exhausted = true;
                     self.connections.close_longest();
-                    self.clock.sleep(REST).await;
+                    self.clock.sleep(ACCEPT_PAUSE).await;
                 }
             }
         }
-        drop(source);
+        drop(acceptor);
         tasks.close();
         tasks.wait().await;
     }
 
     /// One connection, from its opening to its end.
-    async fn connection<I>(self, io: I, peer: SocketAddr, place: Arc<Place>, closed: CancellationToken)
+    async fn connection<I>(self, io: I, peer: SocketAddr, slot: Arc<ConnectionSlot>, closed: CancellationToken)
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let (router, serving) = (self.router, Arc::clone(&place));
+        let (router, serving) = (self.router, Arc::clone(&slot));
         let service = service_fn(move |request: Request<Incoming>| {
-            let (router, place) = (router.clone(), Arc::downgrade(&serving));
+            let (router, slot) = (router.clone(), Arc::downgrade(&serving));
             let serving = serving.begin();
             async move {
                 // The connection was told to close first: the request was not looked at.
                 let serving = serving.ok_or(io::ErrorKind::ConnectionAborted)?;
-                let mut request = request.map(|body| Body::new(Served::new(body, serving.clone())));
+                let mut request = request.map(|body| Body::new(CountedBody::new(body, serving.clone())));
                 request.extensions_mut().insert(ConnectInfo(peer));
-                request.extensions_mut().insert(place);
+                request.extensions_mut().insert(slot);
                 let Ok(response): Result<Response, std::convert::Infallible> = router.oneshot(request).await;
-                Ok::<_, io::Error>(response.map(|body| Served::new(body, serving)))
+                Ok::<_, io::Error>(response.map(|body| CountedBody::new(body, serving)))
             }
         });
-        let stream = TimeoutStream::new(io, Arc::clone(&self.clock), Arc::clone(&place));
+        let stream = TimeoutStream::new(io, Arc::clone(&self.clock), Arc::clone(&slot));
         let mut builder = http1::Builder::new();
         // The times are kept below, by the one clock there is.
-        builder.header_read_timeout(None).max_header_size(HEAD_SIZE).max_buf_size(BUFFER);
+        builder.header_read_timeout(None).max_header_size(MAX_HEADER_SIZE).max_buf_size(BUFFER);
         let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
-        let mut told = std::pin::pin!(closed.cancelled());
-        let mut close = std::pin::pin!(place.close().cancelled());
-        let mut stands = Stands { place: Arc::clone(&place), clock: self.clock, last: None, end: None };
+        let mut closing = std::pin::pin!(closed.cancelled());
+        let mut close = std::pin::pin!(slot.close().cancelled());
+        let mut phase_timer = PhaseTimer { slot: Arc::clone(&slot), clock: self.clock, last: None, end: None };
         let mut going_down = false;
         poll_fn(|context| {
-            place.wake_by(context);
+            slot.register_waker(context);
             loop {
                 if connection.as_mut().poll(context).is_ready() || close.as_mut().poll(context).is_ready() {
                     return Poll::Ready(());
                 }
-                let (serves, late) = stands.look(context);
-                if late {
+                let (serves, timed_out) = phase_timer.poll_phase(context);
+                if timed_out {
                     return Poll::Ready(());
                 }
-                if going_down || told.as_mut().poll(context).is_pending() {
+                if going_down || closing.as_mut().poll(context).is_pending() {
                     return Poll::Pending;
                 }
                 if !serves {
@@ -171,7 +171,7 @@ impl Server {
 }
 
 /// Failed because of its client: the next one is accepted at once.
-fn is_of_the_client(error: &io::Error) -> bool {
+fn is_client_fault(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset
@@ -179,31 +179,31 @@ fn is_of_the_client(error: &io::Error) -> bool {
 }
 
 /// How long a connection may stand as it does.
-struct Stands {
-    place: Arc<Place>,
+struct PhaseTimer {
+    slot: Arc<ConnectionSlot>,
     clock: Arc<dyn Clock>,
-    last: Option<(Standing, u64)>,
+    last: Option<(ConnectionPhase, u64)>,
     end: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
-impl Stands {
+impl PhaseTimer {
     /// Whether it serves a request, and whether its time is over.
-    fn look(&mut self, context: &mut Context<'_>) -> (bool, bool) {
-        let now = self.place.settle();
+    fn poll_phase(&mut self, context: &mut Context<'_>) -> (bool, bool) {
+        let now = self.slot.phase();
         if self.last != Some(now) {
             self.last = Some(now);
             let time = match now.0 {
-                Standing::Serving => None,
-                Standing::Head => Some(HEAD),
-                Standing::Kept => Some(KEPT),
+                ConnectionPhase::Serving => None,
+                ConnectionPhase::Head => Some(HEADER_TIMEOUT),
+                ConnectionPhase::KeepAlive => Some(KEEP_ALIVE_TIMEOUT),
             };
             self.end = time.map(|time| -> Pin<Box<dyn Future<Output = ()> + Send>> {
                 let clock = Arc::clone(&self.clock);
                 Box::pin(async move { clock.sleep(time).await })
             });
         }
-        let late = self.end.as_mut().is_some_and(|end| end.as_mut().poll(context).is_ready());
-        (now.0 == Standing::Serving, late)
+        let timed_out = self.end.as_mut().is_some_and(|end| end.as_mut().poll(context).is_ready());
+        (now.0 == ConnectionPhase::Serving, timed_out)
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::connections::Place;
+use super::connections::ConnectionSlot;
 use crate::world::Clock;
 
 /// How long a write may make no progress.
@@ -22,7 +22,7 @@ pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) struct TimeoutStream<I> {
     io: I,
     clock: Arc<dyn Clock>,
-    place: Arc<Place>,
+    slot: Arc<ConnectionSlot>,
     /// Runs while a write is pending.
     timer: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     timed_out: bool,
@@ -36,13 +36,13 @@ impl<I: fmt::Debug> fmt::Debug for TimeoutStream<I> {
 
 impl<I> TimeoutStream<I> {
     /// Reports to `place`; `clock` runs the timeout.
-    pub fn new(io: I, clock: Arc<dyn Clock>, place: Arc<Place>) -> Self {
-        Self { io, clock, place, timer: None, timed_out: false }
+    pub fn new(io: I, clock: Arc<dyn Clock>, slot: Arc<ConnectionSlot>) -> Self {
+        Self { io, clock, slot, timer: None, timed_out: false }
     }
 
     /// The result of one attempt to write: starts the timer when it is pending, stops it on progress.
     fn timed<T>(&mut self, write: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
-        self.place.unwritten(write.is_pending());
+        self.slot.unwritten(write.is_pending());
         if write.is_ready() && !self.timed_out {
             self.timer = None;
             return write;
@@ -66,7 +66,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for TimeoutStream<I> {
         let before = into.filled().len();
         let read = Pin::new(&mut self.io).poll_read(context, into);
         if into.filled().len() > before {
-            self.place.heard();
+            self.slot.received();
         }
         read
     }

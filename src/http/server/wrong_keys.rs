@@ -27,9 +27,9 @@ const LINES: u32 = 100;
 /// Where requests come from: an IPv4 address, or an IPv6 network of 64 bits, as one client has all of it. Requests whose
 /// connection is not known share one source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Source(Option<IpAddr>);
+pub(crate) struct ClientNetwork(Option<IpAddr>);
 
-impl Source {
+impl ClientNetwork {
     /// The source of a request with these extensions.
     #[must_use]
     pub fn of(extensions: &Extensions) -> Self {
@@ -45,7 +45,7 @@ impl Source {
     }
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for ClientNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(IpAddr::V6(network)) => write!(f, "{network}/64"),
@@ -61,7 +61,7 @@ pub(crate) struct WrongKeys(Mutex<Table>);
 
 #[derive(Debug, Default)]
 struct Table {
-    sources: HashMap<Source, Recent>,
+    sources: HashMap<ClientNetwork, Recent>,
     /// Of all sources that have no room in the table.
     others: Recent,
     swept: Duration,
@@ -106,7 +106,7 @@ struct Log {
 }
 
 impl Log {
-    fn line(&mut self, source: Source, many: bool, now: Duration) {
+    fn line(&mut self, source: ClientNetwork, many: bool, now: Duration) {
         if now.saturating_sub(self.since) >= MINUTE {
             if self.silent > 0 {
                 tracing::warn!(count = self.silent, "more wrong keys came than are logged");
@@ -131,7 +131,7 @@ impl WrongKeys {
     ///
     /// # Errors
     /// `too_many`, when there were too many in the last minute.
-    pub fn note(&self, source: Source, now: Duration) -> Result<(), Problem> {
+    pub fn note(&self, source: ClientNetwork, now: Duration) -> Result<(), Problem> {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Table { sources, others, swept, log } = &mut *table;
         if sources.len() >= SOURCES && now.saturating_sub(*swept) >= SWEEP {
@@ -162,10 +162,10 @@ impl WrongKeys {
 mod tests {
     use super::*;
 
-    fn source(text: &str) -> Source {
+    fn source(text: &str) -> ClientNetwork {
         let mut extensions = Extensions::new();
         extensions.insert(ConnectInfo(SocketAddr::new(text.parse().unwrap(), 1)));
-        Source::of(&extensions)
+        ClientNetwork::of(&extensions)
     }
 
     fn at(seconds: u64) -> Duration {
@@ -191,8 +191,8 @@ mod tests {
         assert_ne!(source("2001:db8:1:2::1"), source("2001:db8:1:3::1"));
         assert_eq!(source("::ffff:192.0.2.1"), source("192.0.2.1"));
         assert_ne!(source("192.0.2.1"), source("192.0.2.2"));
-        let shown =
-            [source("2001:db8:1:2::1"), source("192.0.2.1"), Source::of(&Extensions::new())].map(|it| it.to_string());
+        let shown = [source("2001:db8:1:2::1"), source("192.0.2.1"), ClientNetwork::of(&Extensions::new())]
+            .map(|it| it.to_string());
         assert_eq!(shown, ["2001:db8:1:2::/64", "192.0.2.1", "unknown"]);
     }
 

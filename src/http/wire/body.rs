@@ -56,6 +56,7 @@ pub(crate) struct NewMessageItem {
 /// A decision: one answer for the whole request, or one for each call.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
+#[expect(dead_code, reason = "only documents the body, which is read member by member")]
 pub(crate) enum DecisionBody {
     /// For the whole request.
     Whole(WholeDecision),
@@ -72,6 +73,7 @@ pub(crate) enum DecisionBody {
     ("respond" = "#/components/schemas/RespondDecision"),
     ("retry" = "#/components/schemas/RetryDecision"),
 )))]
+#[expect(dead_code, reason = "only documents the body, which is read member by member")]
 pub(crate) enum WholeDecision {
     /// Approve.
     Approve(ApproveDecision),

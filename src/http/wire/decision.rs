@@ -18,16 +18,17 @@ use crate::task::user::{UserId, UserIds};
 
 wire_enum! {
     /// What an answer does.
-    DecisionAction from Action, "snake_case" { Approve, Reject, Edit, Respond, Retry, Mixed }
+    DecisionAction as DecisionAction from Action, "snake_case" { Approve, Reject, Edit, Respond, Retry, Mixed }
 }
 wire_enum! {
     /// What follows a rejection.
-    ThenAction from decision::Then, "snake_case" { Continue, Cancel, CancelRoot }
+    ThenAction as ThenAction from decision::Then, "snake_case" { Continue, Cancel, CancelRoot }
 }
 
 /// A human's answer to a request; stored once, never changed.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
-pub(crate) struct Decision {
+#[schema(as = Decision)]
+pub(crate) struct WireDecision {
     /// What was answered; `mixed` when calls were decided differently.
     pub action: DecisionAction,
     /// Who (the last one, when several decided).
@@ -74,7 +75,8 @@ pub(crate) struct CallDecision {
 
 /// Somebody approved.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
-pub(crate) struct Approval {
+#[schema(as = Approval)]
+pub(crate) struct WireApproval {
     /// Who.
     pub by: String,
     /// When.
@@ -84,8 +86,8 @@ pub(crate) struct Approval {
 
 /// One answer, as it was given.
 #[must_use]
-pub(crate) fn one(at: Time, answer: &decision::Decision) -> Decision {
-    Decision {
+pub(crate) fn one(at: Time, answer: &decision::Decision) -> WireDecision {
+    WireDecision {
         action: answer.action.into(),
         by: answer.by.clone(),
         via: answer.via.clone(),
@@ -132,7 +134,7 @@ fn deciding(row: &RequestRow, call: CallId) -> Option<&(Time, decision::Decision
 
 /// The decision of one call, as soon as it is decided.
 #[must_use]
-pub(crate) fn of_one_call(row: &RequestRow, call: CallId) -> Option<Decision> {
+pub(crate) fn of_one_call(row: &RequestRow, call: CallId) -> Option<WireDecision> {
     let (at, answer) = deciding(row, call)?;
     let said = answer.decisions.get(&call)?;
     let mut decision = one(*at, answer);
@@ -144,7 +146,7 @@ pub(crate) fn of_one_call(row: &RequestRow, call: CallId) -> Option<Decision> {
 
 /// The approvals of one call so far, where several are required.
 #[must_use]
-pub(crate) fn approvals(row: &RequestRow, call: CallId, ids: UserIds) -> Vec<Approval> {
+pub(crate) fn approvals(row: &RequestRow, call: CallId, ids: UserIds) -> Vec<WireApproval> {
     if row.asked.required() < 2 {
         return Vec::new();
     }
@@ -153,12 +155,12 @@ pub(crate) fn approvals(row: &RequestRow, call: CallId, ids: UserIds) -> Vec<App
     };
     let mut people = BTreeSet::new();
     let given = row.answers.iter().filter(|(_, answer)| approved(answer) && people.insert(ids.key(&answer.by)));
-    given.map(|(at, answer)| Approval { by: answer.by.clone(), at: at.to_string() }).collect()
+    given.map(|(at, answer)| WireApproval { by: answer.by.clone(), at: at.to_string() }).collect()
 }
 
 /// What the answers amount to, once the last call is decided.
 #[must_use]
-pub(crate) fn merged(row: &RequestRow) -> Option<Decision> {
+pub(crate) fn merged(row: &RequestRow) -> Option<WireDecision> {
     match row.status {
         RequestStatus::Responded | RequestStatus::Resumed => {}
         RequestStatus::Pending | RequestStatus::Expired | RequestStatus::Withdrawn => return None,
@@ -186,7 +188,7 @@ pub(crate) fn merged(row: &RequestRow) -> Option<Decision> {
 /// What somebody who comes too late is told, about that call where it is about one: what he said himself, or else what
 /// decided it, or what the request amounts to.
 #[must_use]
-pub(crate) fn first(row: &RequestRow, user: &UserId, call: Option<CallId>) -> Option<Decision> {
+pub(crate) fn first(row: &RequestRow, user: &UserId, call: Option<CallId>) -> Option<WireDecision> {
     let own = row
         .answers
         .iter()

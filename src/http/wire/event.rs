@@ -68,7 +68,7 @@ pub(crate) struct EventData {
     agent_path: Vec<String>,
     root_task_id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    request: Option<RequestThen>,
+    request: Option<RequestAtCommit>,
 }
 
 impl EventData {
@@ -80,16 +80,16 @@ impl EventData {
             item: AgentTaskItem::of(event.task_id, &event.item, settings),
             agent_path: event.agent_path.clone(),
             root_task_id: root.to_string(),
-            request: request.map(RequestThen),
+            request: request.map(RequestAtCommit),
         }
     }
 }
 
 /// A request as it was at one commit, for whoever reads of it.
 #[derive(Clone, Debug, PartialEq)]
-struct RequestThen(InterventionRequest);
+struct RequestAtCommit(InterventionRequest);
 
-impl Serialize for RequestThen {
+impl Serialize for RequestAtCommit {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let text = serde_json::to_string(&self.0).map_err(S::Error::custom)?;
         let mut members: BTreeMap<String, Box<RawValue>> = serde_json::from_str(&text).map_err(S::Error::custom)?;
@@ -205,7 +205,7 @@ pub(crate) struct MessageResetEvent {
 /// What passes and is not kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
-pub(crate) enum Passing {
+pub(crate) enum TransientEvent {
     /// Text.
     Text(OutputTextDeltaEvent),
     /// The name of a call.
@@ -216,7 +216,7 @@ pub(crate) enum Passing {
     Reset(MessageResetEvent),
 }
 
-impl Passing {
+impl TransientEvent {
     /// What a model said.
     #[must_use]
     pub fn of(delta: &Delta) -> Self {

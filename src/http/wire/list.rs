@@ -4,7 +4,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::item::AgentTaskItem;
-use super::request::{Effect, InterventionRequest};
+use super::request::{InterventionRequest, WireEffect};
 use super::task::AgentTask;
 
 /// Some tasks, newest first.
@@ -38,12 +38,13 @@ pub(crate) struct RequestList {
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct AgentList {
     /// The agents.
-    pub agents: Vec<Agent>,
+    pub agents: Vec<WireAgent>,
 }
 
 /// One agent.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub(crate) struct Agent {
+#[schema(as = Agent)]
+pub(crate) struct WireAgent {
     /// Its name.
     pub name: String,
     /// What it is for.
@@ -68,7 +69,7 @@ pub(crate) struct AgentTool {
     /// What it does.
     pub description: String,
     /// What repeating a call does.
-    pub effect: Effect,
+    pub effect: WireEffect,
 }
 
 /// Who is calling.

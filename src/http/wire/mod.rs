@@ -17,10 +17,11 @@ mod shapes;
 
 /// An enum of `task/` as a named component, with the same words.
 macro_rules! wire_enum {
-    ($(#[$doc:meta])* $name:ident from $from:ty, $rename:tt { $($variant:ident),* $(,)? }) => {
+    ($(#[$doc:meta])* $name:ident as $schema:ident from $from:ty, $rename:tt { $($variant:ident),* $(,)? }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
         #[serde(rename_all = $rename)]
+        #[schema(as = $schema)]
         pub(crate) enum $name { $(#[doc = concat!("`", stringify!($variant), "`")] $variant),* }
 
         impl From<$from> for $name {

@@ -3,14 +3,15 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::decision::Decision;
+use super::decision::WireDecision;
 use super::request::InterventionRequest;
-use super::task::TaskStatus;
+use super::task::WireTaskStatus;
 use crate::http::server::problem::Code;
 
 /// An error (RFC 9457).
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub(crate) struct Problem {
+#[schema(as = Problem)]
+pub(crate) struct ProblemDocument {
     /// The page that explains it.
     #[schema(format = "uri")]
     pub r#type: String,
@@ -33,13 +34,13 @@ pub(crate) struct Problem {
     pub request: Option<InterventionRequest>,
     /// Of `already_decided`: what was decided, by whom and when.
     #[schema(required = false)]
-    pub decision: Option<Decision>,
+    pub decision: Option<WireDecision>,
     /// Of `request_withdrawn` and `task_paused`: the open requests.
     #[schema(required = false, nullable = false)]
     pub pending: Option<Vec<InterventionRequest>>,
     /// Of a conflict with a task: where it stands.
     #[schema(required = false)]
-    pub task_status: Option<TaskStatus>,
+    pub task_status: Option<WireTaskStatus>,
     /// Of `not_a_root_task`: the root.
     #[schema(required = false, nullable = false, format = Uuid)]
     pub root_task_id: Option<String>,

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::decision::{self, Approval, Decision, DecisionAction};
+use super::decision::{self, DecisionAction, WireApproval, WireDecision};
 use super::wire_enum;
 use crate::http::Settings;
 use crate::http::server::json;
@@ -19,21 +19,21 @@ use crate::task::{status, tool_spec, verdict};
 
 wire_enum! {
     /// What kind of question.
-    RequestKind from request::RequestKind, "snake_case" {
+    WireRequestKind as RequestKind from request::RequestKind, "snake_case" {
         Approval, Guidance, Credentials, Confirmation, ExternalResult, Reconcile
     }
 }
 wire_enum! {
     /// Where a request stands.
-    RequestStatus from status::RequestStatus, "snake_case" { Pending, Responded, Resumed, Expired, Withdrawn }
+    WireRequestStatus as RequestStatus from status::RequestStatus, "snake_case" { Pending, Responded, Resumed, Expired, Withdrawn }
 }
 wire_enum! {
     /// What repeating a call does.
-    Effect from tool_spec::Effect, "snake_case" { ReadOnly, Idempotent, Once }
+    WireEffect as Effect from tool_spec::Effect, "snake_case" { ReadOnly, Idempotent, Once }
 }
 wire_enum! {
     /// The policy's word on a call.
-    Verdict from verdict::Verdict, "snake_case" { Allow, Hold, Deny, Invalid, Human }
+    WireVerdict as Verdict from verdict::Verdict, "snake_case" { Allow, Hold, Deny, Invalid, Human }
 }
 
 /// How many bytes of a call's `arguments_text` are shown in lists, and in the `pending` of a task.
@@ -63,15 +63,15 @@ pub(crate) struct InterventionRequest {
     /// Names from the root's agent to the one that asked.
     pub agent_path: Vec<String>,
     /// What kind.
-    pub kind: RequestKind,
+    pub kind: WireRequestKind,
     /// Where it stands.
-    pub status: RequestStatus,
+    pub status: WireRequestStatus,
     /// The rule's own message, or "Human intervention required."
     pub message: String,
     /// Approval: all calls of the turn; other kinds: the one call that asks or waits.
     pub tool_calls: Vec<RequestedCall>,
     /// Who may decide.
-    pub approvers: Approvers,
+    pub approvers: WireApprovers,
     /// What this caller may answer; empty where he may not.
     pub allowed_actions: Vec<DecisionAction>,
     /// Whether this caller may answer now.
@@ -98,7 +98,7 @@ pub(crate) struct InterventionRequest {
     #[schema(format = DateTime)]
     pub expires_at: Option<String>,
     /// The answer, once the last call is decided.
-    pub decision: Option<Decision>,
+    pub decision: Option<WireDecision>,
 }
 
 /// One call of a request.
@@ -114,7 +114,7 @@ pub(crate) struct RequestedCall {
     /// The exact text the model wrote, which is what runs; its beginning where it was cut.
     pub arguments_text: String,
     /// What repeating it does.
-    pub effect: Effect,
+    pub effect: WireEffect,
     /// Where it goes: the whole address with the arguments filled in, without credentials and query.
     pub target: String,
     /// One line for a person.
@@ -124,7 +124,7 @@ pub(crate) struct RequestedCall {
     /// Whether this request decides it.
     pub needs_decision: bool,
     /// The policy's word.
-    pub verdict: Verdict,
+    pub verdict: WireVerdict,
     /// The rule that gave it.
     pub rule: Option<String>,
     /// Its reason.
@@ -132,11 +132,11 @@ pub(crate) struct RequestedCall {
     /// The tool's JSON Schema.
     pub parameters: Value,
     /// Approvals so far, where several are required.
-    pub approvals: Vec<Approval>,
+    pub approvals: Vec<WireApproval>,
     /// Opaque; null of a call that can never run.
     pub digest: Option<String>,
     /// The answer, once it is decided.
-    pub decision: Option<Decision>,
+    pub decision: Option<WireDecision>,
     /// Whether `arguments_text` was cut: where requests are listed, and in the `pending` of a task, it is cut at 16 KiB.
     /// `GET /resume/{request_id}`, items and events have the whole.
     pub truncated: bool,
@@ -155,7 +155,8 @@ pub(crate) struct CallWarning {
 
 /// Who may decide.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub(crate) struct Approvers {
+#[schema(as = Approvers)]
+pub(crate) struct WireApprovers {
     /// Whether the task's owner may.
     pub owner: bool,
     /// Users by id.
@@ -249,7 +250,7 @@ impl InterventionRequest {
             status: row.status.into(),
             message: asked.terms.message.clone().unwrap_or_else(|| "Human intervention required.".to_owned()),
             tool_calls: asked.pending_tool_calls.iter().map(|call| answered_call(row, call, extent, ids)).collect(),
-            approvers: Approvers {
+            approvers: WireApprovers {
                 owner: asked.terms.approvers.owner,
                 users: asked.terms.approvers.users.clone(),
                 groups: asked.terms.approvers.groups.clone(),
@@ -374,11 +375,11 @@ mod tests {
     fn past_its_deadline_a_request_is_pending_until_it_is_closed_but_takes_no_answer() {
         let mut row = RequestRow { expired: true, ..sample::request() };
         let shown = InterventionRequest::of(&row, &sample::approver(), &sample::settings());
-        assert_eq!((shown.status, shown.can_decide), (RequestStatus::Pending, false));
+        assert_eq!((shown.status, shown.can_decide), (WireRequestStatus::Pending, false));
         assert!(shown.allowed_actions.is_empty());
         row.status = status::RequestStatus::Expired;
         let shown = InterventionRequest::of(&row, &sample::approver(), &sample::settings());
-        assert_eq!(shown.status, RequestStatus::Expired);
+        assert_eq!(shown.status, WireRequestStatus::Expired);
     }
 
     #[test]

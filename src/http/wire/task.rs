@@ -16,7 +16,7 @@ use crate::task::status;
 
 wire_enum! {
     /// Where a task stands: Running while anything of its tree runs, Paused when nothing does and something waits for a human.
-    TaskStatus from status::TaskStatus, "PascalCase" { Running, Paused, Completed, Failed, Canceled }
+    WireTaskStatus as TaskStatus from status::TaskStatus, "PascalCase" { Running, Paused, Completed, Failed, Canceled }
 }
 
 /// One conversation of one agent for one user. What a sub-agent does for it is a task of its own, with a `parent`.
@@ -37,7 +37,7 @@ pub(crate) struct AgentTask {
     /// The owner; a sub-agent's task has its root's.
     pub user_id: String,
     /// Where it stands.
-    pub status: TaskStatus,
+    pub status: WireTaskStatus,
     /// The final text once Completed.
     pub output: Option<String>,
     /// Why it is Failed.
@@ -105,7 +105,7 @@ pub(crate) struct TaskError {
 
 wire_enum! {
     /// What kind of failure.
-    TaskErrorCode from FailureCode, "snake_case" { ModelFailed, LimitReached, Integrity, Configuration, NoProgress }
+    TaskErrorCode as TaskErrorCode from FailureCode, "snake_case" { ModelFailed, LimitReached, Integrity, Configuration, NoProgress }
 }
 
 impl TaskError {

@@ -12,7 +12,7 @@ use super::decision_body;
 use crate::engine::{Accepted, Answer};
 use crate::http::Http;
 use crate::http::api::access;
-use crate::http::api::respond::{self, SuccessStatus, insert, perform};
+use crate::http::api::respond::{self, SuccessStatus, insert_header, perform};
 use crate::http::events::opening;
 use crate::http::events::seats::Seat;
 use crate::http::pages::request::{form, invalid_form};
@@ -86,13 +86,13 @@ pub(crate) async fn decide(
     in_path: Option<Action>,
 ) -> Result<Response, Problem> {
     let seat = opening::seat(http, &posted)?;
-    match stored(http, id, &posted, in_path).await {
+    match store_decision(http, id, &posted, in_path).await {
         Ok(accepted) => respond(http, id, &posted, accepted, seat).await,
-        Err(problem) => invalid_form::again(http, id, &posted, in_path, problem).await,
+        Err(problem) => invalid_form::rerender(http, id, &posted, in_path, problem).await,
     }
 }
 
-async fn stored(
+async fn store_decision(
     http: &Arc<Http>,
     id: RequestId,
     posted: &Posted,
@@ -107,11 +107,11 @@ async fn stored(
         return Err(Problem::forbidden("This request is for others to decide: see its `approvers`."));
     }
     let form = (row.asked.kind == RequestKind::Credentials).then(|| row.asked.form.clone().unwrap_or_default());
-    let said = answered(http, posted, row, in_path).await;
-    said.map_err(|problem| form.map_or(problem.clone(), |form| invalid_form::unnamed(problem, &form)))
+    let said = read_and_decide(http, posted, row, in_path).await;
+    said.map_err(|problem| form.map_or(problem.clone(), |form| invalid_form::without_unknown_names(problem, &form)))
 }
 
-async fn answered(
+async fn read_and_decide(
     http: &Arc<Http>,
     posted: &Posted,
     row: RequestRow,
@@ -121,7 +121,7 @@ async fn answered(
     let key = posted.key()?;
     let answer = if posted.is_form() {
         let row = row.clone();
-        posted.understand(&http.parsing, move |bytes| of_form(&row, bytes, in_path)).await?
+        posted.understand(&http.parsing, move |bytes| read_form(&row, bytes, in_path)).await?
     } else {
         posted.json(&http.parsing, move |body, text| decision_body::read(body, text, in_path)).await?
     };
@@ -129,7 +129,7 @@ async fn answered(
     perform(http, caller, async move { Box::pin(engine.decide_read(&by, row, answer, key)).await }).await
 }
 
-fn of_form(row: &RequestRow, bytes: &[u8], in_path: Option<Action>) -> Result<Answer, Problem> {
+fn read_form(row: &RequestRow, bytes: &[u8], in_path: Option<Action>) -> Result<Answer, Problem> {
     let text = form::to_json(row, &form_fields(bytes)?).map_err(|errors| Problem::invalid(&errors))?;
     decision_body::read(json::parse(text.as_bytes())?, text.as_bytes(), in_path)
 }
@@ -144,9 +144,9 @@ async fn respond(
     if posted.is_form() {
         // A path and not a whole address: the page's policy lets a form end only where the page came from.
         let mut response = StatusCode::SEE_OTHER.into_response();
-        insert(response.headers_mut(), LOCATION, &format!("{}/resume/{id}", prefix(&http.settings.public_url)));
-        respond::replayed(response.headers_mut(), &accepted);
+        insert_header(response.headers_mut(), LOCATION, &format!("{}/resume/{id}", prefix(&http.settings.public_url)));
+        respond::mark_replayed(response.headers_mut(), &accepted);
         return Ok(response);
     }
-    respond::answer(http, posted, accepted, SuccessStatus::Ok, seat).await
+    respond::respond(http, posted, accepted, SuccessStatus::Ok, seat).await
 }

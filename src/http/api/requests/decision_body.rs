@@ -25,8 +25,8 @@ pub(crate) fn read(body: Value, text: &[u8], in_path: Option<Action>) -> Result<
     let answer = Fields::of(body, "", &mut errors).and_then(|mut fields| {
         let digest = fields.text("digest", &mut errors);
         let body = match in_path {
-            Some(action) => Some(whole(action, &mut fields, text, &mut errors)),
-            None => said(&mut fields, text, &mut errors),
+            Some(action) => Some(read_whole(action, &mut fields, text, &mut errors)),
+            None => read_answer(&mut fields, text, &mut errors),
         };
         fields.finish(&mut errors);
         Some(Answer { digest, body: body? })
@@ -37,7 +37,7 @@ pub(crate) fn read(body: Value, text: &[u8], in_path: Option<Action>) -> Result<
     }
 }
 
-fn said(fields: &mut Fields, text: &[u8], errors: &mut Errors) -> Option<AnswerBody> {
+fn read_answer(fields: &mut Fields, text: &[u8], errors: &mut Errors) -> Option<AnswerBody> {
     let (action, decisions) = (fields.take("action"), fields.take("decisions"));
     match (action, decisions) {
         (Some(word), None) => {
@@ -46,7 +46,7 @@ fn said(fields: &mut Fields, text: &[u8], errors: &mut Errors) -> Option<AnswerB
             if found.is_none() {
                 errors.add(&fields.pointer("action"), "`approve`, `reject`, `respond` or `retry`");
             }
-            found.map(|action| whole(action, fields, text, errors))
+            found.map(|action| read_whole(action, fields, text, errors))
         }
         (None, Some(decisions)) => {
             let text = member(text, "decisions").unwrap_or_default();
@@ -63,7 +63,7 @@ fn said(fields: &mut Fields, text: &[u8], errors: &mut Errors) -> Option<AnswerB
     }
 }
 
-fn whole(action: Action, fields: &mut Fields, text: &[u8], errors: &mut Errors) -> AnswerBody {
+fn read_whole(action: Action, fields: &mut Fields, text: &[u8], errors: &mut Errors) -> AnswerBody {
     let reason = fields.text_within("reason", REASON, errors);
     let then = then(action, fields, errors);
     let (mut response, mut result) = (None, None);
@@ -161,15 +161,15 @@ mod tests {
 
     #[test]
     fn every_form_of_answer_is_read() {
-        let whole = |action, then| AnswerBody::Whole { action, reason: None, then, response: None, result: None };
+        let read_whole = |action, then| AnswerBody::Whole { action, reason: None, then, response: None, result: None };
         let body = |body| read(body, None).unwrap().body;
-        assert_eq!(body(json!({"action": "approve"})), whole(Action::Approve, None));
+        assert_eq!(body(json!({"action": "approve"})), read_whole(Action::Approve, None));
         assert_eq!(
             body(json!({"action": "reject", "then": "cancel_root"})),
-            whole(Action::Reject, Some(Then::CancelRoot))
+            read_whole(Action::Reject, Some(Then::CancelRoot))
         );
-        assert_eq!(body(json!({"action": "retry", "reason": null})), whole(Action::Retry, None));
-        assert_eq!(read(json!({}), Some(Action::Approve)).unwrap().body, whole(Action::Approve, None));
+        assert_eq!(body(json!({"action": "retry", "reason": null})), read_whole(Action::Retry, None));
+        assert_eq!(read(json!({}), Some(Action::Approve)).unwrap().body, read_whole(Action::Approve, None));
         let AnswerBody::Whole { result, .. } = body(json!({"action": "respond", "result": null})) else { panic!() };
         assert_eq!(result.as_deref(), Some("null"));
         assert_eq!(read(json!({"action": "approve", "digest": "d"}), None).unwrap().digest.as_deref(), Some("d"));

@@ -9,7 +9,7 @@ use http::Uri;
 use crate::http::Http;
 use crate::http::api::access;
 use crate::http::api::listing::Listing;
-use crate::http::server::caller::Who;
+use crate::http::server::caller::CurrentCaller;
 use crate::http::server::operation::{AuthClass, Op, SMALL};
 use crate::http::server::params::RequestQuery;
 use crate::http::server::problem::{Code, Problem};
@@ -34,7 +34,7 @@ pub(crate) const OP: Op =
 )]
 pub(crate) async fn list_requests(
     State(http): State<Arc<Http>>,
-    Who(caller): Who,
+    CurrentCaller(caller): CurrentCaller,
     uri: Uri,
 ) -> Result<Response, Problem> {
     let mut query = Query::of(&uri);
@@ -48,7 +48,7 @@ pub(crate) async fn list_requests(
     }
     let mut roots = Vec::new();
     for task in &tasks {
-        roots.push(access::readable(&http, &caller, *task).await?.root_task_id);
+        roots.push(access::readable_task(&http, &caller, *task).await?.root_task_id);
     }
     query.finish()?;
     if wanted.is_empty() && tasks.is_empty() {
@@ -59,7 +59,7 @@ pub(crate) async fn list_requests(
     let inbox = tasks.is_empty() && wanted.iter().all(|status| *status == RequestStatus::Pending);
     let mut filter = RequestFilter {
         tenant: caller.tenant.clone(),
-        person: tasks.is_empty().then(|| access::person(&caller)),
+        person: tasks.is_empty().then(|| access::inbox_person(&caller)),
         statuses: wanted,
         kinds: kinds.into_iter().map(|kind| kind.as_str().to_owned()).collect(),
         agents,

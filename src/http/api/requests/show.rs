@@ -13,7 +13,7 @@ use crate::http::pages::follow;
 use crate::http::pages::language::Language;
 use crate::http::pages::request::{self, View};
 use crate::http::server::accept::wants_html;
-use crate::http::server::caller::Who;
+use crate::http::server::caller::CurrentCaller;
 use crate::http::server::operation::{AuthClass, Op, SMALL};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
@@ -33,7 +33,7 @@ pub(crate) const OP: Op = Op { id: "get_request", auth: AuthClass::Key, body: SM
 )]
 pub(crate) async fn get_request(
     State(http): State<Arc<Http>>,
-    Who(caller): Who,
+    CurrentCaller(caller): CurrentCaller,
     Id(id): Id<RequestId>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use super::nothing;
 use crate::http::Http;
 use crate::http::api::access;
-use crate::http::api::respond::{perform, replayed};
+use crate::http::api::respond::{mark_replayed, perform};
 use crate::http::server::body::Posted;
 use crate::http::server::operation::{AuthClass, Op, SMALL};
 use crate::http::server::params::KeyHeader;
@@ -62,7 +62,7 @@ pub(crate) async fn cancel_task(
         let (engine, caller) = (http.engine.clone(), caller.clone());
         perform(&http, &posted.caller, async move { engine.cancel(&caller, id, key).await }).await?
     };
-    let mut response = Json(access::shown(&http, caller, accepted.task_id).await?).into_response();
-    replayed(response.headers_mut(), &accepted);
+    let mut response = Json(access::current_task(&http, caller, accepted.task_id).await?).into_response();
+    mark_replayed(response.headers_mut(), &accepted);
     Ok(response)
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::message_body;
 use crate::engine::NewTask;
 use crate::http::Http;
-use crate::http::api::respond::{SuccessStatus, answer, perform};
+use crate::http::api::respond::{SuccessStatus, perform, respond};
 use crate::http::events::opening;
 use crate::http::server::body::Posted;
 use crate::http::server::caller::must_create;
@@ -64,7 +64,7 @@ pub(crate) async fn create_task(State(http): State<Arc<Http>>, posted: Posted) -
         let (engine, caller) = (http.engine.clone(), caller.clone());
         perform(&http, &posted.caller, async move { engine.create(&caller, task, key).await }).await?
     };
-    answer(&http, &posted, accepted, SuccessStatus::Created, seat).await
+    respond(&http, &posted, accepted, SuccessStatus::Created, seat).await
 }
 
 /// Reads a body; `text` is what it was written as.

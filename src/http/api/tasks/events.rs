@@ -8,9 +8,9 @@ use http::{HeaderMap, Uri};
 
 use crate::http::Http;
 use crate::http::api::access;
-use crate::http::events::opening::{Asked, marker, open};
+use crate::http::events::opening::{StreamRequest, marker, open};
 use crate::http::events::stream::Watcher;
-use crate::http::server::caller::Who;
+use crate::http::server::caller::CurrentCaller;
 use crate::http::server::operation::{AuthClass, Op, SMALL};
 use crate::http::server::params::{EventHeader, EventQuery};
 use crate::http::server::path_id::Id;
@@ -40,14 +40,14 @@ pub(crate) const OP: Op = Op {
 )]
 pub(crate) async fn stream_task_events(
     State(http): State<Arc<Http>>,
-    Who(caller): Who,
+    CurrentCaller(caller): CurrentCaller,
     Id(id): Id<TaskId>,
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let row = access::readable(&http, &caller, id).await?;
+    let row = access::readable_task(&http, &caller, id).await?;
     let after = marker(&headers, &uri)?;
     let seat = http.seats.take(&caller, &http.settings)?;
-    let asked = Asked { task: id, root: row.root_task_id, after: Some(after), listener: None };
+    let asked = StreamRequest { task: id, root: row.root_task_id, after: Some(after), listener: None };
     open(&http, Watcher { caller, headers, posted: false }, asked, seat).await
 }

@@ -9,7 +9,7 @@ use http::Uri;
 use crate::http::Http;
 use crate::http::api::access;
 use crate::http::api::listing::Listing;
-use crate::http::server::caller::Who;
+use crate::http::server::caller::CurrentCaller;
 use crate::http::server::operation::{AuthClass, Op, SMALL};
 use crate::http::server::params::ItemQuery;
 use crate::http::server::path_id::Id;
@@ -33,11 +33,11 @@ pub(crate) const OP: Op =
 )]
 pub(crate) async fn list_task_items(
     State(http): State<Arc<Http>>,
-    Who(caller): Who,
+    CurrentCaller(caller): CurrentCaller,
     Id(id): Id<TaskId>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    access::readable(&http, &caller, id).await?;
+    access::readable_task(&http, &caller, id).await?;
     let mut query = Query::of(&uri);
     let (after, limit) = (query.number("after").unwrap_or(0), query.limit());
     query.finish()?;

@@ -10,7 +10,7 @@ use http::Uri;
 use crate::http::Http;
 use crate::http::api::access;
 use crate::http::api::listing::Listing;
-use crate::http::server::caller::{Who, must_read};
+use crate::http::server::caller::{CurrentCaller, must_read};
 use crate::http::server::operation::{AuthClass, Op, SMALL};
 use crate::http::server::params::TaskQuery;
 use crate::http::server::problem::{Code, Problem};
@@ -35,7 +35,11 @@ pub(crate) const OP: Op =
     get, path = "/v1/tasks", operation_id = "list_tasks", tag = "tasks", params(TaskQuery),
     responses((status = 200, body = TaskList, description = "Some tasks"))
 )]
-pub(crate) async fn list_tasks(State(http): State<Arc<Http>>, Who(caller): Who, uri: Uri) -> Result<Response, Problem> {
+pub(crate) async fn list_tasks(
+    State(http): State<Arc<Http>>,
+    CurrentCaller(caller): CurrentCaller,
+    uri: Uri,
+) -> Result<Response, Problem> {
     let mut query = Query::of(&uri);
     let roots = query.many("root_task_id", "a task id", |text| text.parse::<TaskId>().ok());
     let ids = caller.user_id.ids();
@@ -55,7 +59,7 @@ pub(crate) async fn list_tasks(State(http): State<Arc<Http>>, Who(caller): Who, 
     }
     filter.users = whose(&caller, users, filter.roots.is_empty())?;
     for root in &filter.roots {
-        access::readable(&http, &caller, *root).await?;
+        access::readable_task(&http, &caller, *root).await?;
     }
     query.finish()?;
     let page = http.store.tasks(&filter).await?;
@@ -67,7 +71,7 @@ pub(crate) async fn list_tasks(State(http): State<Arc<Http>>, Who(caller): Who, 
             let open = pending.remove(&id).unwrap_or_default();
             AgentTask::of(&row, &open, &caller, &http.settings)
         } else {
-            access::with_pending(&http, &caller, row).await?
+            access::task_with_requests(&http, &caller, row).await?
         };
         if !listing.push(&task)? {
             more = true;

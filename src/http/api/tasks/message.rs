@@ -10,7 +10,7 @@ use super::message_body;
 use crate::engine::NewMessage;
 use crate::http::Http;
 use crate::http::api::access;
-use crate::http::api::respond::{SuccessStatus, answer, perform};
+use crate::http::api::respond::{SuccessStatus, perform, respond};
 use crate::http::events::opening;
 use crate::http::server::body::Posted;
 use crate::http::server::fields::{Errors, Fields};
@@ -76,7 +76,7 @@ pub(crate) async fn send_message(
         let (engine, caller) = (http.engine.clone(), caller.clone());
         perform(&http, &posted.caller, async move { engine.message(&caller, id, message, key).await }).await?
     };
-    answer(&http, &posted, accepted, SuccessStatus::Ok, seat).await
+    respond(&http, &posted, accepted, SuccessStatus::Ok, seat).await
 }
 
 fn parse(body: Value) -> Result<NewMessage, Problem> {

@@ -8,7 +8,7 @@ use axum::response::Response;
 use super::nothing;
 use crate::http::Http;
 use crate::http::api::access;
-use crate::http::api::respond::{SuccessStatus, answer, perform};
+use crate::http::api::respond::{SuccessStatus, perform, respond};
 use crate::http::events::opening;
 use crate::http::server::body::Posted;
 use crate::http::server::operation::{AuthClass, Op, SMALL};
@@ -70,5 +70,5 @@ pub(crate) async fn retry_task(
         let (engine, caller) = (http.engine.clone(), caller.clone());
         perform(&http, &posted.caller, async move { engine.retry(&caller, id, key).await }).await?
     };
-    answer(&http, &posted, accepted, SuccessStatus::Ok, seat).await
+    respond(&http, &posted, accepted, SuccessStatus::Ok, seat).await
 }

@@ -10,9 +10,9 @@ use http::HeaderMap;
 use http::header::HeaderName;
 
 use crate::http::Http;
-use crate::http::api::respond::insert;
+use crate::http::api::respond::insert_header;
 use crate::http::api::{access, wait};
-use crate::http::server::caller::Who;
+use crate::http::server::caller::CurrentCaller;
 use crate::http::server::operation::{AuthClass, Op, SMALL};
 use crate::http::server::params::WaitHeader;
 use crate::http::server::path_id::Id;
@@ -35,21 +35,21 @@ pub(crate) const OP: Op = Op { id: "get_task", auth: AuthClass::Key, body: SMALL
 )]
 pub(crate) async fn get_task(
     State(http): State<Arc<Http>>,
-    Who(caller): Who,
+    CurrentCaller(caller): CurrentCaller,
     Id(id): Id<TaskId>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let row = access::readable(&http, &caller, id).await?;
+    let row = access::readable_task(&http, &caller, id).await?;
     let prefer = Prefer::read(&headers);
     let time = prefer.time(Duration::ZERO);
     let task = if time.is_zero() {
-        access::with_pending(&http, &caller, row).await?
+        access::task_with_requests(&http, &caller, row).await?
     } else {
-        wait::shown(&http, &caller, row.root_task_id, id, time, None).await?
+        wait::task_when_stopped(&http, &caller, row.root_task_id, id, time, None).await?
     };
     let mut response = Json(task).into_response();
     if let Some(applied) = prefer.applied() {
-        insert(response.headers_mut(), HeaderName::from_static("preference-applied"), &applied);
+        insert_header(response.headers_mut(), HeaderName::from_static("preference-applied"), &applied);
     }
     Ok(response)
 }

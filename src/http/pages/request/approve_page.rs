@@ -11,7 +11,7 @@ use crate::http::Http;
 use crate::http::api::access;
 use crate::http::pages::language::Language;
 use crate::http::pages::{follow, request};
-use crate::http::server::caller::Who;
+use crate::http::server::caller::CurrentCaller;
 use crate::http::server::operation::{AuthClass, Op, SMALL};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
@@ -31,7 +31,7 @@ pub(crate) const OP: Op = Op { id: "get_approve_page", auth: AuthClass::Key, bod
 )]
 pub(crate) async fn get_approve_page(
     State(http): State<Arc<Http>>,
-    Who(caller): Who,
+    CurrentCaller(caller): CurrentCaller,
     Id(id): Id<RequestId>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {

@@ -6,8 +6,8 @@ use super::View;
 use super::question::{decision_of, exact, names, prose};
 use crate::http::pages::layout::{moment, said, visible};
 use crate::http::pages::translations::fill;
-use crate::http::wire::decision::Decision;
-use crate::http::wire::request::{Effect, RequestKind, RequestedCall, Verdict};
+use crate::http::wire::decision::WireDecision;
+use crate::http::wire::request::{RequestedCall, WireEffect, WireRequestKind, WireVerdict};
 use crate::task::doubt::MAY_ALREADY_HAVE_RUN;
 use crate::task::eyes::{HIDDEN_CHARACTERS, LARGE, LONG_BLANKS, LOOK_ALIKE, MIXED_SCRIPTS, OVERLAY, RIGHT_TO_LEFT};
 
@@ -23,7 +23,7 @@ pub(crate) fn one(view: &View<'_>, call: &RequestedCall, index: usize) -> Markup
                 dt { (words.goes_to) } dd.exact { (visible(&call.target)) }
                 dt { (words.effect) } dd { (effect(view, call.effect)) }
                 dt { (words.verdict) } dd { (verdict(view, call.verdict)) }
-                @if call.rule.is_some() || call.verdict != Verdict::Human {
+                @if call.rule.is_some() || call.verdict != WireVerdict::Human {
                     dt { (words.rule) } dd { (call.rule.as_deref().map_or(words.no_rule.to_owned(), visible)) }
                 }
                 @if let Some(reason) = &call.reason { dt { (words.reason) } dd { (visible(reason)) } }
@@ -62,11 +62,12 @@ fn written(view: &View<'_>, call: &RequestedCall) -> String {
         return fill(words.by_editor, &[("user", &visible(editor))]);
     }
     match view.request.kind {
-        RequestKind::Approval => words.by_agent_arguments,
-        RequestKind::Reconcile => words.by_agent_sent,
-        RequestKind::Guidance | RequestKind::Credentials | RequestKind::Confirmation | RequestKind::ExternalResult => {
-            words.by_agent_asking
-        }
+        WireRequestKind::Approval => words.by_agent_arguments,
+        WireRequestKind::Reconcile => words.by_agent_sent,
+        WireRequestKind::Guidance
+        | WireRequestKind::Credentials
+        | WireRequestKind::Confirmation
+        | WireRequestKind::ExternalResult => words.by_agent_asking,
     }
     .to_owned()
 }
@@ -98,21 +99,21 @@ pub(crate) fn title(view: &View<'_>, call: &RequestedCall, index: usize) -> Stri
     fill(view.words.call, &[("number", &number), ("count", &count), ("name", &name)])
 }
 
-fn effect(view: &View<'_>, effect: Effect) -> &'static str {
+fn effect(view: &View<'_>, effect: WireEffect) -> &'static str {
     match effect {
-        Effect::ReadOnly => view.words.effect_read_only,
-        Effect::Idempotent => view.words.effect_idempotent,
-        Effect::Once => view.words.effect_once,
+        WireEffect::ReadOnly => view.words.effect_read_only,
+        WireEffect::Idempotent => view.words.effect_idempotent,
+        WireEffect::Once => view.words.effect_once,
     }
 }
 
-fn verdict(view: &View<'_>, verdict: Verdict) -> &'static str {
+fn verdict(view: &View<'_>, verdict: WireVerdict) -> &'static str {
     match verdict {
-        Verdict::Allow => view.words.verdict_allow,
-        Verdict::Hold => view.words.verdict_hold,
-        Verdict::Deny => view.words.verdict_deny,
-        Verdict::Invalid => view.words.verdict_invalid,
-        Verdict::Human => view.words.verdict_human,
+        WireVerdict::Allow => view.words.verdict_allow,
+        WireVerdict::Hold => view.words.verdict_hold,
+        WireVerdict::Deny => view.words.verdict_deny,
+        WireVerdict::Invalid => view.words.verdict_invalid,
+        WireVerdict::Human => view.words.verdict_human,
     }
 }
 
@@ -143,7 +144,7 @@ fn approvals(view: &View<'_>, call: &RequestedCall) -> Markup {
 }
 
 /// The answer to this call, and what runs or counts in place of what was asked.
-fn decided(view: &View<'_>, call: &RequestedCall, decision: &Decision) -> Markup {
+fn decided(view: &View<'_>, call: &RequestedCall, decision: &WireDecision) -> Markup {
     let words = view.words;
     let own = decision.decisions.get(&call.tool_call_id);
     html! {

@@ -6,8 +6,8 @@ use super::View;
 use super::call::title;
 use super::form::editable;
 use super::forms::{form, reason, result_type, then};
-use super::inputs::Place;
-use super::submitted::Which;
+use super::inputs::InputField;
+use super::submitted::FormName;
 use crate::http::pages::layout::visible;
 use crate::http::wire::request::RequestedCall;
 use crate::task::decision::Action;
@@ -27,7 +27,7 @@ pub(crate) fn each(view: &View<'_>) -> Option<Markup> {
         p { (words.each_call_about) }
         @if view.takes(Action::Edit) && !edits { p { (words.too_long_to_edit) } }
         @for call in &calls { (one(view, call, edits)) }
-        @if view.takes(Action::Reject) { (then(view, Which::Calls)) }
+        @if view.takes(Action::Reject) { (then(view, FormName::Calls)) }
         button type="submit" { (words.each_call_send) }
     };
     Some(html! { section { h3 { (words.each_call) } (form(view, "", &body)) } })
@@ -45,7 +45,7 @@ fn after_edit(view: &View<'_>) -> &'static str {
 fn one(view: &View<'_>, call: &RequestedCall, edits: bool) -> Markup {
     let (words, id) = (view.words, &call.tool_call_id);
     let index = view.request.tool_calls.iter().position(|other| other.tool_call_id == *id).unwrap_or_default();
-    let place = Place::new(view, Which::Calls, format!("call.{id}.action"));
+    let place = InputField::new(view, FormName::Calls, format!("call.{id}.action"));
     let offered = [
         ("", words.leave, true),
         ("approve", words.choose_approve, view.takes(Action::Approve)),
@@ -67,22 +67,22 @@ fn one(view: &View<'_>, call: &RequestedCall, edits: bool) -> Markup {
                     label for=(radio) { (label) }
                 }
             }
-            @if edits { div.more.more-edit { p { (after_edit(view)) } (arguments(view, Which::Calls, call)) } }
+            @if edits { div.more.more-edit { p { (after_edit(view)) } (arguments(view, FormName::Calls, call)) } }
             @if view.takes(Action::Respond) {
                 div.more.more-respond {
-                    (Place::new(view, Which::Calls, format!("call.{id}.result")).lines(words.result_label, 3, "", true))
-                    (result_type(view, Which::Calls, &format!("call.{id}.result_type"), "text"))
+                    (InputField::new(view, FormName::Calls, format!("call.{id}.result")).lines(words.result_label, 3, "", true))
+                    (result_type(view, FormName::Calls, &format!("call.{id}.result_type"), "text"))
                 }
             }
-            div.more.more-reason { (reason(view, Which::Calls, &format!("call.{id}.reason"))) }
+            div.more.more-reason { (reason(view, FormName::Calls, &format!("call.{id}.reason"))) }
         }
     }
 }
 
-fn arguments(view: &View<'_>, form: Which, call: &RequestedCall) -> Markup {
+fn arguments(view: &View<'_>, form: FormName, call: &RequestedCall) -> Markup {
     let text = editable(&call.arguments_text);
     let rows = u32::try_from(text.lines().count().max(text.len() / 60)).unwrap_or(u32::MAX).clamp(3, 16);
-    let place = Place::new(view, form, format!("call.{}.arguments", call.tool_call_id));
+    let place = InputField::new(view, form, format!("call.{}.arguments", call.tool_call_id));
     place.lines(view.words.edit_label, rows, &text, true)
 }
 
@@ -105,11 +105,11 @@ fn edit(view: &View<'_>, call: &RequestedCall) -> Markup {
     let body = html! {
         p { (after_edit(view)) }
         input type="hidden" name=(format!("call.{id}.action")) value="edit";
-        (arguments(view, Which::Edit, call))
-        (reason(view, Which::Edit, &format!("call.{id}.reason")))
+        (arguments(view, FormName::Edit, call))
+        (reason(view, FormName::Edit, &format!("call.{id}.reason")))
         button.second type="submit" { (words.edit_send) }
     };
-    folded(view, Which::Edit, words.edit_head, &form(view, "", &body))
+    folded(view, FormName::Edit, words.edit_head, &form(view, "", &body))
 }
 
 fn respond(view: &View<'_>, call: &RequestedCall) -> Markup {
@@ -117,16 +117,16 @@ fn respond(view: &View<'_>, call: &RequestedCall) -> Markup {
     let body = html! {
         p { (words.respond_about) }
         input type="hidden" name=(format!("call.{id}.action")) value="respond";
-        (Place::new(view, Which::Supply, format!("call.{id}.result")).lines(words.result_label, 4, "", true))
-        (result_type(view, Which::Supply, &format!("call.{id}.result_type"), "text"))
-        (reason(view, Which::Supply, &format!("call.{id}.reason")))
+        (InputField::new(view, FormName::Supply, format!("call.{id}.result")).lines(words.result_label, 4, "", true))
+        (result_type(view, FormName::Supply, &format!("call.{id}.result_type"), "text"))
+        (reason(view, FormName::Supply, &format!("call.{id}.reason")))
         button.second type="submit" { (words.respond_send) }
     };
-    folded(view, Which::Supply, words.respond_head, &form(view, "", &body))
+    folded(view, FormName::Supply, words.respond_head, &form(view, "", &body))
 }
 
 /// What is needed less often is opened first.
-fn folded(view: &View<'_>, which: Which, head: &str, body: &Markup) -> Markup {
+fn folded(view: &View<'_>, which: FormName, head: &str, body: &Markup) -> Markup {
     let open = view.typed.is_some_and(|typed| typed.form == which);
     html! { section { details open[open] { summary { (head) } (body) } } }
 }

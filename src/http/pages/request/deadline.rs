@@ -5,12 +5,12 @@ use std::time::Duration;
 use maud::{Markup, html};
 
 use crate::http::pages::layout::moment;
-use crate::http::pages::translations::{Words, fill};
+use crate::http::pages::translations::{Translations, fill};
 use crate::task::time::Time;
 
 /// A moment in UTC, and how far it is from `now`.
 #[must_use]
-pub(crate) fn when(at: Time, now: Time, words: &Words) -> Markup {
+pub(crate) fn when(at: Time, now: Time, words: &Translations) -> Markup {
     let exact = at.to_string();
     let far = if at > now {
         fill(words.in_time, &[("time", &span(at.since(now), words))])
@@ -22,7 +22,7 @@ pub(crate) fn when(at: Time, now: Time, words: &Words) -> Markup {
 
 /// A length of time in its largest unit that tells enough, rounded down: nobody is told that he has longer than he has.
 #[must_use]
-pub(crate) fn span(time: Duration, words: &Words) -> String {
+pub(crate) fn span(time: Duration, words: &Translations) -> String {
     let minutes = time.as_secs() / 60;
     let (text, count) = match minutes {
         0 => return words.less_than_a_minute.to_owned(),
@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn time_is_told_in_the_unit_that_tells_enough() {
-        let words = Words::of(Language::English);
+        let words = Translations::of(Language::English);
         let minute = 60;
         for (seconds, expected) in [
             (0, "less than a minute"),
@@ -55,12 +55,12 @@ mod tests {
         ] {
             assert_eq!(span(Duration::from_secs(seconds), words), expected, "{seconds}");
         }
-        assert_eq!(span(Duration::from_hours(2), Words::of(Language::Chinese)), "2 小时");
+        assert_eq!(span(Duration::from_hours(2), Translations::of(Language::Chinese)), "2 小时");
     }
 
     #[test]
     fn a_moment_is_told_in_utc_and_from_now() {
-        let words = Words::of(Language::English);
+        let words = Translations::of(Language::English);
         let at = Time(1_700_000_000_123_000);
         let before = Time(at.0 - 3 * 3_600_000_000);
         assert_eq!(

@@ -11,7 +11,7 @@ use super::schema;
 use crate::engine::FieldError;
 use crate::http::pages::language::Language;
 use crate::http::pages::layout::visible;
-use crate::http::pages::translations::Words;
+use crate::http::pages::translations::Translations;
 use crate::http::server::fields::{Errors, pointer};
 use crate::http::server::json::{self, Unread};
 use crate::store::RequestRow;
@@ -72,8 +72,8 @@ pub(crate) fn default_form() -> Value {
     json!({"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]})
 }
 
-fn words() -> &'static Words {
-    Words::of(Language::English)
+fn words() -> &'static Translations {
+    Translations::of(Language::English)
 }
 
 /// A JSON object that is being written, its values as text.

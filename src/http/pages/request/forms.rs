@@ -8,28 +8,28 @@ use serde_json::Value;
 
 use super::deadline::span;
 use super::form::default_form;
-use super::inputs::Place;
+use super::inputs::InputField;
 use super::question::{by_rule, then_cancel};
-use super::submitted::Which;
+use super::submitted::FormName;
 use super::{View, choices, schema};
 use crate::http::pages::layout::{has_right_to_left, visible};
 use crate::http::pages::translations::fill;
-use crate::http::wire::request::RequestKind;
+use crate::http::wire::request::WireRequestKind;
 use crate::task::decision::Action;
 
 /// Every form that this reader may use.
 pub(crate) fn all(view: &View<'_>) -> Vec<Markup> {
     let mut forms = Vec::new();
-    if view.takes(Action::Respond) && view.request.kind != RequestKind::Approval {
+    if view.takes(Action::Respond) && view.request.kind != WireRequestKind::Approval {
         forms.push(answer(view));
     }
     if view.takes(Action::Retry) {
         forms.push(retry(view));
     }
-    if view.request.kind == RequestKind::Approval {
+    if view.request.kind == WireRequestKind::Approval {
         forms.extend(choices::each(view));
     }
-    let confirms = view.request.kind == RequestKind::Confirmation && view.takes(Action::Respond);
+    let confirms = view.request.kind == WireRequestKind::Confirmation && view.takes(Action::Respond);
     if view.takes(Action::Approve) && !confirms {
         forms.push(approve(view));
     }
@@ -37,7 +37,7 @@ pub(crate) fn all(view: &View<'_>) -> Vec<Markup> {
     if view.takes(Action::Reject) && !confirms {
         forms.push(reject(view));
     }
-    if view.request.kind == RequestKind::Approval {
+    if view.request.kind == WireRequestKind::Approval {
         forms.extend(choices::only(view));
     }
     forms
@@ -54,14 +54,14 @@ pub(crate) fn form(view: &View<'_>, path: &str, body: &Markup) -> Markup {
 }
 
 /// A field for a reason.
-pub(crate) fn reason(view: &View<'_>, form: Which, name: &str) -> Markup {
-    Place::new(view, form, name).lines(view.words.reason_optional, 2, "", false)
+pub(crate) fn reason(view: &View<'_>, form: FormName, name: &str) -> Markup {
+    InputField::new(view, form, name).lines(view.words.reason_optional, 2, "", false)
 }
 
 /// What follows a rejection: of an approval as its rule says, of anything else the agent goes on, unless it is chosen.
-pub(crate) fn then(view: &View<'_>, form: Which) -> Markup {
+pub(crate) fn then(view: &View<'_>, form: FormName) -> Markup {
     let words = view.words;
-    let approval = view.request.kind == RequestKind::Approval;
+    let approval = view.request.kind == WireRequestKind::Approval;
     let unless = if approval { words.then_as_ruled } else { words.then_continue };
     let options: Vec<(&str, &str)> = [
         ("", unless),
@@ -73,15 +73,15 @@ pub(crate) fn then(view: &View<'_>, form: Which) -> Markup {
     .filter(|(value, _)| approval || *value != "continue")
     .collect();
     let hint = approval.then(|| fill(words.then_rule, &[("then", by_rule(view))]));
-    let label = if view.request.kind == RequestKind::Confirmation { words.then_label_no } else { words.then_label };
-    Place::new(view, form, "then").select(label, hint.as_deref(), &options, "")
+    let label = if view.request.kind == WireRequestKind::Confirmation { words.then_label_no } else { words.then_label };
+    InputField::new(view, form, "then").select(label, hint.as_deref(), &options, "")
 }
 
 /// Whether a result is text or JSON.
-pub(crate) fn result_type(view: &View<'_>, form: Which, name: &str, default: &str) -> Markup {
+pub(crate) fn result_type(view: &View<'_>, form: FormName, name: &str, default: &str) -> Markup {
     let words = view.words;
     let options = [("text", words.result_text), ("json", words.result_json)];
-    Place::new(view, form, name).select(words.result_type, None, &options, default)
+    InputField::new(view, form, name).select(words.result_type, None, &options, default)
 }
 
 fn counted(view: &View<'_>, one: &'static str, all: &str) -> String {
@@ -94,13 +94,13 @@ fn counted(view: &View<'_>, one: &'static str, all: &str) -> String {
 /// Approves everything that is open.
 pub(crate) fn approve(view: &View<'_>) -> Markup {
     let words = view.words;
-    let (head, button) = if view.request.kind == RequestKind::Confirmation {
+    let (head, button) = if view.request.kind == WireRequestKind::Confirmation {
         (words.confirm_yes, words.confirm_yes.to_owned())
     } else {
         (words.approve_head, counted(view, words.approve, words.approve_all))
     };
     let body = html! {
-        (reason(view, Which::Approve, "reason"))
+        (reason(view, FormName::Approve, "reason"))
         button type="submit" { (button) }
     };
     html! { section { h3 { (head) } (form(view, "/approve", &body)) } }
@@ -110,16 +110,16 @@ pub(crate) fn approve(view: &View<'_>) -> Markup {
 pub(crate) fn reject(view: &View<'_>) -> Markup {
     let words = view.words;
     let (head, button) = match view.request.kind {
-        RequestKind::Approval => (words.reject_head, counted(view, words.reject, words.reject_all)),
-        RequestKind::Confirmation => (words.decline_confirmation, words.confirm_no.to_owned()),
-        RequestKind::Reconcile => (words.give_up_head, words.give_up.to_owned()),
-        RequestKind::Guidance | RequestKind::Credentials | RequestKind::ExternalResult => {
+        WireRequestKind::Approval => (words.reject_head, counted(view, words.reject, words.reject_all)),
+        WireRequestKind::Confirmation => (words.decline_confirmation, words.confirm_no.to_owned()),
+        WireRequestKind::Reconcile => (words.give_up_head, words.give_up.to_owned()),
+        WireRequestKind::Guidance | WireRequestKind::Credentials | WireRequestKind::ExternalResult => {
             (words.decline_head, words.decline.to_owned())
         }
     };
     let body = html! {
-        (reason(view, Which::Reject, "reason"))
-        (then(view, Which::Reject))
+        (reason(view, FormName::Reject, "reason"))
+        (then(view, FormName::Reject))
         button.no type="submit" { (button) }
     };
     html! { section { h3 { (head) } (form(view, "/reject", &body)) } }
@@ -129,7 +129,7 @@ fn retry(view: &View<'_>) -> Markup {
     let words = view.words;
     let body = html! {
         input type="hidden" name="action" value="retry";
-        (reason(view, Which::Retry, "reason"))
+        (reason(view, FormName::Retry, "reason"))
         button.second type="submit" { (words.retry) }
     };
     html! { section { h3 { (words.retry_head) } p { (words.retry_about) } (form(view, "", &body)) } }
@@ -138,11 +138,11 @@ fn retry(view: &View<'_>) -> Markup {
 fn answer(view: &View<'_>) -> Markup {
     let words = view.words;
     let (head, body) = match view.request.kind {
-        RequestKind::Guidance => (words.answer_head, guidance(view)),
-        RequestKind::Confirmation => (words.answer_head, confirmation(view)),
-        RequestKind::Credentials => (words.credentials_head, credentials(view)),
-        RequestKind::ExternalResult => (words.external_head, external(view)),
-        RequestKind::Reconcile | RequestKind::Approval => (words.reconcile_head, reconcile(view)),
+        WireRequestKind::Guidance => (words.answer_head, guidance(view)),
+        WireRequestKind::Confirmation => (words.answer_head, confirmation(view)),
+        WireRequestKind::Credentials => (words.credentials_head, credentials(view)),
+        WireRequestKind::ExternalResult => (words.external_head, external(view)),
+        WireRequestKind::Reconcile | WireRequestKind::Approval => (words.reconcile_head, reconcile(view)),
     };
     let body = html! { input type="hidden" name="action" value="respond"; (body) };
     html! { section { h3 { (head) } (form(view, "", &body)) } }
@@ -183,13 +183,13 @@ fn texts(form: Option<&Value>, member: &str) -> Option<String> {
 
 fn fields(view: &View<'_>, schema: &Value, secret: bool, offered: &[String]) -> Markup {
     let Some(fields) = schema::fields(schema) else {
-        return Place::new(view, Which::Answer, "result").lines(view.words.response_json, 6, "", true);
+        return InputField::new(view, FormName::Answer, "result").lines(view.words.response_json, 6, "", true);
     };
     html! {
         @for field in &fields {
             @let name = format!("field.{}", field.name);
             @let offered = if field.name == "answer" { offered } else { &[] };
-            (Place::new(view, Which::Answer, name).of_schema(field, secret, offered))
+            (InputField::new(view, FormName::Answer, name).of_schema(field, secret, offered))
         }
     }
 }
@@ -198,8 +198,8 @@ fn confirmation(view: &View<'_>) -> Markup {
     let words = view.words;
     html! {
         p { (words.shown_to_model) }
-        (Place::new(view, Which::Answer, "comment").lines(words.comment, 2, "", false))
-        (then(view, Which::Answer))
+        (InputField::new(view, FormName::Answer, "comment").lines(words.comment, 2, "", false))
+        (then(view, FormName::Answer))
         button type="submit" name="confirmed" value="true" { (words.confirm_yes) }
         button.no type="submit" name="confirmed" value="false" { (words.confirm_no) }
     }
@@ -261,7 +261,7 @@ fn reconcile(view: &View<'_>) -> Markup {
 
 fn result(view: &View<'_>, default: &str) -> Markup {
     html! {
-        (Place::new(view, Which::Answer, "result").lines(view.words.result_label, 6, "", true))
-        (result_type(view, Which::Answer, "result_type", default))
+        (InputField::new(view, FormName::Answer, "result").lines(view.words.result_label, 6, "", true))
+        (result_type(view, FormName::Answer, "result_type", default))
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::http::pages::layout::visible;
-use crate::http::pages::translations::{Words, fill};
+use crate::http::pages::translations::{Translations, fill};
 use crate::store::RequestRow;
 use crate::task::decision::{Action, Then};
 use crate::task::id::{CallId, RequestId};
@@ -197,7 +197,7 @@ fn of_outcome(outcome: Outcome, status: Option<u16>) -> Fate {
 /// The headline of a request that is no longer open; `None` while it is. Without an aftermath nothing is said of what
 /// has become of the calls.
 #[must_use]
-pub(crate) fn headline(row: &RequestRow, aftermath: Option<&Aftermath>, words: &Words) -> Option<String> {
+pub(crate) fn headline(row: &RequestRow, aftermath: Option<&Aftermath>, words: &Translations) -> Option<String> {
     let said = match row.status {
         RequestStatus::Pending if row.expired => return Some(format!("{}{}", words.head_expired, words.full_stop)),
         RequestStatus::Pending => return None,
@@ -217,7 +217,7 @@ fn answers(row: &RequestRow) -> Vec<(CallId, Option<Action>)> {
     row.asked.own_calls().map(|call| (call.tool_call_id, last(call.tool_call_id))).collect()
 }
 
-fn decided(row: &RequestRow, aftermath: Option<&Aftermath>, words: &Words) -> (String, String) {
+fn decided(row: &RequestRow, aftermath: Option<&Aftermath>, words: &Translations) -> (String, String) {
     let answers = answers(row);
     let actions: BTreeSet<Option<Action>> = answers.iter().map(|(_, action)| *action).collect();
     let action = match actions.into_iter().collect::<Vec<_>>().as_slice() {
@@ -267,7 +267,7 @@ fn deciders(row: &RequestRow, action: Action) -> Vec<&str> {
     names
 }
 
-fn head(row: &RequestRow, action: Action, aftermath: Option<&Aftermath>, words: &Words) -> &'static str {
+fn head(row: &RequestRow, action: Action, aftermath: Option<&Aftermath>, words: &Translations) -> &'static str {
     use RequestKind::{Approval, Confirmation, Credentials, ExternalResult, Guidance, Reconcile};
     match (row.asked.kind, action) {
         (Confirmation, Action::Approve) => words.head_confirmed,
@@ -302,7 +302,7 @@ fn is_approval(row: &RequestRow, aftermath: Option<&Aftermath>) -> bool {
 }
 
 /// What a rejection or an expiry ends.
-fn ending(row: &RequestRow, then: Then, words: &Words) -> Option<&'static str> {
+fn ending(row: &RequestRow, then: Then, words: &Translations) -> Option<&'static str> {
     match then {
         Then::Continue => None,
         Then::Cancel if row.task_id == row.root_task_id => Some(words.then_was_canceled),
@@ -312,7 +312,7 @@ fn ending(row: &RequestRow, then: Then, words: &Words) -> Option<&'static str> {
 }
 
 /// Whether the agent knows the answer by now.
-fn told(aftermath: &Aftermath, words: &Words) -> &'static str {
+fn told(aftermath: &Aftermath, words: &Translations) -> &'static str {
     match aftermath.ended {
         _ if aftermath.calls.values().all(|trace| trace.told) => words.then_told,
         Some(TaskStatus::Failed) => words.then_failed_untold,
@@ -321,7 +321,7 @@ fn told(aftermath: &Aftermath, words: &Words) -> &'static str {
     }
 }
 
-fn after_expiry(row: &RequestRow, aftermath: Option<&Aftermath>, words: &Words) -> String {
+fn after_expiry(row: &RequestRow, aftermath: Option<&Aftermath>, words: &Translations) -> String {
     let ends = (row.asked.terms.on_expiry == OnExpiry::Cancel).then(|| ending(row, Then::Cancel, words)).flatten();
     let answers = answers(row);
     let nothing_said = answers.iter().all(|(_, action)| action.is_none());
@@ -338,7 +338,7 @@ fn after_expiry(row: &RequestRow, aftermath: Option<&Aftermath>, words: &Words) 
     }
 }
 
-fn withdrawn(row: &RequestRow, aftermath: Option<&Aftermath>, words: &Words) -> (String, String) {
+fn withdrawn(row: &RequestRow, aftermath: Option<&Aftermath>, words: &Translations) -> (String, String) {
     let full_stop = words.full_stop.to_owned();
     let Some((aftermath, reason)) = aftermath.and_then(|known| Some((known, known.closed?))) else {
         return (words.head_withdrawn.to_owned(), full_stop);
@@ -361,7 +361,7 @@ fn withdrawn(row: &RequestRow, aftermath: Option<&Aftermath>, words: &Words) -> 
 }
 
 /// What has become of the only call.
-fn after(row: &RequestRow, fate: Fate, words: &Words) -> String {
+fn after(row: &RequestRow, fate: Fate, words: &Translations) -> String {
     let tail = match fate {
         Fate::Ran => words.after_ran,
         Fate::Failed(Some(status)) => return fill(words.after_failed_with, &[("status", &status.to_string())]),
@@ -390,7 +390,7 @@ fn after(row: &RequestRow, fate: Fate, words: &Words) -> String {
 }
 
 /// How many of several calls have met which fate.
-fn counted(aftermath: &Aftermath, calls: &[(CallId, Option<Action>)], words: &Words) -> String {
+fn counted(aftermath: &Aftermath, calls: &[(CallId, Option<Action>)], words: &Translations) -> String {
     let mut counts: BTreeMap<Fate, usize> = BTreeMap::new();
     for (call, action) in calls {
         let fate = match (aftermath.fate(*call), action) {
@@ -408,7 +408,7 @@ fn counted(aftermath: &Aftermath, calls: &[(CallId, Option<Action>)], words: &Wo
     format!("{}{}", words.colon, parts.join(words.between))
 }
 
-fn of_several(fate: Fate, words: &Words) -> &'static str {
+fn of_several(fate: Fate, words: &Translations) -> &'static str {
     match fate {
         Fate::Ran => words.count_ran,
         Fate::Failed(_) => words.count_failed,

@@ -6,20 +6,20 @@ use maud::{Markup, html};
 
 use super::View;
 use super::schema::{Field, Takes};
-use super::submitted::{Typed, Which, Wrong};
+use super::submitted::{FieldMistake, FormName, SubmittedForm};
 use crate::http::pages::layout::{said, visible};
-use crate::http::wire::request::RequestKind;
+use crate::http::wire::request::WireRequestKind;
 
 /// One field of one form.
-pub(crate) struct Place<'v> {
+pub(crate) struct InputField<'v> {
     view: &'v View<'v>,
-    form: Which,
+    form: FormName,
     name: String,
 }
 
-impl<'v> Place<'v> {
+impl<'v> InputField<'v> {
     /// A field by its name.
-    pub fn new(view: &'v View<'v>, form: Which, name: impl Into<String>) -> Self {
+    pub fn new(view: &'v View<'v>, form: FormName, name: impl Into<String>) -> Self {
         Self { view, form, name: name.into() }
     }
 
@@ -33,9 +33,9 @@ impl<'v> Place<'v> {
         self.view.typed.and_then(|typed| typed.text(self.form, &self.name))
     }
 
-    fn wrong(&self) -> Vec<&'v Wrong> {
+    fn wrong(&self) -> Vec<&'v FieldMistake> {
         let typed = self.view.typed.filter(|typed| typed.form == self.form);
-        let ours = |wrong: &&Wrong| wrong.field.as_deref() == Some(self.name.as_str());
+        let ours = |wrong: &&FieldMistake| wrong.field.as_deref() == Some(self.name.as_str());
         typed.map(|typed| typed.wrong.iter().filter(ours).collect()).unwrap_or_default()
     }
 
@@ -104,7 +104,7 @@ impl<'v> Place<'v> {
 
     /// How labels are shown that are the agent's words and not the operator's.
     fn of_agent(&self) -> Option<&'static str> {
-        (self.view.request.kind == RequestKind::Guidance).then_some("exact")
+        (self.view.request.kind == WireRequestKind::Guidance).then_some("exact")
     }
 
     /// A field of a schema. `secret` is never shown while it is typed, and never kept.
@@ -171,7 +171,7 @@ impl<'v> Place<'v> {
 }
 
 /// The id of a field's element.
-fn element(form: Which, name: &str) -> String {
+fn element(form: FormName, name: &str) -> String {
     let mut id = format!("{}-", form.id());
     for c in name.chars() {
         if c.is_ascii_alphanumeric() || c == '-' {
@@ -183,7 +183,7 @@ fn element(form: Which, name: &str) -> String {
     id
 }
 
-fn mistake(view: &View<'_>, wrong: &Wrong) -> Markup {
+fn mistake(view: &View<'_>, wrong: &FieldMistake) -> Markup {
     html! {
         @if !wrong.place.is_empty() { code { (visible(&wrong.place)) } " " }
         (said(view.words, &wrong.detail, view.words.translated(&wrong.detail)))
@@ -191,7 +191,7 @@ fn mistake(view: &View<'_>, wrong: &Wrong) -> Markup {
 }
 
 /// What is wrong, all of it, at the top of the page, each with a link to its field.
-pub(crate) fn summary(view: &View<'_>, typed: &Typed) -> Markup {
+pub(crate) fn summary(view: &View<'_>, typed: &SubmittedForm) -> Markup {
     let words = view.words;
     let secret = view.row.asked.kind == crate::task::request::RequestKind::Credentials;
     html! {

@@ -6,7 +6,7 @@ use http::StatusCode;
 use serde_json::Value;
 
 use super::View;
-use super::submitted::Typed;
+use super::submitted::SubmittedForm;
 use crate::engine::FieldError;
 use crate::http::Http;
 use crate::http::api::access;
@@ -14,7 +14,7 @@ use crate::http::pages::language::Language;
 use crate::http::pages::{follow, request};
 use crate::http::server::accept::wants_html;
 use crate::http::server::body::Posted;
-use crate::http::server::edge::Whole;
+use crate::http::server::edge::RenderedError;
 use crate::http::server::fields::pointer;
 use crate::http::server::problem::{Code, Problem};
 use crate::task::decision::Action;
@@ -27,7 +27,7 @@ const MEMBERS: [&str; 7] = ["action", "decisions", "digest", "reason", "then", "
 ///
 /// # Errors
 /// The problem itself, where there is no page that says it better.
-pub(crate) async fn again(
+pub(crate) async fn rerender(
     http: &Http,
     id: RequestId,
     posted: &Posted,
@@ -41,21 +41,21 @@ pub(crate) async fn again(
         return Err(problem);
     };
     let mut view = View::now(http, &row, &posted.caller, Language::of(&posted.headers)).await?;
-    let typed = Typed::new(&row, in_path, fields, &mistakes(&problem), request::single(&view));
+    let typed = SubmittedForm::new(&row, in_path, fields, &field_errors(&problem), request::single(&view));
     view.typed = Some(&typed);
     let mut response = follow::page(request::whole(&view));
     *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
-    response.extensions_mut().insert(Whole);
+    response.extensions_mut().insert(RenderedError);
     Ok(response)
 }
 
 /// A refusal of what was filled in for a credential, without the name of any member but those that were asked for: somebody
 /// may have written the secret where a name stands.
-pub(crate) fn unnamed(problem: Problem, form: &Value) -> Problem {
+pub(crate) fn without_unknown_names(problem: Problem, form: &Value) -> Problem {
     if problem.code != Code::Invalid {
         return problem;
     }
-    let mut errors: Vec<FieldError> = mistakes(&problem);
+    let mut errors: Vec<FieldError> = field_errors(&problem);
     for error in &mut errors {
         let mut parts = error.pointer.split('/').skip(1);
         let asked = |name: &&str| form.get("properties").is_some_and(|fields| fields.get(*name).is_some());
@@ -70,7 +70,7 @@ pub(crate) fn unnamed(problem: Problem, form: &Value) -> Problem {
     Problem::invalid(&errors)
 }
 
-fn mistakes(problem: &Problem) -> Vec<FieldError> {
+fn field_errors(problem: &Problem) -> Vec<FieldError> {
     let errors = problem.members.get("errors").and_then(Value::as_array);
     let text = |error: &Value, member: &str| error.get(member).and_then(Value::as_str).unwrap_or_default().to_owned();
     let one = |error: &Value| FieldError { pointer: text(error, "pointer"), detail: text(error, "detail") };

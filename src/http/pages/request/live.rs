@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 
 use super::View;
 use crate::http::pages::follow;
-use crate::http::pages::translations::Words;
-use crate::http::wire::request::RequestStatus;
+use crate::http::pages::translations::Translations;
+use crate::http::wire::request::WireRequestStatus;
 
 /// Where it is said, right below the heading, that the request was answered meanwhile.
 pub(crate) fn meanwhile() -> Markup {
@@ -19,10 +19,11 @@ pub(crate) fn happens(view: &View<'_>) -> Markup {
     let (words, request) = (view.words, &view.request);
     let root = view.row.root_task_id;
     let status = match request.status {
-        RequestStatus::Pending => "pending",
-        RequestStatus::Responded | RequestStatus::Resumed | RequestStatus::Expired | RequestStatus::Withdrawn => {
-            "closed"
-        }
+        WireRequestStatus::Pending => "pending",
+        WireRequestStatus::Responded
+        | WireRequestStatus::Resumed
+        | WireRequestStatus::Expired
+        | WireRequestStatus::Withdrawn => "closed",
     };
     html! {
         section #live hidden
@@ -46,7 +47,7 @@ pub(crate) fn happens(view: &View<'_>) -> Markup {
 }
 
 /// The words of the script, by name.
-fn spoken(words: &Words) -> Map<String, Value> {
+fn spoken(words: &Translations) -> Map<String, Value> {
     macro_rules! named {
         ($($name:ident)*) => { [$((stringify!($name), words.$name)),*] };
     }

@@ -28,14 +28,14 @@ mod tests_headline;
 use maud::{Markup, html};
 
 use self::headline::{Aftermath, headline, of_agent};
-use self::submitted::Typed;
+use self::submitted::SubmittedForm;
 use super::language::Language;
 use super::layout::{frame_in, in_order, visible};
 use super::sign_in::{sign_in_again, signed_in_bar};
-use super::translations::Words;
+use super::translations::Translations;
 use crate::http::server::problem::{Problem, prefix};
 use crate::http::wire::decision::{DecisionAction, open_for};
-use crate::http::wire::request::{InterventionRequest, RequestKind, RequestStatus, RequestedCall};
+use crate::http::wire::request::{InterventionRequest, RequestedCall, WireRequestKind, WireRequestStatus};
 use crate::http::{Http, Settings};
 use crate::people::Caller;
 use crate::people::may::may_decide;
@@ -56,11 +56,11 @@ pub(crate) struct View<'a> {
     /// What paths begin with.
     pub prefix: String,
     /// In his language.
-    pub words: &'static Words,
+    pub words: &'static Translations,
     /// The moment from which times are told.
     pub now: Time,
     /// What he has typed already, and what is wrong with it.
-    pub typed: Option<&'a Typed>,
+    pub typed: Option<&'a SubmittedForm>,
     /// What has become of its calls, where it is no longer open.
     pub aftermath: Option<Aftermath>,
     /// Where a person who signs in as somebody else goes on.
@@ -79,7 +79,7 @@ impl<'a> View<'a> {
             row,
             caller,
             prefix: prefix(&settings.public_url),
-            words: Words::of(language),
+            words: Translations::of(language),
             now,
             typed: None,
             aftermath: None,
@@ -105,7 +105,7 @@ impl<'a> View<'a> {
     }
 
     /// Why there is nothing to answer here, and where it is somebody else's: the way to another account and back.
-    fn nothing(&self, why: &str) -> Markup {
+    fn nothing_to_answer(&self, why: &str) -> Markup {
         html! {
             p { strong { (self.words.nothing_here) } " " (why) }
             @if why == self.words.for_others {
@@ -136,11 +136,11 @@ impl<'a> View<'a> {
             return 1;
         }
         match self.request.kind {
-            RequestKind::Approval | RequestKind::Reconcile => self.request.approvers.required,
-            RequestKind::Guidance
-            | RequestKind::Credentials
-            | RequestKind::Confirmation
-            | RequestKind::ExternalResult => 1,
+            WireRequestKind::Approval | WireRequestKind::Reconcile => self.request.approvers.required,
+            WireRequestKind::Guidance
+            | WireRequestKind::Credentials
+            | WireRequestKind::Confirmation
+            | WireRequestKind::ExternalResult => 1,
         }
     }
 
@@ -148,12 +148,12 @@ impl<'a> View<'a> {
     fn why_not(&self, action: Action) -> Option<&'static str> {
         let words = self.words;
         match self.request.status {
-            RequestStatus::Responded | RequestStatus::Resumed => return Some(words.is_decided),
-            RequestStatus::Expired => return Some(words.has_expired),
-            RequestStatus::Withdrawn => return Some(words.was_withdrawn),
+            WireRequestStatus::Responded | WireRequestStatus::Resumed => return Some(words.is_decided),
+            WireRequestStatus::Expired => return Some(words.has_expired),
+            WireRequestStatus::Withdrawn => return Some(words.was_withdrawn),
             // Past its deadline nothing is taken any more, also before that is committed.
-            RequestStatus::Pending if self.row.expired => return Some(words.has_expired),
-            RequestStatus::Pending => {}
+            WireRequestStatus::Pending if self.row.expired => return Some(words.has_expired),
+            WireRequestStatus::Pending => {}
         }
         let (row, terms) = (self.row, &self.row.asked.terms);
         if !may_decide(self.caller, &row.tenant, &row.owner, &terms.approvers) {
@@ -169,7 +169,7 @@ impl<'a> View<'a> {
         if approves && self.request.approval_url.is_none() {
             return Some(words.not_of_kind);
         }
-        let by_rule = self.request.kind == RequestKind::Approval && !terms.allow.contains(&action);
+        let by_rule = self.request.kind == WireRequestKind::Approval && !terms.allow.contains(&action);
         Some(if by_rule { words.rule_forbids } else { words.not_you })
     }
 }
@@ -184,12 +184,12 @@ pub(crate) fn single(view: &View<'_>) -> bool {
 #[must_use]
 pub(crate) fn whole(view: &View<'_>) -> Markup {
     let offered = forms::all(view);
-    let nothing = || view.why_not(Action::Reject).unwrap_or(view.words.not_you);
+    let nothing_to_answer = || view.why_not(Action::Reject).unwrap_or(view.words.not_you);
     page(
         view,
         &html! {
             @if offered.is_empty() {
-                (view.nothing(nothing()))
+                (view.nothing_to_answer(nothing_to_answer()))
             } @else {
                 h2 { (view.words.your_answer) }
                 @for form in &offered { (form) }
@@ -205,7 +205,7 @@ pub(crate) fn one_button(view: &View<'_>, action: Action) -> Markup {
         view,
         &html! {
             @match view.why_not(action) {
-                Some(why) => (view.nothing(why)),
+                Some(why) => (view.nothing_to_answer(why)),
                 None if action == Action::Approve => (forms::approve(view)),
                 None => (forms::reject(view)),
             }
@@ -234,7 +234,7 @@ fn page(view: &View<'_>, answers: &Markup) -> Markup {
                 }
             }
             (live::meanwhile())
-            @if is_open { (question::standing(view)) }
+            @if is_open { (question::open_status(view)) }
             (question::question(view))
             @if !of_agent(view.row) {
                 @for (index, one) in view.request.tool_calls.iter().enumerate() { (call::one(view, one, index)) }

@@ -8,10 +8,10 @@ use super::call::warnings;
 use super::deadline::when;
 use super::headline::of_agent;
 use crate::http::pages::layout::{moment, visible};
-use crate::http::pages::translations::{Words, fill};
-use crate::http::wire::decision::{Decision, DecisionAction, ThenAction};
+use crate::http::pages::translations::{Translations, fill};
+use crate::http::wire::decision::{DecisionAction, ThenAction, WireDecision};
 use crate::http::wire::exact::Exact;
-use crate::http::wire::request::RequestKind;
+use crate::http::wire::request::WireRequestKind;
 use crate::task::decision::Then;
 
 /// What the page is called: the operator's words, or what kind of question it is.
@@ -25,17 +25,17 @@ pub(crate) fn heading(view: &View<'_>) -> String {
 fn kind(view: &View<'_>) -> &'static str {
     let words = view.words;
     match view.request.kind {
-        RequestKind::Approval => words.kind_approval,
-        RequestKind::Guidance => words.kind_guidance,
-        RequestKind::Credentials => words.kind_credentials,
-        RequestKind::Confirmation => words.kind_confirmation,
-        RequestKind::ExternalResult => words.kind_external_result,
-        RequestKind::Reconcile => words.kind_reconcile,
+        WireRequestKind::Approval => words.kind_approval,
+        WireRequestKind::Guidance => words.kind_guidance,
+        WireRequestKind::Credentials => words.kind_credentials,
+        WireRequestKind::Confirmation => words.kind_confirmation,
+        WireRequestKind::ExternalResult => words.kind_external_result,
+        WireRequestKind::Reconcile => words.kind_reconcile,
     }
 }
 
 /// How long it may still be answered.
-pub(crate) fn standing(view: &View<'_>) -> Markup {
+pub(crate) fn open_status(view: &View<'_>) -> Markup {
     let words = view.words;
     html! {
         div #standing {
@@ -53,12 +53,12 @@ pub(crate) fn question(view: &View<'_>) -> Markup {
     let (words, request) = (view.words, &view.request);
     html! {
         @match request.kind {
-            RequestKind::Reconcile => { p { (words.reconcile_about) } (known(view)) }
-            RequestKind::ExternalResult => { p { (words.external_about) } }
-            RequestKind::Approval | RequestKind::Guidance | RequestKind::Credentials | RequestKind::Confirmation => {}
+            WireRequestKind::Reconcile => { p { (words.reconcile_about) } (known(view)) }
+            WireRequestKind::ExternalResult => { p { (words.external_about) } }
+            WireRequestKind::Approval | WireRequestKind::Guidance | WireRequestKind::Credentials | WireRequestKind::Confirmation => {}
         }
         // Of a login the details name the service, as its form does in the operator's words.
-        @let ours = matches!(request.kind, RequestKind::Reconcile | RequestKind::Credentials);
+        @let ours = matches!(request.kind, WireRequestKind::Reconcile | WireRequestKind::Credentials);
         @let details = request.details.as_ref().filter(|_| !ours);
         // A question has no card of its call: nothing runs. Its text stands here, whole and in its order.
         @let call = request.tool_calls.first().filter(|_| of_agent(view.row));
@@ -173,7 +173,7 @@ pub(crate) fn about(view: &View<'_>) -> Markup {
                     dt { (words.rule) } dd { (call.rule.as_deref().map(visible).unwrap_or_default()) }
                     @if let Some(reason) = &call.reason { dt { (words.reason) } dd { (visible(reason)) } }
                 }
-                dt { (words.who_may) } dd { (who(view)) }
+                dt { (words.who_may) } dd { (approver_names(view)) }
                 dt { (words.asked_at) } dd { (when(view.row.created_at, view.now, words)) }
                 dt { (words.agent) } dd { (visible(&request.agent_path.join(" › "))) }
                 dt { (words.session) } dd { code { (visible(&request.session_id)) } }
@@ -184,7 +184,7 @@ pub(crate) fn about(view: &View<'_>) -> Markup {
     }
 }
 
-fn who(view: &View<'_>) -> String {
+fn approver_names(view: &View<'_>) -> String {
     let words = view.words;
     let names = names(view, &[]);
     match view.required() {
@@ -215,7 +215,7 @@ pub(crate) fn decided(view: &View<'_>) -> Markup {
 }
 
 /// One decision: what, who, when, why, and what came with it.
-pub(crate) fn decision_of(view: &View<'_>, decision: &Decision, whole: bool) -> Markup {
+pub(crate) fn decision_of(view: &View<'_>, decision: &WireDecision, whole: bool) -> Markup {
     let words = view.words;
     let (by, at) = (visible(&decision.by), moment(&decision.at));
     let via = decision.via.as_deref().map(visible);
@@ -223,7 +223,7 @@ pub(crate) fn decision_of(view: &View<'_>, decision: &Decision, whole: bool) -> 
         Some(via) => fill(words.by_via_at, &[("user", &by), ("via", via), ("at", &at)]),
         None => fill(words.by_at, &[("user", &by), ("at", &at)]),
     };
-    let secret = view.request.kind == RequestKind::Credentials;
+    let secret = view.request.kind == WireRequestKind::Credentials;
     html! {
         p { strong { (did(decision.action, words)) } " " (said) }
         dl {
@@ -239,7 +239,7 @@ pub(crate) fn decision_of(view: &View<'_>, decision: &Decision, whole: bool) -> 
     }
 }
 
-fn filled_in(response: &Value, secret: bool, words: &Words) -> Markup {
+fn filled_in(response: &Value, secret: bool, words: &Translations) -> Markup {
     if !secret {
         return members(response);
     }
@@ -248,7 +248,7 @@ fn filled_in(response: &Value, secret: bool, words: &Words) -> Markup {
 }
 
 /// What somebody did.
-pub(crate) fn did(action: DecisionAction, words: &Words) -> &'static str {
+pub(crate) fn did(action: DecisionAction, words: &Translations) -> &'static str {
     match action {
         DecisionAction::Approve => words.did_approve,
         DecisionAction::Reject => words.did_reject,

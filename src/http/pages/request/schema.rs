@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 use crate::http::pages::language::Language;
-use crate::http::pages::translations::Words;
+use crate::http::pages::translations::Translations;
 use crate::http::server::json;
 
 /// One field of a form.
@@ -122,7 +122,7 @@ impl Field {
     /// # Errors
     /// What is expected instead.
     pub fn json(&self, typed: &str) -> Result<Option<String>, &'static str> {
-        let words = Words::of(Language::English);
+        let words = Translations::of(Language::English);
         if typed.is_empty() {
             return if self.required { Err(words.needed) } else { Ok(None) };
         }
@@ -142,7 +142,7 @@ impl Field {
 }
 
 fn number(typed: &str, whole: bool) -> Result<String, &'static str> {
-    let words = Words::of(Language::English);
+    let words = Translations::of(Language::English);
     if whole && typed.chars().any(|c| !c.is_ascii_digit() && c != '-') {
         return Err(words.not_an_integer);
     }

@@ -12,7 +12,7 @@ use crate::task::request::RequestKind;
 
 /// The forms of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Which {
+pub(crate) enum FormName {
     /// Approves everything.
     Approve,
     /// Rejects everything.
@@ -29,7 +29,7 @@ pub(crate) enum Which {
     Retry,
 }
 
-impl Which {
+impl FormName {
     /// What the ids of its elements begin with.
     #[must_use]
     pub fn id(self) -> &'static str {
@@ -66,7 +66,7 @@ impl Which {
 
 /// A mistake at its field.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Wrong {
+pub(crate) struct FieldMistake {
     /// The field, if there is one.
     pub field: Option<String>,
     /// The place inside of what was typed there; without a field, of the body.
@@ -77,15 +77,15 @@ pub(crate) struct Wrong {
 
 /// What was posted, and what is wrong with it.
 #[derive(Clone, Debug)]
-pub(crate) struct Typed {
+pub(crate) struct SubmittedForm {
     /// The form that was posted.
-    pub form: Which,
+    pub form: FormName,
     /// What is wrong.
-    pub wrong: Vec<Wrong>,
+    pub wrong: Vec<FieldMistake>,
     fields: BTreeMap<String, String>,
 }
 
-impl Typed {
+impl SubmittedForm {
     /// Reads what was posted. `single` as in the page that it came from.
     #[must_use]
     pub fn new(
@@ -95,7 +95,7 @@ impl Typed {
         errors: &[FieldError],
         single: bool,
     ) -> Self {
-        let form = Which::of(in_path, &fields, single);
+        let form = FormName::of(in_path, &fields, single);
         let wrong = errors.iter().map(|error| place(row, form, error)).collect();
         if row.asked.kind == RequestKind::Credentials {
             fields.retain(|name, _| matches!(name.as_str(), "reason" | "then"));
@@ -105,13 +105,13 @@ impl Typed {
 
     /// What was typed into a field of a form.
     #[must_use]
-    pub fn text(&self, form: Which, name: &str) -> Option<&str> {
+    pub fn text(&self, form: FormName, name: &str) -> Option<&str> {
         self.fields.get(name).filter(|_| form == self.form).map(String::as_str)
     }
 }
 
 /// The field that a place in the body was typed into.
-fn place(row: &RequestRow, form: Which, error: &FieldError) -> Wrong {
+fn place(row: &RequestRow, form: FormName, error: &FieldError) -> FieldMistake {
     let parts: Vec<String> =
         error.pointer.split('/').skip(1).map(|part| part.replace("~1", "/").replace("~0", "~")).collect();
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
@@ -129,14 +129,14 @@ fn place(row: &RequestRow, form: Which, error: &FieldError) -> Wrong {
             Some(_) | None => (Some("result".to_owned()), rest),
         },
         // The comment of a no is its reason where the no says what follows.
-        ["reason", rest @ ..] if row.asked.kind == RequestKind::Confirmation && form == Which::Answer => {
+        ["reason", rest @ ..] if row.asked.kind == RequestKind::Confirmation && form == FormName::Answer => {
             (Some("comment".to_owned()), rest)
         }
         ["reason", rest @ ..] => (Some("reason".to_owned()), rest),
         rest => (None, rest),
     };
     let rest: String = rest.iter().map(|part| crate::http::server::fields::pointer("", part)).collect();
-    Wrong { field, place: rest, detail: error.detail.clone() }
+    FieldMistake { field, place: rest, detail: error.detail.clone() }
 }
 
 fn filled_in<'r, 'p>(schema: &serde_json::Value, rest: &'r [&'p str]) -> (Option<String>, &'r [&'p str]) {

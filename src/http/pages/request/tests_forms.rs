@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use super::form::to_json;
-use super::submitted::{Typed, Which};
+use super::submitted::{FormName, SubmittedForm};
 use super::tests::{decider, page};
 use super::{View, single, whole};
 use crate::engine::FieldError;
@@ -30,7 +30,7 @@ fn again(
     let errors = if errors.is_empty() { to_json(row, &fields).unwrap_err() } else { errors };
     let settings = sample::settings();
     let mut view = View::new(row, caller, &settings, Language::English, sample::now());
-    let typed = Typed::new(row, in_path, fields, &errors, single(&view));
+    let typed = SubmittedForm::new(row, in_path, fields, &errors, single(&view));
     view.typed = Some(&typed);
     whole(&view).into_string()
 }
@@ -200,9 +200,9 @@ fn credentials_never_come_back() {
     assert!(!page.contains("me@acme.example"));
     let kept: BTreeMap<String, String> =
         [("field.token", "hunter2"), ("reason", "r")].map(|(name, text)| (name.to_owned(), text.to_owned())).into();
-    let typed = Typed::new(&row, None, kept, &[], true);
-    assert_eq!(typed.text(Which::Answer, "field.token"), None, "not even kept");
-    assert_eq!(typed.text(Which::Answer, "reason"), Some("r"));
+    let typed = SubmittedForm::new(&row, None, kept, &[], true);
+    assert_eq!(typed.text(FormName::Answer, "field.token"), None, "not even kept");
+    assert_eq!(typed.text(FormName::Answer, "reason"), Some("r"));
     let unknown = [("action", "respond"), ("field.tokne", "hunter2hunter2")];
     assert!(!again(&row, &sample::caller(), None, &unknown, Vec::new()).contains("hunter2"));
 }

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::headline::{Aftermath, headline};
 use crate::http::openapi::sample;
 use crate::http::pages::language::Language;
-use crate::http::pages::translations::Words;
+use crate::http::pages::translations::Translations;
 use crate::store::RequestRow;
 use crate::task::decision::{Action, CallAnswer, Then};
 use crate::task::id::{CallId, RequestId};
@@ -57,9 +57,9 @@ fn read(row: &RequestRow, facts: Vec<Fact>) -> Aftermath {
 
 fn say(row: &RequestRow, facts: Vec<Fact>) -> String {
     let aftermath = read(row, facts);
-    let chinese = headline(row, Some(&aftermath), Words::of(Language::Chinese)).unwrap();
+    let chinese = headline(row, Some(&aftermath), Translations::of(Language::Chinese)).unwrap();
     assert!(chinese.ends_with('。') && !chinese.contains(['{', '}']), "{chinese}");
-    let english = headline(row, Some(&aftermath), Words::of(Language::English)).unwrap();
+    let english = headline(row, Some(&aftermath), Translations::of(Language::English)).unwrap();
     assert!(english.ends_with('.') && !english.contains(['{', '}']), "{english}");
     english
 }
@@ -112,9 +112,9 @@ fn closed(row: &RequestRow, status: RequestStatus, reason: CloseReason) -> Fact 
 #[test]
 fn open_request_has_no_headline_of_a_decision() {
     let row = sample::request();
-    assert_eq!(headline(&row, None, Words::of(Language::English)), None);
+    assert_eq!(headline(&row, None, Translations::of(Language::English)), None);
     let late = RequestRow { expired: true, ..row };
-    assert_eq!(headline(&late, None, Words::of(Language::English)).unwrap(), "Nobody answered in time.");
+    assert_eq!(headline(&late, None, Translations::of(Language::English)).unwrap(), "Nobody answered in time.");
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn everybody_whose_answer_counts_is_named_once() {
     let call = own(&row, 0);
     row.answers.extend(sample::answer("<b>\u{202e}", Action::Approve, &[call], true));
     let ran = vec![started(call), ended(call, Outcome::Succeeded)];
-    let said = headline(&row, Some(&read(&row, ran)), Words::of(Language::English)).unwrap();
+    let said = headline(&row, Some(&read(&row, ran)), Translations::of(Language::English)).unwrap();
     assert_eq!(said, "Approved by bob, <b>\\u{202e}, and it ran.");
 }
 
@@ -353,7 +353,7 @@ fn withdrawn_request_says_why() {
         why(CloseReason::AnsweredLate, vec![ended(call, Outcome::Succeeded)]),
         "Withdrawn: the result of the call arrived by itself, and it ran."
     );
-    assert_eq!(headline(&row, None, Words::of(Language::English)).unwrap(), "Withdrawn.");
+    assert_eq!(headline(&row, None, Translations::of(Language::English)).unwrap(), "Withdrawn.");
 }
 
 #[test]
@@ -386,7 +386,10 @@ fn every_combination_has_its_own_words() {
                     let facts: Vec<Fact> =
                         row.asked.own_calls().map(|call| ended(call.tool_call_id, outcome)).collect();
                     let said = say(&row, facts);
-                    assert!(headline(&row, None, Words::of(Language::English)).unwrap().contains("bob"), "{said}");
+                    assert!(
+                        headline(&row, None, Translations::of(Language::English)).unwrap().contains("bob"),
+                        "{said}"
+                    );
                     if count == 1 && kind == RequestKind::Approval && action == Action::Approve {
                         seen.entry(said).or_default().push(format!("{outcome:?}"));
                     }

@@ -39,7 +39,7 @@ pub(crate) fn token(headers: &HeaderMap, public_url: &str) -> Option<Token> {
 
 /// Whether the cookie came at all, whatever it is worth.
 #[must_use]
-pub(crate) fn came(headers: &HeaderMap, public_url: &str) -> bool {
+pub(crate) fn is_sent(headers: &HeaderMap, public_url: &str) -> bool {
     values(headers, name(public_url)).next().is_some()
 }
 
@@ -142,8 +142,8 @@ mod tests {
         ] {
             assert!(super::token(&sent(&cookies), "http://h").is_none(), "{cookies:?}");
         }
-        let came = |cookie| came(&sent(&[cookie]), "http://h");
-        assert!(came("holdpoint_session=nonsense") && !came("a=holdpoint_session"));
+        let is_sent = |cookie| is_sent(&sent(&[cookie]), "http://h");
+        assert!(is_sent("holdpoint_session=nonsense") && !is_sent("a=holdpoint_session"));
     }
 
     #[test]
@@ -157,7 +157,7 @@ mod tests {
             for sent_as in ["holdpoint_session", "__Host-holdpoint_session", "__Secure-holdpoint_session"] {
                 let headers = sent(&[&format!("{sent_as}={token}")]);
                 assert_eq!(super::token(&headers, url).is_some(), sent_as == name, "{url}: {sent_as}");
-                assert_eq!(came(&headers, url), sent_as == name, "{url}: {sent_as}");
+                assert_eq!(is_sent(&headers, url), sent_as == name, "{url}: {sent_as}");
             }
             // A neighbour's cookie of the plain name takes nothing away.
             let both = sent(&[&format!("{name}={token}"), "xholdpoint_session=a"]);

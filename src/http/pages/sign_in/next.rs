@@ -8,7 +8,7 @@ const LONGEST: usize = 2048;
 
 /// The text, if it is a path of ours as a browser sees it: below the path of `public_url`.
 #[must_use]
-pub(crate) fn own<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
+pub(crate) fn own_path<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     let visible = text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
     if text.len() > LONGEST || !visible || !text.starts_with('/') || text.starts_with("//") {
         return None;
@@ -39,10 +39,10 @@ mod tests {
             "/resume/%ff",
             "/?next=https://evil.example",
         ] {
-            assert_eq!(own(text, ""), Some(text));
+            assert_eq!(own_path(text, ""), Some(text));
         }
         for text in ["/base", "/base/", "/base/resume/x", "/base?a"] {
-            assert_eq!(own(text, "/base"), Some(text));
+            assert_eq!(own_path(text, "/base"), Some(text));
         }
     }
 
@@ -83,12 +83,12 @@ mod tests {
             "#x",
             &long,
         ] {
-            assert_eq!(own(text, ""), None, "{text:?}");
+            assert_eq!(own_path(text, ""), None, "{text:?}");
         }
         for text in
             ["/", "/other", "/basement", "/base/../other", "/base/%2e%2e/other", "//base/x", "/Base/x", "/base\\x"]
         {
-            assert_eq!(own(text, "/base"), None, "{text:?}");
+            assert_eq!(own_path(text, "/base"), None, "{text:?}");
         }
     }
 }

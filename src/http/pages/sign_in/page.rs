@@ -10,7 +10,7 @@ use crate::http::pages::layout::{frame_in, visible};
 use crate::people::Caller;
 
 /// What stands on the pages.
-struct Words {
+struct SignInTexts {
     title: &'static str,
     key: &'static str,
     hint: &'static str,
@@ -25,9 +25,9 @@ struct Words {
     open: &'static str,
 }
 
-fn words(language: Language) -> &'static Words {
+fn words(language: Language) -> &'static SignInTexts {
     match language {
-        Language::English => &Words {
+        Language::English => &SignInTexts {
             title: "Sign in",
             key: "Key",
             hint: "The key that the operator of this service gave you. You stay signed in for 12 hours in this browser.",
@@ -41,7 +41,7 @@ fn words(language: Language) -> &'static Words {
             not_needed: "No sign-in is needed",
             open: "This service has no accounts: whoever reaches it is the user local. Close this page and go on.",
         },
-        Language::Chinese => &Words {
+        Language::Chinese => &SignInTexts {
             title: "登录",
             key: "密钥",
             hint: "请输入本服务的管理员提供给您的密钥。在此浏览器中，登录状态保持 12 小时。",
@@ -60,7 +60,7 @@ fn words(language: Language) -> &'static Words {
 
 /// The page that takes a key; `wrong` says that the last one was nobody's. `next` is where it leads, a path of ours.
 #[must_use]
-pub(crate) fn ask(next: Option<&str>, wrong: bool, prefix: &str, language: Language) -> Markup {
+pub(crate) fn sign_in_form(next: Option<&str>, wrong: bool, prefix: &str, language: Language) -> Markup {
     let words = words(language);
     whole(
         words.title,
@@ -72,7 +72,7 @@ pub(crate) fn ask(next: Option<&str>, wrong: bool, prefix: &str, language: Langu
     )
 }
 
-fn key_form(next: Option<&str>, wrong: bool, prefix: &str, words: &Words) -> Markup {
+fn key_form(next: Option<&str>, wrong: bool, prefix: &str, words: &SignInTexts) -> Markup {
     html! {
         form method="post" action=(format!("{prefix}/sign-in")) {
             @if let Some(next) = next { input type="hidden" name="next" value=(next); }
@@ -107,7 +107,7 @@ pub(crate) fn signed_in(caller: &Caller, next: Option<&str>, prefix: &str, langu
 #[must_use]
 pub(crate) fn sign_in_again(caller: &Caller, asked: &str, prefix: &str, language: Language) -> Markup {
     let words = words(language);
-    let next = next::own(asked, prefix).map(|next| byte_serialize(next.as_bytes()).collect::<String>());
+    let next = next::own_path(asked, prefix).map(|next| byte_serialize(next.as_bytes()).collect::<String>());
     let address = next.map_or_else(|| format!("{prefix}/sign-in"), |next| format!("{prefix}/sign-in?next={next}"));
     html! {
         @if !caller.unaccounted {
@@ -116,7 +116,7 @@ pub(crate) fn sign_in_again(caller: &Caller, asked: &str, prefix: &str, language
     }
 }
 
-fn identity(caller: &Caller, words: &Words) -> Markup {
+fn identity(caller: &Caller, words: &SignInTexts) -> Markup {
     html! { (words.signed_in) " " strong.exact { (visible(caller.user_id.as_str())) } " (" (visible(&caller.tenant)) ")" }
 }
 
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn the_form_has_a_label_and_names_its_problem() {
         for language in [Language::English, Language::Chinese] {
-            let page = ask(Some("/resume/x?a=\"><b>"), false, "/base", language).into_string();
+            let page = sign_in_form(Some("/resume/x?a=\"><b>"), false, "/base", language).into_string();
             assert!(page.contains(r#"action="/base/sign-in""#) && page.contains(r#"method="post""#), "{page}");
             assert!(page.contains(r#"<label for="key">"#) && page.contains(r#"id="key" type="password""#), "{page}");
             assert!(
@@ -166,11 +166,11 @@ mod tests {
                 "{page}"
             );
             assert!(page.contains("&quot;&gt;&lt;b&gt;") && !page.contains("<script"), "{page}");
-            let again = ask(None, true, "", language).into_string();
+            let again = sign_in_form(None, true, "", language).into_string();
             assert!(again.contains(r#"role="alert""#) && again.contains(r#"aria-invalid="true">"#), "{again}");
             assert!(!again.contains(r#"name="next""#));
         }
-        assert!(ask(None, false, "", Language::Chinese).into_string().contains("密钥"));
+        assert!(sign_in_form(None, false, "", Language::Chinese).into_string().contains("密钥"));
     }
 
     #[test]

@@ -27,16 +27,16 @@ pub(crate) async fn caller(http: &Http, headers: &HeaderMap) -> Result<Option<Ca
 
 /// Whether a page was asked for: somebody who is nobody yet is then shown the way in.
 #[must_use]
-pub(crate) fn asks_for_a_page(method: &Method, headers: &HeaderMap) -> bool {
+pub(crate) fn wants_page(method: &Method, headers: &HeaderMap) -> bool {
     matches!(*method, Method::GET | Method::HEAD) && wants_html(headers)
 }
 
 /// The way in, and back to what was asked for. It is the same whether that is there or not.
 #[must_use]
-pub(crate) fn way_in(uri: &Uri, public_url: &str) -> Response {
+pub(crate) fn redirect_to_sign_in(uri: &Uri, public_url: &str) -> Response {
     let prefix = prefix(public_url);
     let asked = format!("{prefix}{}", uri.path_and_query().map_or("/", |asked| asked.as_str()));
-    let query = match next::own(&asked, &prefix) {
+    let query = match next::own_path(&asked, &prefix) {
         Some(asked) => format!("?next={}", url::form_urlencoded::byte_serialize(asked.as_bytes()).collect::<String>()),
         None => String::new(),
     };
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     fn sent_to(asked: &str, public_url: &str) -> String {
-        let response = way_in(&asked.parse().unwrap(), public_url);
+        let response = redirect_to_sign_in(&asked.parse().unwrap(), public_url);
         assert_eq!(response.status(), StatusCode::SEE_OTHER);
         response.headers()[LOCATION].to_str().unwrap().to_owned()
     }

@@ -33,10 +33,10 @@ pub(crate) async fn get_sign_in(
         return Ok(page::not_needed(language));
     }
     let asked = only_next(query.as_deref().unwrap_or_default());
-    let next = asked.as_deref().and_then(|asked| next::own(asked, &prefix));
+    let next = asked.as_deref().and_then(|asked| next::own_path(asked, &prefix));
     Ok(match session::caller(&http, &headers).await? {
         Some(caller) => page::signed_in(&caller, next, &prefix, language),
-        None => page::ask(next, false, &prefix, language),
+        None => page::sign_in_form(next, false, &prefix, language),
     })
 }
 

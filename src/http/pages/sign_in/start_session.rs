@@ -15,11 +15,11 @@ use super::{cookie, next, page};
 use crate::http::Http;
 use crate::http::pages::language::Language;
 use crate::http::server::body::form;
-use crate::http::server::edge::Whole;
+use crate::http::server::edge::RenderedError;
 use crate::http::server::fields::{Errors, pointer};
 use crate::http::server::operation::{AuthClass, Op};
 use crate::http::server::problem::{Code, Problem, prefix};
-use crate::http::server::wrong_keys::Source;
+use crate::http::server::wrong_keys::ClientNetwork;
 use crate::people::session::{LIFE, Token};
 use crate::world::random_bytes;
 
@@ -73,23 +73,23 @@ impl std::fmt::Debug for SignIn {
 )]
 pub(crate) async fn sign_in(State(http): State<Arc<Http>>, request: Request) -> Result<Response, Problem> {
     let language = Language::of(request.headers());
-    let source = Source::of(request.extensions());
+    let source = ClientNetwork::of(request.extensions());
     let (headers, fields) = form(request).await?;
     let sent = SignIn::read(fields)?;
     if http.settings.open {
         return Ok(page::not_needed(language).into_response());
     }
     let prefix = prefix(&http.settings.public_url);
-    let next = sent.next.as_deref().and_then(|next| next::own(next, &prefix));
+    let next = sent.next.as_deref().and_then(|next| next::own_path(next, &prefix));
     let token = Token::of(random_bytes().map_err(|_| Problem::unavailable())?);
     let key = sent.key.trim();
     let Some(binding) = http.authenticator.bind(&token, key) else {
         if !key.is_empty() {
             http.wrong_keys.note(source, http.clock.uptime())?;
         }
-        let again = page::ask(next, true, &prefix, language);
+        let again = page::sign_in_form(next, true, &prefix, language);
         let mut response = (StatusCode::UNAUTHORIZED, [(WWW_AUTHENTICATE, "Bearer")], again).into_response();
-        response.extensions_mut().insert(Whole);
+        response.extensions_mut().insert(RenderedError);
         return Ok(response);
     };
     http.store.begin_session(&token.digest(), &binding, LIFE).await?;

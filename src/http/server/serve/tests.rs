@@ -34,16 +34,16 @@ impl Clock for Hand {
     }
 
     async fn sleep(&self, time: Duration) {
-        let (end, mut told) = (self.uptime() + time, self.0.subscribe());
-        while *told.borrow_and_update() < end {
-            told.changed().await.unwrap();
+        let (end, mut time_changes) = (self.uptime() + time, self.0.subscribe());
+        while *time_changes.borrow_and_update() < end {
+            time_changes.changed().await.unwrap();
         }
     }
 }
 
 struct Opened(mpsc::UnboundedReceiver<io::Result<DuplexStream>>);
 
-impl Source for Opened {
+impl Acceptor for Opened {
     type Io = DuplexStream;
 
     async fn accept(&mut self) -> io::Result<(DuplexStream, SocketAddr)> {
@@ -102,7 +102,7 @@ impl World {
 
 /// Keeps the connection, as a key that is known does.
 async fn kept(request: axum::extract::Request, next: Next) -> Response {
-    request.extensions().get::<Weak<Place>>().and_then(Weak::upgrade).unwrap().keep();
+    request.extensions().get::<Weak<ConnectionSlot>>().and_then(Weak::upgrade).unwrap().protect();
     next.run(request).await
 }
 
@@ -158,7 +158,7 @@ async fn silent_connection_is_closed_10_seconds_after_its_opening() {
     let world = World::new(10);
     let (mut silent, mut late) = (world.open(), world.open());
     tokio::task::yield_now().await;
-    world.clock.leap(just_before(HEAD));
+    world.clock.leap(just_before(HEADER_TIMEOUT));
     late.asks().await;
     world.clock.leap(Duration::from_millis(1));
     assert!(silent.is_closed().await);
@@ -183,12 +183,12 @@ async fn half_a_head_is_closed_after_10_seconds_however_it_drips() {
     world.clock.leap(Duration::from_secs(70));
     kept.send("G").await;
     tokio::task::yield_now().await;
-    world.clock.leap(just_before(HEAD));
+    world.clock.leap(just_before(HEADER_TIMEOUT));
     kept.send("ET / HTTP/1.1\r\nhost: h\r\n\r\n").await;
     assert!(kept.answer().await.0.starts_with("HTTP/1.1 200"));
     kept.send("G").await;
     tokio::task::yield_now().await;
-    world.clock.leap(HEAD);
+    world.clock.leap(HEADER_TIMEOUT);
     assert!(kept.is_closed().await);
 }
 
@@ -198,10 +198,10 @@ async fn kept_connection_is_closed_after_75_seconds_without_a_request() {
     let mut kept = world.open();
     for _ in 0..3 {
         kept.asks().await;
-        world.clock.leap(just_before(KEPT));
+        world.clock.leap(just_before(KEEP_ALIVE_TIMEOUT));
     }
     kept.asks().await;
-    world.clock.leap(KEPT);
+    world.clock.leap(KEEP_ALIVE_TIMEOUT);
     assert!(kept.is_closed().await);
 }
 
@@ -301,7 +301,7 @@ async fn body_that_is_still_read_keeps_its_connection() {
     tokio::task::yield_now().await;
     slow.send("cd").await;
     assert_eq!(slow.answer().await.1, "4");
-    world.clock.leap(just_before(KEPT));
+    world.clock.leap(just_before(KEEP_ALIVE_TIMEOUT));
     slow.asks().await;
 }
 
@@ -324,9 +324,11 @@ async fn head_over_64_kib_is_refused() {
     let start = "GET / HTTP/1.1\r\nhost: h\r\na: ";
     let head = |size: usize| format!("{start}{}\r\n\r\n", "x".repeat(size - start.len() - 4));
     let mut fits = world.open();
-    fits.send(&head(HEAD_SIZE)).await;
+    fits.send(&head(MAX_HEADER_SIZE)).await;
     assert!(fits.answer().await.0.starts_with("HTTP/1.1 200"));
-    for text in [head(HEAD_SIZE + 1), format!("{start}{}", "x".repeat(HEAD_SIZE)), head(5 * HEAD_SIZE)] {
+    for text in
+        [head(MAX_HEADER_SIZE + 1), format!("{start}{}", "x".repeat(MAX_HEADER_SIZE)), head(5 * MAX_HEADER_SIZE)]
+    {
         let mut large = world.open();
         let _ = large.0.write_all(text.as_bytes()).await;
         assert!(large.rest().await.starts_with(b"HTTP/1.1 431 "));
@@ -375,7 +377,7 @@ async fn failed_accepts_end_nothing_and_do_not_spin() {
         }
         let mut byte = [0];
         assert!(futures_util::FutureExt::now_or_never(next.0.read(&mut byte)).is_none(), "it rests");
-        world.clock.leap(REST);
+        world.clock.leap(ACCEPT_PAUSE);
     }
     assert!(next.answer().await.0.starts_with("HTTP/1.1 200"));
     world.connections.close_longest();
