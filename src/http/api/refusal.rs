@@ -4,12 +4,14 @@ use super::access;
 use crate::engine::{ConflictCode, Refusal};
 use crate::http::Http;
 use crate::http::server::problem::{Code, Problem};
-use crate::http::wire::decision;
-use crate::http::wire::request::InterventionRequest;
+use crate::http::wire::decision::WireDecision;
+use crate::http::wire::request::{InterventionRequest, state};
 use crate::http::wire::task::WireTaskStatus;
 use crate::people::Caller;
 use crate::store::RequestRow;
-use crate::task::id::{RequestId, TaskId};
+use crate::task::id::{CallId, RequestId, TaskId};
+use crate::task::request_state::Given;
+use crate::task::user::UserId;
 
 /// The problem of a refusal.
 pub(crate) async fn refusal_problem(http: &Http, caller: &Caller, refusal: Refusal) -> Problem {
@@ -49,7 +51,7 @@ async fn with_members(http: &Http, caller: &Caller, refusal: Refusal) -> Result<
             let (row, _) = request(http, caller, id).await?;
             let problem =
                 with_request(Code::AlreadyDecided, "Somebody decided first: see `decision`.", &row, http, caller);
-            problem.with("decision", decision::first(&row, &caller.user_id, call))
+            problem.with("decision", earlier_decision(&row, &caller.user_id, call))
         }
         Refusal::Conflict { code, task_id, status } => {
             let (word, detail) = conflict(code);
@@ -99,5 +101,18 @@ fn conflict(code: ConflictCode) -> (Code, &'static str) {
         }
         ConflictCode::TaskFinal => (Code::TaskFinal, "The task has ended already."),
         ConflictCode::TaskNotFailed => (Code::TaskNotFailed, "Only a Failed task can be retried."),
+    }
+}
+
+/// The decision that came before an answer of `user` (to `call`, where the answer is about one): their own earlier answer,
+/// or the answer that decided the call, or the decision of the request.
+fn earlier_decision(row: &RequestRow, user: &UserId, call: Option<CallId>) -> Option<WireDecision> {
+    let state = state(row);
+    let shown = |(at, answer): &Given| WireDecision::of_answer(*at, answer);
+    let own = || state.answer_of(user, call).map(shown);
+    let last = || row.answers.last().map(shown);
+    match call {
+        Some(call) => own().or_else(|| WireDecision::of_call(&state, call)).or_else(last),
+        None => WireDecision::of_request(&state).or_else(own).or_else(last),
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::decision::{self, WireDecision};
+use super::decision::WireDecision;
 use super::request::{RequestedCall, WireRequestKind, WireRequestStatus, WireVerdict, asked_call};
 use super::task::{TaskError, WireTaskStatus};
 use super::wire_enum;
@@ -328,7 +328,7 @@ impl AgentTaskItem {
             }),
             Fact::Decision { request_id, decision } => build!(Decision, DecisionItem, head, {
                 request_id: request_id.to_string(),
-                decision: decision::one(item.at, decision),
+                decision: WireDecision::of_answer(item.at, decision),
             }),
             Fact::RequestClosed { request_id, status, reason } => build!(RequestClosed, RequestClosedItem, head, {
                 request_id: request_id.to_string(),

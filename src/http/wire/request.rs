@@ -4,16 +4,16 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::decision::{self, DecisionAction, WireApproval, WireDecision};
+use super::decision::{DecisionAction, WireApproval, WireDecision, approvals};
 use super::wire_enum;
 use crate::http::Settings;
 use crate::http::server::json;
 use crate::people::Caller;
-use crate::people::may::{answers, may_decide};
+use crate::people::may::{answers, can_decide};
 use crate::store::RequestRow;
-use crate::task::decision::Action;
 use crate::task::doubt::MAY_ALREADY_HAVE_RUN;
 use crate::task::request::{self, AskedCall, Warning};
+use crate::task::request_state::RequestState;
 use crate::task::user::UserIds;
 use crate::task::{status, tool_spec, verdict};
 
@@ -211,14 +211,10 @@ fn arguments(text: &str) -> Option<Value> {
     json::build(text.as_bytes()).ok()
 }
 
-/// Whether `caller` may answer it now: he is one of those it asks, it is open, its deadline has not passed, and he has
-/// something left to answer.
+/// A request's row as the rules see it.
 #[must_use]
-pub(crate) fn can_decide(row: &RequestRow, caller: &Caller) -> bool {
-    row.status == status::RequestStatus::Pending
-        && !row.expired
-        && may_decide(caller, &row.tenant, &row.owner, &row.asked.terms.approvers)
-        && decision::open_for(row, &caller.user_id)
+pub(crate) fn state(row: &RequestRow) -> RequestState<'_> {
+    RequestState { asked: &row.asked, answers: &row.answers, status: row.status, expired: row.expired }
 }
 
 impl InterventionRequest {
@@ -236,10 +232,10 @@ impl InterventionRequest {
 
     fn within(row: &RequestRow, caller: &Caller, settings: &Settings, extent: Extent) -> Self {
         let (asked, ids) = (&row.asked, settings.roster.ids());
-        let can_decide = can_decide(row, caller);
+        let state = state(row);
+        let can_decide = can_decide(caller, &row.tenant, &row.owner, &state);
         let page = format!("{}/resume/{}", settings.public_url, asked.request_id);
         let actions = answers(&settings.roster, caller, &row.tenant, &row.owner, asked);
-        let has = |action| has_action(asked.kind, action);
         Self {
             request_id: asked.request_id.to_string(),
             task_id: row.task_id.to_string(),
@@ -265,23 +261,13 @@ impl InterventionRequest {
                 .request_url
                 .as_ref()
                 .map_or_else(|| page.clone(), |url| url.replace("{request_id}", &asked.request_id.to_string())),
-            approval_url: has(Action::Approve).then(|| format!("{page}/approve")),
-            rejection_url: has(Action::Reject).then(|| format!("{page}/reject")),
+            approval_url: asked.kind.can_be_approved().then(|| format!("{page}/approve")),
+            rejection_url: Some(format!("{page}/reject")),
             digest: asked.digest.clone(),
             created_at: row.created_at.to_string(),
             expires_at: row.expires_at.map(|at| at.to_string()),
-            decision: decision::merged(row),
+            decision: WireDecision::of_request(&state),
         }
-    }
-}
-
-/// Whether a kind knows an action at all, whatever its rule allows.
-fn has_action(kind: request::RequestKind, action: Action) -> bool {
-    use request::RequestKind as Kind;
-    match action {
-        Action::Approve => matches!(kind, Kind::Approval | Kind::Confirmation),
-        Action::Reject => true,
-        Action::Edit | Action::Respond | Action::Retry | Action::Mixed => false,
     }
 }
 
@@ -293,8 +279,9 @@ fn answered_call(row: &RequestRow, call: &AskedCall, extent: Extent, ids: UserId
         if row.doubted && open && !known && !call.effect.repeatable() {
             shown.warnings.push(warning(&Warning::may_already_have_run()));
         }
-        shown.approvals = decision::approvals(row, call.tool_call_id, ids);
-        shown.decision = decision::of_one_call(row, call.tool_call_id);
+        let state = state(row);
+        shown.approvals = approvals(&state, call.tool_call_id, ids);
+        shown.decision = WireDecision::of_call(&state, call.tool_call_id);
     }
     shown
 }

@@ -15,7 +15,8 @@ use crate::http::server::params::RequestQuery;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::server::query::{MOST, Query, cursor_of};
 use crate::http::wire::list::RequestList;
-use crate::http::wire::request::{InterventionRequest, can_decide};
+use crate::http::wire::request::{InterventionRequest, state};
+use crate::people::may::can_decide;
 use crate::store::RequestFilter;
 use crate::task::id::{RequestId, TaskId};
 use crate::task::request::RequestKind;
@@ -78,7 +79,7 @@ pub(crate) async fn list_requests(
         let page = http.store.requests(&filter).await?;
         let mut more = page.more;
         for row in &page.rows {
-            if !inbox || can_decide(row, &caller) {
+            if !inbox || can_decide(&caller, &row.tenant, &row.owner, &state(row)) {
                 if shown == limit || !listing.push(&InterventionRequest::listed(row, &caller, &http.settings))? {
                     more = true;
                     break;

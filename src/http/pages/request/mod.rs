@@ -34,11 +34,11 @@ use super::layout::{frame_in, in_order, visible};
 use super::sign_in::{sign_in_again, signed_in_bar};
 use super::translations::Translations;
 use crate::http::server::problem::{Problem, prefix};
-use crate::http::wire::decision::{DecisionAction, open_for};
-use crate::http::wire::request::{InterventionRequest, RequestedCall, WireRequestKind, WireRequestStatus};
+use crate::http::wire::decision::DecisionAction;
+use crate::http::wire::request::{InterventionRequest, RequestedCall, WireRequestKind, WireRequestStatus, state};
 use crate::http::{Http, Settings};
 use crate::people::Caller;
-use crate::people::may::may_decide;
+use crate::people::may::{may_decide, required_of};
 use crate::store::{ReadError, RequestRow};
 use crate::task::decision::Action;
 use crate::task::status;
@@ -120,28 +120,14 @@ impl<'a> View<'a> {
 
     /// The calls that this reader may still answer.
     fn open_calls(&self) -> Vec<&RequestedCall> {
-        let answered = |call: &RequestedCall| {
-            let ids = |answer: &crate::task::decision::Decision| {
-                answer.decisions.keys().any(|id| id.to_string() == call.tool_call_id)
-            };
-            self.row.answers.iter().any(|(_, answer)| self.caller.user_id.is(&answer.by) && ids(answer))
-        };
-        let calls = self.request.tool_calls.iter();
-        calls.filter(|call| call.needs_decision && call.decision.is_none() && !answered(call)).collect()
+        let open: Vec<String> =
+            state(self.row).open_calls(&self.caller.user_id).map(|call| call.tool_call_id.to_string()).collect();
+        self.request.tool_calls.iter().filter(|call| open.contains(&call.tool_call_id)).collect()
     }
 
     /// How many have to approve each call.
     fn required(&self) -> u32 {
-        if self.caller.unaccounted {
-            return 1;
-        }
-        match self.request.kind {
-            WireRequestKind::Approval | WireRequestKind::Reconcile => self.request.approvers.required,
-            WireRequestKind::Guidance
-            | WireRequestKind::Credentials
-            | WireRequestKind::Confirmation
-            | WireRequestKind::ExternalResult => 1,
-        }
+        required_of(self.caller, &self.row.asked)
     }
 
     /// Why this answer would be refused, if it would.
@@ -159,7 +145,7 @@ impl<'a> View<'a> {
         if !may_decide(self.caller, &row.tenant, &row.owner, &terms.approvers) {
             return Some(words.for_others);
         }
-        if !open_for(row, &self.caller.user_id) {
+        if state(row).open_calls(&self.caller.user_id).next().is_none() {
             return Some(words.you_answered);
         }
         if self.takes(action) {
