@@ -1,5 +1,5 @@
-//! Reads tasks and requests for a caller. Another tenant's are not there (404); those of his own that he may not read
-//! are refused (403). Every operation looks things up here, so no door is wider than another.
+//! Loads tasks and requests for a caller: 404 for another tenant's, 403 for those of the own tenant that the caller may not
+//! read. Every operation loads them here, so no operation shows more than another.
 
 use crate::http::Http;
 use crate::http::server::problem::Problem;
@@ -14,7 +14,7 @@ impl From<ReadError> for Problem {
     fn from(error: ReadError) -> Self {
         match error {
             ReadError::Unavailable => Self::unavailable(),
-            // What it says may hold stored text, which no log line may.
+            // The error may quote stored text, which must not be logged.
             ReadError::Corrupt(_) => {
                 tracing::error!("what is stored cannot be understood");
                 Self::internal()
@@ -23,7 +23,7 @@ impl From<ReadError> for Problem {
     }
 }
 
-/// A caller, as the inbox sees him.
+/// The caller in the terms of the store's inbox.
 #[must_use]
 pub(crate) fn inbox_person(caller: &Caller) -> Person {
     Person { user_id: caller.user_id.clone(), groups: caller.groups.clone(), everything: caller.unaccounted }
@@ -83,7 +83,7 @@ pub(crate) async fn readable_request(http: &Http, caller: &Caller, id: RequestId
     ))
 }
 
-/// A task with its open requests, as the caller sees it.
+/// A task with its open requests, as the caller sees it, read now.
 ///
 /// # Errors
 /// `not_found` when it is gone, or the database's.
@@ -94,9 +94,6 @@ pub(crate) async fn current_task(http: &Http, caller: &Caller, id: TaskId) -> Re
 
 /// A task's row with its open requests. The two are two reads: when the row has moved on in between, both are read
 /// again, so that a task is never shown Paused for a request that is answered.
-///
-/// # Errors
-/// The database's.
 pub(crate) async fn task_with_requests(http: &Http, caller: &Caller, mut row: TaskRow) -> Result<AgentTask, Problem> {
     let mut pending = Vec::new();
     for _ in 0..3 {

@@ -13,7 +13,6 @@ use crate::http::server::problem::Problem;
 use crate::http::wire::list::{AgentList, AgentTool, WireAgent};
 use crate::task::tool_spec::Effect;
 
-/// The operation.
 pub(crate) const OP: Op = Op { id: "list_agents", auth: AuthClass::Key, body: SMALL, problems: &[] };
 
 /// An agent as it is shown; the composition root fills it in.

@@ -1,4 +1,4 @@
-//! `/healthz`, `/readyz`, `/metrics`: for whoever runs the service. They need no key and name nobody.
+//! `/healthz`, `/readyz`, `/metrics`: for operators. They need no key and name no user.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -11,7 +11,6 @@ use crate::http::server::operation::{AuthClass, Op, SMALL};
 use crate::http::server::problem::Problem;
 use crate::http::wire::list::{Me, Right};
 
-/// The operation.
 pub(crate) const OP: Op = Op { id: "get_me", auth: AuthClass::Key, body: SMALL, problems: &[] };
 
 /// Who am I?

@@ -1,4 +1,4 @@
-//! The operations of the API, one file each, and what they share: access, waiting, the answer to a POST that moves a task.
+//! The operations of the API, one file each, and what they share: access, the pipeline of a POST, waiting, responses.
 
 pub(crate) mod access;
 pub(crate) mod agents;
@@ -10,5 +10,6 @@ pub(crate) mod problems;
 pub(crate) mod refusal;
 pub(crate) mod requests;
 pub(crate) mod respond;
+mod submit;
 pub(crate) mod tasks;
 mod wait;

@@ -8,7 +8,6 @@ use crate::http::server::operation::{AuthClass, Op, SMALL};
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::Code;
 
-/// The operation.
 pub(crate) const OP: Op =
     Op { id: "get_problem_page", auth: AuthClass::Open, body: SMALL, problems: &[Code::NotFound] };
 

@@ -116,3 +116,30 @@ fn earlier_decision(row: &RequestRow, user: &UserId, call: Option<CallId>) -> Op
         None => WireDecision::of_request(&state).or_else(own).or_else(last),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::openapi::sample;
+    use crate::task::decision::Action;
+    use crate::task::status::RequestStatus;
+
+    #[test]
+    fn late_answer_is_told_its_own_decision_then_the_deciding_one_then_the_last() {
+        let mut row = sample::several(2);
+        row.asked.terms.approvers.required = 2;
+        let [first, second] = [0, 1].map(|index| row.asked.pending_tool_calls[index].tool_call_id);
+        let answers = [
+            sample::answer("bob", Action::Approve, &[first], false),
+            sample::answer("eve", Action::Reject, &[second], false),
+        ];
+        row.answers = answers.into_iter().flatten().collect();
+        let by = |user: &str, call| earlier_decision(&row, &user.into(), call).unwrap().by;
+        assert_eq!((by("bob", None), by("dan", None)), ("bob".into(), "eve".into()));
+        assert_eq!((by("bob", Some(first)), by("dan", Some(first))), ("bob".into(), "eve".into()));
+        assert_eq!((by("bob", Some(second)), by("dan", Some(second))), ("eve".into(), "eve".into()));
+        row.status = RequestStatus::Responded;
+        let whole = earlier_decision(&row, &"bob".into(), None).unwrap();
+        assert_eq!((whole.by.as_str(), whole.decisions.len()), ("eve", 1), "the decision of the whole request");
+    }
+}

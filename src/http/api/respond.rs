@@ -1,7 +1,6 @@
-//! The answer to a POST that moves a task: waits as the client prefers, then says how the task stands; or, where a stream
-//! is asked for, shows how it moves.
+//! The response to a POST that moves a task: the task after the wait that the client prefers, or the event stream from the
+//! POST's first event on.
 
-use std::future::Future;
 use std::sync::Arc;
 
 use axum::Json;
@@ -9,9 +8,8 @@ use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use http::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
 
-use super::refusal::refusal_problem;
 use super::wait;
-use crate::engine::{Accepted, Refusal};
+use crate::engine::Accepted;
 use crate::http::Http;
 use crate::http::events::opening;
 use crate::http::events::seats::Seat;
@@ -19,7 +17,6 @@ use crate::http::server::body::Posted;
 use crate::http::server::prefer::Prefer;
 use crate::http::server::problem::Problem;
 use crate::http::wire::task::WireTaskStatus;
-use crate::people::Caller;
 use crate::store::Listener;
 
 /// The status of an answer whose task no longer runs.
@@ -31,30 +28,7 @@ pub(crate) enum SuccessStatus {
     Ok,
 }
 
-/// Performs an engine's operation on a tracked task: a client that goes away stops nothing. A service that goes down
-/// takes no work.
-///
-/// # Errors
-/// The refusal, as a problem.
-pub(crate) async fn perform(
-    http: &Arc<Http>,
-    caller: &Caller,
-    work: impl Future<Output = Result<Accepted, Refusal>> + Send + 'static,
-) -> Result<Accepted, Problem> {
-    if http.shutdown.is_cancelled() {
-        return Err(Problem::unavailable());
-    }
-    match http.tracker.spawn(work).await {
-        Ok(Ok(accepted)) => Ok(accepted),
-        Ok(Err(refusal)) => Err(refusal_problem(http, caller, refusal).await),
-        Err(_) => Err(Problem::internal()),
-    }
-}
-
 /// Waits, and answers with the task; or, with a seat for it, with the stream.
-///
-/// # Errors
-/// The database's.
 pub(crate) async fn respond(
     http: &Arc<Http>,
     posted: &Posted,

@@ -1,5 +1,5 @@
-//! Waiting for a task to stop running. A commit of this process wakes at once, polling finds what other replicas
-//! committed, and a service that goes down answers with what is.
+//! Waits for a task to stop running. A commit of this process wakes the wait at once, polling finds commits of other
+//! replicas, and a shutdown ends the wait with the task as it is.
 
 use std::time::Duration;
 
@@ -59,12 +59,12 @@ async fn row_when_stopped(
     if time.is_zero() {
         return row(http, task).await;
     }
-    // Watched before it is read: what is committed in between is not missed.
+    // Subscribes before the first read, so that no commit in between is missed.
     let mut news = news.unwrap_or_else(|| http.store.watch(root));
     let end = Instant::now() + time;
     let mut poll = FIRST_POLL;
     let mut first = true;
-    // Who waits longer hears of what other replicas commit, too.
+    // A longer wait also listens for commits of other replicas.
     let mut listener = None;
     loop {
         let seen = *news.borrow_and_update();
@@ -78,7 +78,7 @@ async fn row_when_stopped(
             }
         }
         let told = async {
-            // What leaves the root running ends no wait for the root.
+            // A commit that leaves the root running does not wake waiters on the root.
             let ended = |news: &News| news.commits > seen.commits && (news.running != Some(true) || task != root);
             let gone = news.wait_for(ended).await.is_err();
             if gone {

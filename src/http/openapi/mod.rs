@@ -134,6 +134,7 @@ fn finish(operation: &mut Map<String, Value>, op: &Op) {
         }
     }
     optional_body(operation);
+    response_headers(operation);
     let mut words: BTreeMap<u16, Vec<Code>> = BTreeMap::new();
     for code in common(op.auth).iter().chain(op.problems) {
         let found = words.entry(code.status().as_u16()).or_default();
@@ -150,6 +151,25 @@ fn finish(operation: &mut Map<String, Value>, op: &Op) {
             "description": "The id of this HTTP request", "schema": { "type": "string", "format": "uuid" }
         });
         put(response, &["headers", "X-Request-Id"], id);
+    }
+}
+
+/// The headers of a success that answer a header of the request.
+fn response_headers(operation: &mut Map<String, Value>) {
+    let headers = [
+        ("Prefer", "Preference-Applied", "What of `Prefer` was done"),
+        ("Idempotency-Key", "Idempotency-Replayed", "`true` when an earlier POST with the same key did it"),
+    ];
+    let parameters = operation.get("parameters").and_then(Value::as_array).cloned().unwrap_or_default();
+    let Some(responses) = operation.get_mut("responses").and_then(Value::as_object_mut) else { return };
+    for (request, response, description) in headers {
+        if !parameters.iter().any(|parameter| parameter.get("name").and_then(Value::as_str) == Some(request)) {
+            continue;
+        }
+        for success in responses.values_mut().filter(|response| response.get("content").is_some()) {
+            let header = json!({ "description": description, "schema": { "type": "string" } });
+            put(success, &["headers", response], header);
+        }
     }
 }
 

@@ -19,9 +19,8 @@ use super::fields::{Errors, refuse_nul};
 use super::json;
 use super::operation::Op;
 use super::problem::{Code, Problem};
-use crate::engine::{Accepted, Key};
+use crate::engine::Key;
 use crate::http::Http;
-use crate::http::api::refusal::refusal_problem;
 use crate::people::Caller;
 use crate::secret::seal::Body as Kept;
 
@@ -133,18 +132,6 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, String> {
 }
 
 impl Posted {
-    /// What an earlier POST with the same key did.
-    ///
-    /// # Errors
-    /// The key was used with another body, or the caller has lost his right since.
-    pub async fn replay(&self, http: &Arc<Http>) -> Result<Option<Accepted>, Problem> {
-        let Ok(Some(key)) = &self.key else { return Ok(None) };
-        match http.engine.replay(&self.caller, key).await {
-            Ok(accepted) => Ok(accepted),
-            Err(refusal) => Err(refusal_problem(http, &self.caller, refusal).await),
-        }
-    }
-
     /// Its key.
     ///
     /// # Errors

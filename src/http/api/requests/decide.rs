@@ -1,18 +1,20 @@
-//! `POST /resume/{request_id}`: a human's answer. The doors with the action in the path and the pages' forms end here
-//! too, so there is one way to decide.
+//! `POST /resume/{request_id}`: a human's answer. The operations with the action in the path and the forms of the pages end
+//! here too, so there is one way to decide.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use http::header::LOCATION;
+use utoipa::IntoResponses;
 
 use super::decision_body;
 use crate::engine::{Accepted, Answer};
 use crate::http::Http;
 use crate::http::api::access;
-use crate::http::api::respond::{self, SuccessStatus, insert_header, perform};
+use crate::http::api::respond::{self, SuccessStatus, insert_header};
+use crate::http::api::submit::submit;
 use crate::http::events::opening;
 use crate::http::events::seats::Seat;
 use crate::http::pages::request::{form, invalid_form};
@@ -30,7 +32,7 @@ use crate::task::decision::Action;
 use crate::task::id::RequestId;
 use crate::task::request::RequestKind;
 
-/// What every door of a decision can answer with.
+/// The problems of every operation that decides a request.
 pub(crate) const PROBLEMS: &[Code] = &[
     Code::BadJson,
     Code::BadRequest,
@@ -46,7 +48,19 @@ pub(crate) const PROBLEMS: &[Code] = &[
     Code::TooMany,
 ];
 
-/// The operation.
+/// The responses of the operations that decide a request.
+#[derive(IntoResponses)]
+#[expect(dead_code, reason = "only documents the responses")]
+pub(crate) enum DecisionResponses {
+    #[response(status = 200, description = "Stored, and the root task no longer runs")]
+    Stopped(AgentTask),
+    #[response(status = 202, description = "Stored, and the root task still runs")]
+    Running(AgentTask),
+    #[response(status = 303, description = "Stored, and a page's form posted it: the request's page",
+        headers(("Location" = String, description = "The request's page")))]
+    Page,
+}
+
 pub(crate) const OP: Op = Op { id: "decide_request", auth: AuthClass::Key, body: SMALL, problems: PROBLEMS };
 
 /// Decide a request
@@ -56,16 +70,7 @@ pub(crate) const OP: Op = Op { id: "decide_request", auth: AuthClass::Key, body:
     post, path = "/resume/{request_id}", operation_id = "decide_request", tag = "requests",
     params(("request_id" = String, Path, format = Uuid, description = "The request"), MoveHeaders),
     request_body = DecisionBody,
-    responses(
-        (status = 200, body = AgentTask, description = "Stored, and the root task no longer runs",
-            headers(("Preference-Applied" = String, description = "What of `Prefer` was done"),
-                ("Idempotency-Replayed" = String, description = "`true` when an earlier POST with the same key did it"))),
-        (status = 202, body = AgentTask, description = "Stored, and the root task still runs",
-            headers(("Preference-Applied" = String, description = "What of `Prefer` was done"),
-                ("Idempotency-Replayed" = String, description = "`true` when an earlier POST with the same key did it"))),
-        (status = 303, description = "Stored, and a page's form posted it: the request's page",
-            headers(("Location" = String, description = "The request's page"))),
-    )
+    responses(DecisionResponses)
 )]
 pub(crate) async fn decide_request(
     State(http): State<Arc<Http>>,
@@ -75,10 +80,10 @@ pub(crate) async fn decide_request(
     decide(&http, id, posted, None).await
 }
 
-/// Stores an answer, and answers with the root task; a page's form is sent back to the request's page.
+/// Stores an answer and responds with the root task; redirects a page's form back to the request's page.
 ///
 /// # Errors
-/// The problem of the first check that fails: replay, 404, 403, the body, then what the engine says.
+/// The problem of the first check that fails, or the engine's refusal.
 pub(crate) async fn decide(
     http: &Arc<Http>,
     id: RequestId,
@@ -86,7 +91,7 @@ pub(crate) async fn decide(
     in_path: Option<Action>,
 ) -> Result<Response, Problem> {
     let seat = opening::seat(http, &posted)?;
-    match store_decision(http, id, &posted, in_path).await {
+    match Box::pin(store_decision(http, id, &posted, in_path)).await {
         Ok(accepted) => respond(http, id, &posted, accepted, seat).await,
         Err(problem) => invalid_form::rerender(http, id, &posted, in_path, problem).await,
     }
@@ -98,35 +103,45 @@ async fn store_decision(
     posted: &Posted,
     in_path: Option<Action>,
 ) -> Result<Accepted, Problem> {
-    let caller = &posted.caller;
-    if let Some(accepted) = posted.replay(http).await? {
-        return Ok(accepted);
-    }
-    let row = access::request(http, caller, id).await?;
-    if !may_decide(caller, &row.tenant, &row.owner, &row.asked.terms.approvers) {
-        return Err(Problem::forbidden("This request is for others to decide: see its `approvers`."));
-    }
-    let form = (row.asked.kind == RequestKind::Credentials).then(|| row.asked.form.clone().unwrap_or_default());
-    let said = read_and_decide(http, posted, row, in_path).await;
-    said.map_err(|problem| form.map_or(problem.clone(), |form| invalid_form::without_unknown_names(problem, &form)))
+    let secret_form = OnceLock::new();
+    let allow = async {
+        let row = access::request(http, &posted.caller, id).await?;
+        if !may_decide(&posted.caller, &row.tenant, &row.owner, &row.asked.terms.approvers) {
+            return Err(Problem::forbidden("This request is for others to decide: see its `approvers`."));
+        }
+        if row.asked.kind == RequestKind::Credentials {
+            secret_form.get_or_init(|| row.asked.form.clone().unwrap_or_default());
+        }
+        Ok(row)
+    };
+    let stored = submit(
+        http,
+        posted,
+        allow,
+        |row| read_answer(http, posted, row, in_path),
+        |engine, caller, (row, answer), key| async move { Box::pin(engine.decide_read(&caller, row, answer, key)).await },
+    );
+    stored.await.map_err(|problem| match secret_form.get() {
+        Some(form) => invalid_form::without_unknown_names(problem, form),
+        None => problem,
+    })
 }
 
-async fn read_and_decide(
-    http: &Arc<Http>,
+async fn read_answer(
+    http: &Http,
     posted: &Posted,
     row: RequestRow,
     in_path: Option<Action>,
-) -> Result<Accepted, Problem> {
-    let caller = &posted.caller;
-    let key = posted.key()?;
-    let answer = if posted.is_form() {
-        let row = row.clone();
-        posted.understand(&http.parsing, move |bytes| read_form(&row, bytes, in_path)).await?
-    } else {
-        posted.json(&http.parsing, move |body, text| decision_body::read(body, text, in_path)).await?
+) -> Result<(RequestRow, Answer), Problem> {
+    if !posted.is_form() {
+        let answer = posted.json(&http.parsing, move |body, text| decision_body::read(body, text, in_path)).await?;
+        return Ok((row, answer));
+    }
+    let read = move |bytes: &[u8]| {
+        let answer = read_form(&row, bytes, in_path)?;
+        Ok((row, answer))
     };
-    let (engine, by) = (http.engine.clone(), caller.clone());
-    perform(http, caller, async move { Box::pin(engine.decide_read(&by, row, answer, key)).await }).await
+    posted.understand(&http.parsing, read).await
 }
 
 fn read_form(row: &RequestRow, bytes: &[u8], in_path: Option<Action>) -> Result<Answer, Problem> {
@@ -142,7 +157,7 @@ async fn respond(
     seat: Option<Seat>,
 ) -> Result<Response, Problem> {
     if posted.is_form() {
-        // A path and not a whole address: the page's policy lets a form end only where the page came from.
+        // A path, not a URL: the page's `form-action` policy allows only its own origin.
         let mut response = StatusCode::SEE_OTHER.into_response();
         insert_header(response.headers_mut(), LOCATION, &format!("{}/resume/{id}", prefix(&http.settings.public_url)));
         respond::mark_replayed(response.headers_mut(), &accepted);

@@ -22,7 +22,6 @@ use crate::task::id::{RequestId, TaskId};
 use crate::task::request::RequestKind;
 use crate::task::status::RequestStatus;
 
-/// The operation.
 pub(crate) const OP: Op =
     Op { id: "list_requests", auth: AuthClass::Key, body: SMALL, problems: &[Code::NotFound, Code::Invalid] };
 
@@ -88,11 +87,11 @@ pub(crate) async fn list_requests(
             }
             filter.after = Some(row.asked.request_id);
         }
-        // Where none of a page was for this caller, the next one is read: a page has an entry, or nothing follows it.
+        // Reads on until the page has an entry or nothing follows.
         if !more || !listing.is_empty() {
             break more;
         }
-        // Many may be for others: they are passed by in as few reads as there can be.
+        // Many requests may be for others: skips them in as few reads as possible.
         filter.limit = MOST;
     };
     listing.close("next_cursor", &filter.after.filter(|_| more).map(|id| cursor_of(id.0)))

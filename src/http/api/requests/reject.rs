@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 
-use super::decide::{PROBLEMS, decide};
+use super::decide::{DecisionResponses, PROBLEMS, decide};
 use crate::http::Http;
 use crate::http::server::body::Posted;
 use crate::http::server::operation::{AuthClass, Op, SMALL};
@@ -13,11 +13,9 @@ use crate::http::server::params::MoveHeaders;
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::Problem;
 use crate::http::wire::body::RejectBody;
-use crate::http::wire::task::AgentTask;
 use crate::task::decision::Action;
 use crate::task::id::RequestId;
 
-/// The operation.
 pub(crate) const OP: Op = Op { id: "reject_request", auth: AuthClass::Key, body: SMALL, problems: PROBLEMS };
 
 /// Reject a request
@@ -27,16 +25,7 @@ pub(crate) const OP: Op = Op { id: "reject_request", auth: AuthClass::Key, body:
     post, path = "/resume/{request_id}/reject", operation_id = "reject_request", tag = "requests",
     params(("request_id" = String, Path, format = Uuid, description = "The request"), MoveHeaders),
     request_body = Option<RejectBody>,
-    responses(
-        (status = 200, body = AgentTask, description = "Stored, and the root task no longer runs",
-            headers(("Preference-Applied" = String, description = "What of `Prefer` was done"),
-                ("Idempotency-Replayed" = String, description = "`true` when an earlier POST with the same key did it"))),
-        (status = 202, body = AgentTask, description = "Stored, and the root task still runs",
-            headers(("Preference-Applied" = String, description = "What of `Prefer` was done"),
-                ("Idempotency-Replayed" = String, description = "`true` when an earlier POST with the same key did it"))),
-        (status = 303, description = "Stored, and a page's form posted it: the request's page",
-            headers(("Location" = String, description = "The request's page"))),
-    )
+    responses(DecisionResponses)
 )]
 pub(crate) async fn reject_request(
     State(http): State<Arc<Http>>,

@@ -20,7 +20,6 @@ use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::request::InterventionRequest;
 use crate::task::id::RequestId;
 
-/// The operation.
 pub(crate) const OP: Op = Op { id: "get_request", auth: AuthClass::Key, body: SMALL, problems: &[Code::NotFound] };
 
 /// Get a request

@@ -6,10 +6,10 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 
-use super::nothing;
 use crate::http::Http;
 use crate::http::api::access;
-use crate::http::api::respond::{mark_replayed, perform};
+use crate::http::api::respond::mark_replayed;
+use crate::http::api::submit::{may_move, no_members, submit};
 use crate::http::server::body::Posted;
 use crate::http::server::operation::{AuthClass, Op, SMALL};
 use crate::http::server::params::KeyHeader;
@@ -19,7 +19,6 @@ use crate::http::wire::task::AgentTask;
 use crate::people::may::Move;
 use crate::task::id::TaskId;
 
-/// The operation.
 pub(crate) const OP: Op = Op {
     id: "cancel_task",
     auth: AuthClass::Key,
@@ -43,26 +42,22 @@ pub(crate) const OP: Op = Op {
 #[utoipa::path(
     post, path = "/v1/tasks/{task_id}/cancel", operation_id = "cancel_task", tag = "tasks",
     params(("task_id" = String, Path, format = Uuid, description = "The task"), KeyHeader),
-    responses((status = 200, body = AgentTask, description = "The task",
-        headers(("Idempotency-Replayed" = String, description = "`true` when an earlier POST with the same key did it"))))
+    responses((status = 200, body = AgentTask, description = "The task"))
 )]
 pub(crate) async fn cancel_task(
     State(http): State<Arc<Http>>,
     Id(id): Id<TaskId>,
     posted: Posted,
 ) -> Result<Response, Problem> {
-    let caller = &posted.caller;
-    let accepted = if let Some(accepted) = posted.replay(&http).await? {
-        accepted
-    } else {
-        let row = access::task(&http, caller, id).await?;
-        http.engine.may_move(caller, Move::Cancel, &row).map_err(Problem::forbidden)?;
-        let key = posted.key()?;
-        posted.json(&http.parsing, |body, _| nothing(body)).await?;
-        let (engine, caller) = (http.engine.clone(), caller.clone());
-        perform(&http, &posted.caller, async move { engine.cancel(&caller, id, key).await }).await?
-    };
-    let mut response = Json(access::current_task(&http, caller, accepted.task_id).await?).into_response();
+    let accepted = submit(
+        &http,
+        &posted,
+        may_move(&http, &posted.caller, id, Move::Cancel),
+        |()| posted.json(&http.parsing, no_members),
+        move |engine, caller, (), key| async move { engine.cancel(&caller, id, key).await },
+    )
+    .await?;
+    let mut response = Json(access::current_task(&http, &posted.caller, accepted.task_id).await?).into_response();
     mark_replayed(response.headers_mut(), &accepted);
     Ok(response)
 }

@@ -9,7 +9,8 @@ use serde_json::Value;
 use super::message_body;
 use crate::engine::NewTask;
 use crate::http::Http;
-use crate::http::api::respond::{SuccessStatus, perform, respond};
+use crate::http::api::respond::{SuccessStatus, respond};
+use crate::http::api::submit::submit;
 use crate::http::events::opening;
 use crate::http::server::body::Posted;
 use crate::http::server::caller::must_create;
@@ -20,7 +21,6 @@ use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::body::CreateTask;
 use crate::http::wire::task::AgentTask;
 
-/// The operation.
 pub(crate) const OP: Op = Op {
     id: "create_task",
     auth: AuthClass::Key,
@@ -43,27 +43,21 @@ pub(crate) const OP: Op = Op {
     post, path = "/v1/tasks", operation_id = "create_task", tag = "tasks", params(MoveHeaders), request_body = CreateTask,
     responses(
         (status = 201, body = AgentTask, description = "Created, and no longer running",
-            headers(("Location" = String, description = "The task"),
-                ("Preference-Applied" = String, description = "What of `Prefer` was done"),
-                ("Idempotency-Replayed" = String, description = "`true` when an earlier POST with the same key did it"))),
+            headers(("Location" = String, description = "The task"))),
         (status = 202, body = AgentTask, description = "Created, and still running",
-            headers(("Location" = String, description = "The task"),
-                ("Preference-Applied" = String, description = "What of `Prefer` was done"),
-                ("Idempotency-Replayed" = String, description = "`true` when an earlier POST with the same key did it"))),
+            headers(("Location" = String, description = "The task"))),
     )
 )]
 pub(crate) async fn create_task(State(http): State<Arc<Http>>, posted: Posted) -> Result<Response, Problem> {
-    let caller = &posted.caller;
     let seat = opening::seat(&http, &posted)?;
-    let accepted = if let Some(accepted) = posted.replay(&http).await? {
-        accepted
-    } else {
-        must_create(caller)?;
-        let key = posted.key()?;
-        let task = posted.json(&http.parsing, read).await?;
-        let (engine, caller) = (http.engine.clone(), caller.clone());
-        perform(&http, &posted.caller, async move { engine.create(&caller, task, key).await }).await?
-    };
+    let accepted = submit(
+        &http,
+        &posted,
+        async { must_create(&posted.caller) },
+        |()| posted.json(&http.parsing, read),
+        |engine, caller, task, key| async move { engine.create(&caller, task, key).await },
+    )
+    .await?;
     respond(&http, &posted, accepted, SuccessStatus::Created, seat).await
 }
 

@@ -17,7 +17,6 @@ use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
 use crate::task::id::TaskId;
 
-/// The operation.
 pub(crate) const OP: Op = Op {
     id: "stream_task_events",
     auth: AuthClass::Key,

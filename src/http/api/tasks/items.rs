@@ -19,7 +19,6 @@ use crate::http::wire::item::AgentTaskItem;
 use crate::http::wire::list::ItemList;
 use crate::task::id::TaskId;
 
-/// The operation.
 pub(crate) const OP: Op =
     Op { id: "list_task_items", auth: AuthClass::Key, body: SMALL, problems: &[Code::NotFound, Code::Invalid] };
 

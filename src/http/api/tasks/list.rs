@@ -24,7 +24,6 @@ use crate::task::id::TaskId;
 use crate::task::status::TaskStatus;
 use crate::task::user::UserId;
 
-/// The operation.
 pub(crate) const OP: Op =
     Op { id: "list_tasks", auth: AuthClass::Key, body: SMALL, problems: &[Code::NotFound, Code::Invalid] };
 
@@ -82,7 +81,7 @@ pub(crate) async fn list_tasks(
     listing.close("next_cursor", &last.filter(|_| more).map(|id| cursor_of(id.0)))
 }
 
-/// Whose tasks: one's own, unless one is an admin or looks at a tree one may read.
+/// The owners to filter by: the caller, unless they are an admin or ask for trees that they may read.
 fn whose(caller: &Caller, users: Vec<UserId>, roots_only: bool) -> Result<Vec<UserId>, Problem> {
     if caller.admin {
         return Ok(users);
@@ -93,7 +92,7 @@ fn whose(caller: &Caller, users: Vec<UserId>, roots_only: bool) -> Result<Vec<Us
     Ok(if roots_only { vec![caller.user_id.clone()] } else { users })
 }
 
-/// The open requests of the roots among these, read together.
+/// The open requests of the root tasks among `rows`, in one read.
 async fn open_requests(http: &Http, rows: &[TaskRow]) -> Result<BTreeMap<TaskId, Vec<RequestRow>>, Problem> {
     let waiting = rows.iter().filter(|row| row.open_requests > 0 && row.task_id == row.root_task_id);
     let waiting: Vec<TaskId> = waiting.map(|row| row.task_id).collect();

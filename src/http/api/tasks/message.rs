@@ -9,8 +9,8 @@ use serde_json::Value;
 use super::message_body;
 use crate::engine::NewMessage;
 use crate::http::Http;
-use crate::http::api::access;
-use crate::http::api::respond::{SuccessStatus, perform, respond};
+use crate::http::api::respond::{SuccessStatus, respond};
+use crate::http::api::submit::{may_move, submit};
 use crate::http::events::opening;
 use crate::http::server::body::Posted;
 use crate::http::server::fields::{Errors, Fields};
@@ -23,7 +23,6 @@ use crate::http::wire::task::AgentTask;
 use crate::people::may::Move;
 use crate::task::id::TaskId;
 
-/// The operation.
 pub(crate) const OP: Op = Op {
     id: "send_message",
     auth: AuthClass::Key,
@@ -51,12 +50,8 @@ pub(crate) const OP: Op = Op {
     params(("task_id" = String, Path, format = Uuid, description = "The root task"), MoveHeaders),
     request_body = SendMessage,
     responses(
-        (status = 200, body = AgentTask, description = "Taken, and the task no longer runs",
-            headers(("Preference-Applied" = String, description = "What of `Prefer` was done"),
-                ("Idempotency-Replayed" = String, description = "`true` when an earlier POST with the same key did it"))),
-        (status = 202, body = AgentTask, description = "Taken, and the task still runs",
-            headers(("Preference-Applied" = String, description = "What of `Prefer` was done"),
-                ("Idempotency-Replayed" = String, description = "`true` when an earlier POST with the same key did it"))),
+        (status = 200, body = AgentTask, description = "Taken, and the task no longer runs"),
+        (status = 202, body = AgentTask, description = "Taken, and the task still runs"),
     )
 )]
 pub(crate) async fn send_message(
@@ -64,18 +59,15 @@ pub(crate) async fn send_message(
     Id(id): Id<TaskId>,
     posted: Posted,
 ) -> Result<Response, Problem> {
-    let caller = &posted.caller;
     let seat = opening::seat(&http, &posted)?;
-    let accepted = if let Some(accepted) = posted.replay(&http).await? {
-        accepted
-    } else {
-        let row = access::task(&http, caller, id).await?;
-        http.engine.may_move(caller, Move::Message, &row).map_err(Problem::forbidden)?;
-        let key = posted.key()?;
-        let message = posted.json(&http.parsing, |body, _| parse(body)).await?;
-        let (engine, caller) = (http.engine.clone(), caller.clone());
-        perform(&http, &posted.caller, async move { engine.message(&caller, id, message, key).await }).await?
-    };
+    let accepted = submit(
+        &http,
+        &posted,
+        may_move(&http, &posted.caller, id, Move::Message),
+        |()| posted.json(&http.parsing, |body, _| parse(body)),
+        move |engine, caller, message, key| async move { engine.message(&caller, id, message, key).await },
+    )
+    .await?;
     respond(&http, &posted, accepted, SuccessStatus::Ok, seat).await
 }
 

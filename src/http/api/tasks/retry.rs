@@ -5,10 +5,9 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 
-use super::nothing;
 use crate::http::Http;
-use crate::http::api::access;
-use crate::http::api::respond::{SuccessStatus, perform, respond};
+use crate::http::api::respond::{SuccessStatus, respond};
+use crate::http::api::submit::{may_move, no_members, submit};
 use crate::http::events::opening;
 use crate::http::server::body::Posted;
 use crate::http::server::operation::{AuthClass, Op, SMALL};
@@ -19,7 +18,6 @@ use crate::http::wire::task::AgentTask;
 use crate::people::may::Move;
 use crate::task::id::TaskId;
 
-/// The operation.
 pub(crate) const OP: Op = Op {
     id: "retry_task",
     auth: AuthClass::Key,
@@ -45,12 +43,8 @@ pub(crate) const OP: Op = Op {
     post, path = "/v1/tasks/{task_id}/retry", operation_id = "retry_task", tag = "tasks",
     params(("task_id" = String, Path, format = Uuid, description = "The failed root task"), MoveHeaders),
     responses(
-        (status = 200, body = AgentTask, description = "It went on, and no longer runs",
-            headers(("Preference-Applied" = String, description = "What of `Prefer` was done"),
-                ("Idempotency-Replayed" = String, description = "`true` when an earlier POST with the same key did it"))),
-        (status = 202, body = AgentTask, description = "It went on, and still runs",
-            headers(("Preference-Applied" = String, description = "What of `Prefer` was done"),
-                ("Idempotency-Replayed" = String, description = "`true` when an earlier POST with the same key did it"))),
+        (status = 200, body = AgentTask, description = "It went on, and no longer runs"),
+        (status = 202, body = AgentTask, description = "It went on, and still runs"),
     )
 )]
 pub(crate) async fn retry_task(
@@ -58,17 +52,14 @@ pub(crate) async fn retry_task(
     Id(id): Id<TaskId>,
     posted: Posted,
 ) -> Result<Response, Problem> {
-    let caller = &posted.caller;
     let seat = opening::seat(&http, &posted)?;
-    let accepted = if let Some(accepted) = posted.replay(&http).await? {
-        accepted
-    } else {
-        let row = access::task(&http, caller, id).await?;
-        http.engine.may_move(caller, Move::Retry, &row).map_err(Problem::forbidden)?;
-        let key = posted.key()?;
-        posted.json(&http.parsing, |body, _| nothing(body)).await?;
-        let (engine, caller) = (http.engine.clone(), caller.clone());
-        perform(&http, &posted.caller, async move { engine.retry(&caller, id, key).await }).await?
-    };
+    let accepted = submit(
+        &http,
+        &posted,
+        may_move(&http, &posted.caller, id, Move::Retry),
+        |()| posted.json(&http.parsing, no_members),
+        move |engine, caller, (), key| async move { engine.retry(&caller, id, key).await },
+    )
+    .await?;
     respond(&http, &posted, accepted, SuccessStatus::Ok, seat).await
 }

@@ -21,7 +21,6 @@ use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::task::AgentTask;
 use crate::task::id::TaskId;
 
-/// The operation.
 pub(crate) const OP: Op = Op { id: "get_task", auth: AuthClass::Key, body: SMALL, problems: &[Code::NotFound] };
 
 /// Get a task
@@ -30,8 +29,7 @@ pub(crate) const OP: Op = Op { id: "get_task", auth: AuthClass::Key, body: SMALL
 #[utoipa::path(
     get, path = "/v1/tasks/{task_id}", operation_id = "get_task", tag = "tasks",
     params(("task_id" = String, Path, format = Uuid, description = "The task"), WaitHeader),
-    responses((status = 200, body = AgentTask, description = "The task",
-        headers(("Preference-Applied" = String, description = "What of `Prefer` was done"))))
+    responses((status = 200, body = AgentTask, description = "The task"))
 )]
 pub(crate) async fn get_task(
     State(http): State<Arc<Http>>,
