@@ -1,8 +1,8 @@
 //! The only room that speaks HTTP: one operation per file. A request can only append a fact and let the engine move;
 //! this room never touches a model, a tool or the policy.
 //!
-//! The order of checks is kept by where things stand: the router (404 of a path, 405), the guard (host, origin, announced
-//! size, key), then the operation (replayed key, 404, 403, the body), then the engine (412, 410, 409).
+//! The order of checks: the router (404 of a path, 405), `server/guard.rs` (host, origin, announced size, key),
+//! `api/submit.rs` (replayed key, 404, 403, the body), then the engine (412, 410, 409).
 
 pub(crate) mod api;
 pub(crate) mod events;
@@ -67,8 +67,7 @@ fn service(http: &Arc<Http>, operations: Vec<Operation>) -> Router {
     wrapped(router, http.clone())
 }
 
-/// What is true of every answer: no panic gets out, and the edge has the last word. The edge stands around the whole
-/// router and not around each route: only there does an answer carry the `Allow` of its path already.
+/// Catches panics, and puts the edge around the whole router: only outside of the routes does a 405 carry its `Allow`.
 fn wrapped(router: Router<Arc<Http>>, http: Arc<Http>) -> Router {
     let inner = router
         .fallback(async || Problem::not_found())

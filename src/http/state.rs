@@ -1,4 +1,4 @@
-//! What every operation works with, and what it is served with.
+//! The state that every operation shares.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,35 +18,28 @@ use crate::people::authenticator::Authenticator;
 use crate::store::Store;
 use crate::world::{Clock, Ids};
 
-/// What the operations share.
+/// The state that every operation shares.
 pub(crate) struct Http {
-    /// Makes tasks move.
     pub engine: Arc<Engine>,
-    /// What is kept.
     pub store: Store,
-    /// The agents, as they are shown.
+    /// What `GET /v1/agents` shows.
     pub agents: Vec<AgentCard>,
-    /// Knows who is calling.
     pub authenticator: Arc<dyn Authenticator>,
-    /// Fresh ids.
     pub ids: Arc<dyn Ids>,
-    /// What time it is, for a page that says how much is left. It decides nothing.
+    /// Only for display and timeouts: the database's clock decides deadlines.
     pub clock: Arc<dyn Clock>,
-    /// The operator's.
     pub settings: Settings,
-    /// Who may change something from a browser; [`routers`] makes it from the settings.
+    /// The origins that may change something; [`super::routers`] derives them from the settings.
     pub origins: Origins,
-    /// Cancelled when the service goes down.
+    /// Cancelled at shutdown.
     pub shutdown: CancellationToken,
-    /// Work that a client who goes away does not stop.
+    /// Runs work that must not stop when its client disconnects.
     pub tracker: TaskTracker,
-    /// Who watches.
+    /// Limits the open event streams.
     pub seats: Seats,
-    /// Where large bodies are read.
+    /// Parses large bodies.
     pub parsing: Parsing,
-    /// The wrong keys of late.
     pub wrong_keys: WrongKeys,
-    /// The metrics.
     pub metrics: health::Metrics,
 }
 

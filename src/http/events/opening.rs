@@ -1,4 +1,4 @@
-//! Opens a stream: where it begins, whether there is a seat for it, and the head of the answer.
+//! Opens a stream: its first event, its seat, and the head of the response.
 
 use std::sync::Arc;
 
@@ -19,20 +19,20 @@ use crate::http::server::query::Query;
 use crate::store::{Listener, Part};
 use crate::task::id::TaskId;
 
-/// What a stream is asked for with.
+/// The stream that a client asks for.
 #[derive(Debug)]
 pub(crate) struct StreamRequest {
     /// The task whose stream it is.
     pub task: TaskId,
     /// The root of its tree.
     pub root: TaskId,
-    /// After which number it begins; `None` is the last one there is.
+    /// The stream begins after this number; `None` is the last event there is.
     pub after: Option<i64>,
-    /// Whoever has heard of the tree already; what he heard goes out, too.
+    /// A subscription from before the POST's commit: its deltas go out, too.
     pub listener: Option<Listener>,
 }
 
-/// Opens it. The answer is 204 where there is nothing to send any more.
+/// Opens the stream; 204 when the task has ended and every event was sent.
 ///
 /// # Errors
 /// `bad_request` when there is no such number yet, `not_found`, `too_many`, or the database's.
@@ -42,7 +42,7 @@ pub(crate) async fn open(
     asked: StreamRequest,
     seat: Seat,
 ) -> Result<Response, Problem> {
-    // Listened first, then read: what is committed in between is not missed.
+    // Subscribes before the first read, so that no commit in between is missed.
     let attends = asked.listener.unwrap_or_else(|| http.store.attend(asked.root));
     let listener = http.store.listen_on(asked.root, attends);
     let row = http.store.task(asked.task).await?.ok_or_else(Problem::not_found)?;
@@ -69,7 +69,8 @@ pub(crate) async fn open(
     Ok(response)
 }
 
-/// A seat for the stream that a POST asks for in place of its answer: taken before anything is done. `None`: it asks for none.
+/// Takes a seat for the stream that a POST asks for instead of a task, before the POST has any effect. `None`: it asks for
+/// none.
 ///
 /// # Errors
 /// `too_many`.
@@ -79,9 +80,6 @@ pub(crate) fn seat(http: &Http, posted: &Posted) -> Result<Option<Seat>, Problem
 }
 
 /// The stream of the tree that a POST has moved, from the first event of its commit on.
-///
-/// # Errors
-/// The database's.
 pub(crate) async fn from_commit(
     http: &Arc<Http>,
     posted: &Posted,
@@ -103,7 +101,7 @@ pub(crate) async fn from_commit(
     Ok(response)
 }
 
-/// After which number a stream is asked for: the header beats the query.
+/// The number after which the stream begins: the header beats the query.
 ///
 /// # Errors
 /// `bad_request` where that is no number; `invalid` for a parameter that is unknown.

@@ -1,5 +1,5 @@
-//! Reads the events after a marker and writes them out, some at a time.
-//! What must stay true: numbers go out in their order, each once; of a root none is left out.
+//! Reads the events after a marker in portions and writes them out.
+//! What must stay true: numbers are sent in order and once; a root's stream skips none.
 
 use super::request_then::JournalCache;
 use super::sse::SseBuffer;
@@ -11,23 +11,22 @@ use crate::store::{Event, Events, Part, Portion, ReadError};
 use crate::task::item::Fact;
 use crate::task::status::TaskStatus;
 
-/// How much is read at once: a stream keeps no more than this, and one event.
+/// The size of one read: a stream keeps at most this and one event in memory.
 const PORTION: Portion = Portion { events: 64, bytes: 256 * 1024 };
 
-/// Where a stream stands in the events of its tree.
+/// The position of a stream in the events of its tree.
 #[derive(Debug)]
 pub(crate) struct EventReader {
-    /// What it reads.
     pub part: Part,
-    /// Up to which number everything that is its own was written out.
+    /// Every event of the part up to this number was written.
     pub seen: i64,
-    /// The status of the stream's own task, as of there.
+    /// The status of the stream's own task at that number.
     pub status: TaskStatus,
     journals: JournalCache,
 }
 
 impl EventReader {
-    /// One that begins after a number; `status` is that of its own task by a row that was read before.
+    /// Begins after a number; `status` is from a row that was read before.
     #[must_use]
     pub fn new(part: Part, after: i64, status: TaskStatus) -> Self {
         Self { part, seen: after, status, journals: JournalCache::default() }
@@ -41,10 +40,7 @@ impl EventReader {
         http.store.events(self.part, self.seen, PORTION).await
     }
 
-    /// Writes one out.
-    ///
-    /// # Errors
-    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
+    /// Writes one event.
     pub async fn write(
         &mut self,
         http: &Http,
@@ -65,12 +61,12 @@ impl EventReader {
         Ok(())
     }
 
-    /// There are no more for now.
+    /// Frees the cached journals once the stream has caught up.
     pub fn drop_journals(&mut self) {
         self.journals.forget();
     }
 
-    /// Everything of its own up to that number was written out.
+    /// Moves the position to `head`, up to which every event of the part was written.
     ///
     /// # Errors
     /// `Corrupt` where a root's events end before it.

@@ -1,11 +1,11 @@
-//! Writes server-sent events (WHATWG HTML, "Server-sent events"): text, one block for each event.
-//! What must stay true: what is inside an event can end no line of it but its own.
+//! Writes server-sent events (WHATWG HTML, "Server-sent events"), one block of lines for each event.
+//! What must stay true: the content of an event cannot end the event.
 
 use std::fmt::Write as _;
 
 use serde::Serialize;
 
-/// Text that grows until it is sent.
+/// Events that are written and not sent yet.
 #[derive(Debug, Default)]
 pub(crate) struct SseBuffer(String);
 
@@ -15,7 +15,7 @@ impl SseBuffer {
         let _ = write!(self.0, "retry: {milliseconds}\n\n");
     }
 
-    /// A line that says nothing but that somebody is there.
+    /// A comment line, which keeps an idle connection open.
     pub fn comment(&mut self) {
         self.0.push_str(":\n\n");
     }
@@ -23,7 +23,7 @@ impl SseBuffer {
     /// An event: its number, if it has one, its name and its data as JSON.
     ///
     /// # Errors
-    /// What kept the data from being written; then nothing of the event is.
+    /// The data cannot be serialized; nothing of the event is written.
     pub fn event(&mut self, id: Option<i64>, name: &str, data: &impl Serialize) -> Result<(), serde_json::Error> {
         let data = serde_json::to_string(data)?;
         if let Some(id) = id {
@@ -44,7 +44,7 @@ impl SseBuffer {
         self.0.is_empty()
     }
 
-    /// What was written; nothing is left here.
+    /// Takes what was written.
     pub fn take(&mut self) -> String {
         std::mem::take(&mut self.0)
     }

@@ -1,8 +1,8 @@
-//! One stream from its first byte to its end. It is a body that is pulled: nothing is read before the client has taken
-//! what was read before, so a slow client costs what one portion costs.
+//! One stream from its first byte to its end. The body is pulled: nothing is read before the client has taken what was read
+//! before, so a slow client costs one portion of memory.
 //!
-//! It ends when everything is sent and its task is over, when its time is over, when the service goes down, when whoever
-//! asked for it may not read it any more, and when something cannot be read.
+//! A stream ends when its task has ended and every event is sent, when its lifetime is over, on shutdown, when the caller
+//! may no longer read the task, and on a read error.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,27 +25,26 @@ use crate::people::may::Move;
 use crate::store::{Events, Heard, Listener, ReadError};
 use crate::task::delta::Delta;
 
-/// How long a client waits before it connects again, in milliseconds.
+/// The client's reconnection delay, in milliseconds.
 const RETRY: u32 = 1000;
-/// After how much silence a comment goes out.
+/// A comment is sent after this much silence.
 const SILENCE: Duration = Duration::from_secs(15);
-/// How many pieces wait at most: who reads a long history first misses some of what is said meanwhile.
+/// How many deltas wait at most: a client that reads a long history first misses some.
 const WAITING: usize = 256;
-/// How often it is asked again whether the caller may still read.
+/// How often the caller's access is checked again.
 const CHECK: Duration = Duration::from_mins(1);
 
-/// Who watches.
+/// The client of a stream.
 #[derive(Debug)]
 pub(crate) struct Watcher {
-    /// Him.
     pub caller: Caller,
-    /// What he showed: it must still be good later.
+    /// The credentials, which are checked again while the stream is open.
     pub headers: HeaderMap,
-    /// It is the answer to a POST of his: whoever may move the task may see where it goes.
+    /// The stream responds to a POST: the right to move the task suffices to watch it.
     pub posted: bool,
 }
 
-/// A stream that is open.
+/// An open stream.
 pub(crate) struct EventStream {
     http: Arc<Http>,
     watcher: Watcher,
@@ -53,13 +52,13 @@ pub(crate) struct EventStream {
     reader: EventReader,
     partial: DeltaFilter,
     text: SseBuffer,
-    /// The last number there was when it was opened, until that is told.
+    /// The last event's number when the stream was opened; `None` once `caught_up` is written.
     head: Option<i64>,
-    /// Pieces that wait for the events before them.
+    /// Deltas that wait for the events before them.
     waiting: Vec<Arc<Delta>>,
     listening: bool,
     ended: bool,
-    /// Moments, since the machine booted.
+    /// Times since boot.
     opened_at: Duration,
     checked_at: Duration,
     last_write: Duration,
@@ -67,7 +66,7 @@ pub(crate) struct EventStream {
 }
 
 impl EventStream {
-    /// One that begins where `reader` stands; `head` is the number of the last event there was.
+    /// Begins at the reader's position; `head` is the number of the last event there is.
     pub fn new(
         http: &Arc<Http>,
         watcher: Watcher,
@@ -97,7 +96,7 @@ impl EventStream {
         }
     }
 
-    /// Reads the first events. `false`: there are none, and none will come.
+    /// Reads the first events; `false` when there are none and none will come.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the first event cannot be understood.
@@ -122,7 +121,7 @@ impl EventStream {
         }))
     }
 
-    /// What goes out next; `None` at the end.
+    /// The next text to send; `None` at the end.
     async fn next(&mut self) -> Option<String> {
         loop {
             if !self.text.is_empty() {
@@ -140,13 +139,12 @@ impl EventStream {
         }
     }
 
-    /// Reads some events, and says how many; at the end of them, tells that once and begins to listen.
+    /// Reads a portion of events and returns their number; at the last one writes `caught_up` once and begins to listen.
     async fn read(&mut self) -> Result<usize, ReadError> {
-        // Those that waited before this reading lack nothing that is there; those that are heard now may lack what was
-        // committed since.
+        // Deltas that waited before this read lack no event that is stored; newer ones may lack later commits.
         let already_waiting = self.waiting.len();
         let Events { events, more } = self.reader.read(&self.http).await?;
-        // What was said before these were committed has been heard by now: it goes out before them.
+        // Deltas from before these commits have arrived by now, and go out before the events.
         while let Some(delta) = self.listener.piece() {
             let in_part = self.partial.is_in(&self.http.store, self.reader.part, delta.task_id).await?;
             if in_part && self.waiting.len() < WAITING {
@@ -174,7 +172,7 @@ impl EventStream {
         let waiting = std::mem::take(&mut self.waiting);
         if !self.ended {
             for (place, delta) in waiting.into_iter().enumerate() {
-                // After a reading without events one that is still here was here before.
+                // After a read without events, a delta that waited before it lacks none.
                 if place < already_waiting && events.is_empty() {
                     self.send_delta(&delta).await?;
                 } else {
@@ -185,7 +183,7 @@ impl EventStream {
         Ok(events.len())
     }
 
-    /// Waits until there is something to say.
+    /// Waits for a notification, a delta, or the next deadline.
     async fn wait(&mut self) -> Result<(), ReadError> {
         let now = self.http.clock.uptime();
         let ends =
@@ -206,8 +204,7 @@ impl EventStream {
         Ok(())
     }
 
-    /// A piece of somebody else's part of the tree is nothing to this stream, and one whose model had been shown more than
-    /// this stream has waits for the rest.
+    /// Drops a delta of another part of the tree, and keeps one whose model's prompt is ahead of this stream.
     async fn accept_delta(&mut self, delta: Arc<Delta>) -> Result<(), ReadError> {
         if !self.partial.is_in(&self.http.store, self.reader.part, delta.task_id).await? {
             return Ok(());
@@ -231,7 +228,7 @@ impl EventStream {
         self.text.event(None, name, data).map_err(|error| ReadError::Corrupt(format!("an event: {error}")))
     }
 
-    /// Whether its time is not over, and its caller may still read.
+    /// Whether the lifetime is not over and the caller may still read.
     async fn may_continue(&mut self) -> bool {
         let now = self.http.clock.uptime();
         if now >= self.opened_at + self.http.settings.stream_life {
@@ -241,7 +238,7 @@ impl EventStream {
             return true;
         }
         self.checked_at = now;
-        // Where nobody can say so now, whoever comes again is looked at anew.
+        // Without an answer now the stream ends; the client's next connection is checked anew.
         self.may_read().await.unwrap_or_default()
     }
 
@@ -264,11 +261,11 @@ impl EventStream {
     }
 }
 
-/// A stream that cannot be read on is ended: whoever comes again is told so, or finds that it goes on.
+/// Logs why a stream was ended; the client learns it from its next connection.
 fn log_failure(error: &ReadError) {
     match error {
         ReadError::Unavailable => tracing::debug!("an event stream was ended: the database does not answer"),
-        // What it says may hold stored text, which no log line may.
+        // The error may quote stored text, which must not be logged.
         ReadError::Corrupt(_) => tracing::error!("an event stream was ended: what is stored cannot be understood"),
     }
 }

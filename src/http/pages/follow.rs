@@ -1,4 +1,4 @@
-//! `/follow.js`: the one script of our pages. It adds what happens while a page is open; a page says everything without it.
+//! `/follow.js`: the only script of our pages. It shows events while a page is open; a page is complete without it.
 //! What must stay true: only the pages that load it permit it, and it is the only script they permit by address.
 
 use std::sync::LazyLock;
@@ -11,7 +11,6 @@ use maud::{Markup, html};
 use super::layout::policy_with;
 use crate::http::server::operation::{AuthClass, Op, SMALL};
 
-/// The operation.
 pub(crate) const OP: Op = Op { id: "get_follow_script", auth: AuthClass::Open, body: SMALL, problems: &[] };
 
 /// The script.

@@ -1,5 +1,5 @@
-//! In which language somebody reads our pages: English or Chinese, as his browser says (RFC 9110, 12.5.4). Only pages
-//! for people have a language; the API has none.
+//! The language of a page, English or Chinese, from `Accept-Language` (RFC 9110, 12.5.4). Only pages have a language; the
+//! API has none.
 
 use http::HeaderMap;
 use http::header::ACCEPT_LANGUAGE;
@@ -7,7 +7,7 @@ use http::header::ACCEPT_LANGUAGE;
 /// A language that pages are written in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Language {
-    /// English, also for whoever asks for neither.
+    /// English, also when neither is accepted.
     #[default]
     English,
     /// Chinese, in simplified characters.
@@ -18,7 +18,7 @@ impl Language {
     #[cfg(test)]
     pub const ALL: [Self; 2] = [Self::English, Self::Chinese];
 
-    /// The language that is wanted most of those we have; of two wanted alike, the one named first.
+    /// The supported language with the highest quality; of equal ones the first.
     #[must_use]
     pub fn of(headers: &HeaderMap) -> Self {
         let mut best: Option<(Self, f32)> = None;
@@ -41,7 +41,7 @@ impl Language {
     }
 }
 
-/// One language range that is one of ours (`*` is English), and how much it is wanted.
+/// A language range that we support (`*` is English), and its quality.
 fn range(text: &str) -> Option<(Language, f32)> {
     let mut parts = text.split(';').map(str::trim);
     let primary = parts.next()?.split('-').next()?;

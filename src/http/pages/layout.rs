@@ -1,6 +1,5 @@
-//! What all pages share: the frame, the style, the policy that forbids everything else, and how text that somebody
-//! else wrote is shown. Pages work without a script, and load nothing, but for the one that follows its task
-//! (`follow.rs`).
+//! The layout of every page: frame, style, `Content-Security-Policy`, and the display of foreign text. Pages work without a
+//! script and load none, except the one that follows its task (`follow.rs`).
 
 use std::sync::LazyLock;
 
@@ -25,7 +24,7 @@ pub(crate) fn content_security_policy() -> HeaderValue {
     POLICY.clone()
 }
 
-/// A policy: nothing is loaded but our own style, nothing is sent but to us, nobody frames us; and what is `more`, each
+/// A policy that allows only our own style, form posts to us and no framing; `more` is inserted as it is, each directive
 /// with a semicolon and a blank after it.
 pub(super) fn policy_with(more: &str) -> HeaderValue {
     let hash = base64::prelude::BASE64_STANDARD.encode(Sha256::digest(STYLE));
@@ -80,7 +79,7 @@ pub(crate) fn problem(
         title.unwrap_or(problem.code.title()),
         &html! {
             h1 { (said(words, problem.code.title(), title)) }
-            // Of an `invalid` it says again what the first place says.
+            // The detail of `invalid` repeats its first error.
             @if problem.code != Code::Invalid { p { (said(words, &problem.detail, words.translated(&problem.detail))) } }
             @for error in errors.into_iter().flatten() {
                 @let detail = member(error, "detail");
@@ -112,7 +111,7 @@ fn first(words: &Translations, decision: &Value) -> String {
     fill(words.someone_first, &[("what", what), ("user", &by), ("at", &moment(member(decision, "at")))])
 }
 
-/// A sentence in the reader's language, or in English where that is all there is.
+/// A sentence in the reader's language, or in English where there is no translation.
 #[must_use]
 pub(crate) fn said(words: &Translations, english: &str, translated: Option<&str>) -> Markup {
     match (translated, words.language) {
@@ -122,8 +121,7 @@ pub(crate) fn said(words: &Translations, english: &str, translated: Option<&str>
     }
 }
 
-/// Whether a text has characters of the blocks that are written from right to left: they move what stands beside them,
-/// digits too.
+/// Whether a text has characters of right-to-left blocks, which reorder the text and digits beside them.
 #[must_use]
 pub(crate) fn has_right_to_left(text: &str) -> bool {
     let moves = |c: char| {

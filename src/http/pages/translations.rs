@@ -1,6 +1,5 @@
-//! Every word of the pages where people decide, in each language, side by side: a word that one language lacks does not
-//! compile. `{name}` in a text is filled in by [`fill`]. What the engine says to everybody in English (why something was
-//! refused) is translated by looking its sentence up here.
+//! Every text of the request pages in each language, side by side: a missing translation does not compile. [`fill`]
+//! replaces `{name}` in a text. A refusal's English sentence is translated by looking it up here.
 
 use super::language::Language;
 
@@ -397,7 +396,7 @@ impl Translations {
     }
 }
 
-/// A text with each `{name}` replaced. What is put in is not looked at again.
+/// Replaces each `{name}` in a text; `{name}` in a value is left alone.
 #[must_use]
 pub(crate) fn fill(text: &str, values: &[(&str, &str)]) -> String {
     let mut filled = String::with_capacity(text.len());

@@ -1,4 +1,4 @@
-//! Who is calling: found out by the guard, handed to the operation.
+//! The caller of a request: set by the guard, read by the operation.
 
 use axum::extract::FromRequestParts;
 use http::request::Parts;
@@ -9,7 +9,7 @@ use crate::people::Caller;
 use crate::people::authenticator::AuthError;
 use std::sync::Arc;
 
-/// The caller of an operation that needs one.
+/// The authenticated caller.
 #[derive(Clone, Debug)]
 pub(crate) struct CurrentCaller(pub Caller);
 
@@ -17,7 +17,7 @@ impl FromRequestParts<Arc<Http>> for CurrentCaller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &Arc<Http>) -> Result<Self, Problem> {
-        // The guard of an operation that needs a key always leaves a caller; without one nothing is answered.
+        // The guard of an operation of `AuthClass::Key` always sets it.
         parts.extensions.get::<Self>().cloned().ok_or_else(Problem::internal)
     }
 }
@@ -35,7 +35,7 @@ impl From<AuthError> for Problem {
     }
 }
 
-/// A key that is narrowed to something else may not read.
+/// Refuses a key without the right to read.
 ///
 /// # Errors
 /// `forbidden`.
@@ -43,7 +43,7 @@ pub(crate) fn must_read(caller: &Caller) -> Result<(), Problem> {
     if caller.may.read { Ok(()) } else { Err(Problem::forbidden("This key may not read.")) }
 }
 
-/// A key that is narrowed to something else may not create.
+/// Refuses a key without the right to create and move tasks.
 ///
 /// # Errors
 /// `forbidden`.

@@ -1,8 +1,7 @@
-//! The open connections of a listener: how many there are, and which of them serve no request. When all places are
-//! taken, the connection that has served none for the longest time is closed for the next client. A connection serves from
-//! the head of a request until both bodies are gone and the answer is written. Once a key or a session has shown whose
-//! request it is, its connection is kept: a request that waits and an open stream are never closed for others. A stranger's
-//! request is, longest first, however slowly its body is sent or its answer is read.
+//! The open connections of a listener: how many there are, and which are idle. When all slots are taken, the longest idle
+//! connection is closed for the next client. A connection serves from the head of a request until both bodies are dropped
+//! and the response is written. Once the guard knows the caller, the connection is protected: a waiting request and an open
+//! stream are never closed for others. An unauthenticated request counts as idle, however slow its body or its reader is.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -23,7 +22,7 @@ pub(crate) struct Connections(Arc<Shared>);
 struct Shared {
     most: usize,
     open: Mutex<Open>,
-    /// A place is free, or a connection stopped serving.
+    /// A slot is free, or a connection stopped serving.
     changed: Notify,
 }
 
@@ -44,7 +43,7 @@ impl Connections {
         Self(Arc::new(Shared { most: most.max(1), open: Mutex::default(), changed: Notify::new() }))
     }
 
-    /// A place for one more connection, as soon as there is one.
+    /// Waits for a slot for one more connection.
     pub async fn slot(&self) -> Arc<ConnectionSlot> {
         loop {
             let mut changed = std::pin::pin!(self.0.changed.notified());
@@ -105,12 +104,12 @@ impl Open {
     }
 }
 
-/// The place of one connection; free again when this is dropped.
+/// The slot of one connection; dropping it frees the slot.
 #[derive(Debug)]
 pub(crate) struct ConnectionSlot {
     connections: Connections,
     close: CancellationToken,
-    /// Its key among those that may be closed; 0 while it is kept.
+    /// Its key in `Open::idle`; 0 while it is protected.
     idle: AtomicU64,
     /// Bodies that are still in use.
     requests: AtomicUsize,
@@ -120,14 +119,14 @@ pub(crate) struct ConnectionSlot {
     waker: AtomicWaker,
 }
 
-/// How a connection stands.
+/// What a connection is waiting for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionPhase {
-    /// The head of a request is awaited: after the opening, or after its first byte.
+    /// The rest of a request's head; before the first request also its first byte.
     Head,
-    /// A request is served.
+    /// The request in flight.
     Serving,
-    /// An answer was written, and nothing has come since.
+    /// The next request: nothing has come since the last response.
     KeepAlive,
 }
 
@@ -143,7 +142,7 @@ impl ConnectionSlot {
         self.waker.register(context.waker());
     }
 
-    /// Begins to serve a request. `None`: the connection was told to close before its head was there.
+    /// Begins to serve a request; `None` when the connection was told to close before the head was complete.
     #[must_use]
     pub fn begin(self: &Arc<Self>) -> Option<Serving> {
         let mut open = self.connections.lock();
@@ -160,7 +159,7 @@ impl ConnectionSlot {
         Some(Serving(Arc::clone(self)))
     }
 
-    /// The request is a known caller's: its connection is not closed for others until it is served.
+    /// Keeps the connection from being closed for others until its request is served.
     pub fn protect(&self) {
         let mut open = self.connections.lock();
         if !self.close.is_cancelled() {
@@ -168,7 +167,7 @@ impl ConnectionSlot {
         }
     }
 
-    /// Notes bytes that came; those of a body are no next request.
+    /// Notes received bytes; bytes of a body do not begin the next request.
     pub fn received(&self) {
         if !self.serves() {
             self.received.store(true, Ordering::Relaxed);
@@ -180,7 +179,7 @@ impl ConnectionSlot {
         self.unwritten.store(waits, Ordering::Relaxed);
     }
 
-    /// How it stands, and how many requests it has begun; one that stopped serving can be closed from now on.
+    /// The phase, and how many requests have begun. A connection that stopped serving counts as idle from now on.
     pub fn phase(&self) -> (ConnectionPhase, u64) {
         let served = self.served.load(Ordering::Relaxed);
         if self.serves() {
@@ -214,7 +213,7 @@ impl Drop for ConnectionSlot {
     }
 }
 
-/// A request that is being served: what holds a clone of it, its bodies, keeps the connection from being idle.
+/// A request in flight. Each body holds a clone; the connection serves until the last one is dropped.
 #[derive(Debug)]
 pub(crate) struct Serving(Arc<ConnectionSlot>);
 
@@ -233,7 +232,7 @@ impl Drop for Serving {
     }
 }
 
-/// A body whose connection serves until it is dropped.
+/// A body that keeps its connection in the serving phase until it is dropped.
 #[derive(Debug)]
 pub(crate) struct CountedBody<B> {
     body: B,
@@ -241,7 +240,6 @@ pub(crate) struct CountedBody<B> {
 }
 
 impl<B> CountedBody<B> {
-    /// The body of this request or of its answer.
     pub fn new(body: B, serving: Serving) -> Self {
         Self { body, _serving: serving }
     }

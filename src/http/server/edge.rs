@@ -1,6 +1,6 @@
-//! The outermost layer: what is true of every answer. It names the request, writes problems out (as JSON or, for a
-//! browser at `/resume` or the sign-in, as a page), answers preflights, and adds the headers that depend on where the request came
-//! from and where it went. Its log line holds ids, names, sizes and durations, never a path's values or a query.
+//! The outermost layer around every response. It gives the request its id, renders problems (as JSON, or as a page for a
+//! browser at `/resume` or the sign-in), answers preflights, and adds the headers that depend on the request's origin and
+//! path. Its log line holds ids, names, sizes and durations, never a path's values or a query.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -24,25 +24,24 @@ use crate::http::pages::language::Language;
 use crate::http::pages::layout;
 use crate::http::pages::sign_in::sign_in_again;
 
-/// Which operation a request turned out to be; the guard says it, the log line reads it, also after a panic.
+/// The operation of a request: set by the guard, read by the log line, also after a panic.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OperationSlot(Arc<OnceLock<&'static str>>);
 
 impl OperationSlot {
-    /// Notes the operation.
     pub fn set(&self, id: &'static str) {
         let _ = self.0.set(id);
     }
 }
 
-/// An error whose page is written already: it goes out as it is.
+/// Marks an error response that has its page already.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RenderedError;
 
-/// Health checks come every few seconds, and what they find has lines of its own.
+/// Health checks come every few seconds; what they find is logged elsewhere.
 const PROBES: [&str; 2] = [health::HEALTHZ.id, health::READYZ.id];
 
-/// What the answer will need of the request.
+/// The parts of the request that its response depends on.
 struct RequestContext {
     id: Uuid,
     origin: Option<HeaderValue>,
@@ -50,7 +49,7 @@ struct RequestContext {
     refused_host: Option<&'static str>,
     private: bool,
     page: bool,
-    /// The path and query, as a browser asked for them.
+    /// The path and query of the request.
     path: String,
     language: Language,
 }
@@ -79,7 +78,6 @@ impl RequestContext {
     }
 }
 
-/// Answers.
 pub(crate) async fn edge(State(http): State<Arc<Http>>, mut request: Request, next: Next) -> Response {
     let context = RequestContext::of(&http, &request);
     let slot = OperationSlot::default();
@@ -104,7 +102,7 @@ pub(crate) async fn edge(State(http): State<Arc<Http>>, mut request: Request, ne
     response
 }
 
-/// A preflight of a known path becomes an answer, and an error a problem.
+/// Answers a preflight of a known path, and renders an error as a problem.
 fn write_out(http: &Http, context: &RequestContext, mut response: Response) -> Response {
     let status = response.status();
     if context.preflight && status == StatusCode::METHOD_NOT_ALLOWED {
@@ -147,7 +145,7 @@ fn problem(http: &Http, context: &RequestContext, problem: &Problem, caller: Opt
     let status = problem.code.status();
     let mut response = if context.page {
         let public_url = &http.settings.public_url;
-        // Whoever may not see it may have another account that may; whether it is there is not said.
+        // The user may have another account with access. The page does not say whether the resource exists.
         let refused = matches!(problem.code, Code::Forbidden | Code::NotFound);
         let sign_in_again_link = caller.filter(|_| refused).map(|CurrentCaller(caller)| {
             let prefix = prefix(public_url);
@@ -171,7 +169,7 @@ fn add_headers(context: &RequestContext, headers: &mut HeaderMap) {
     }
     set(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     if context.private {
-        // A stream says more than this, and keeps saying it.
+        // A stream sets a stricter value.
         headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     }
     headers.append(header::VARY, HeaderValue::from_static("Origin"));

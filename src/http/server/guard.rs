@@ -1,6 +1,6 @@
-//! What is true of an operation before its handler runs. The guard is put on each operation's own method, so that an
-//! unknown path is 404 and an unknown method 405 before anything else is looked at; then it checks, in this order, that
-//! the request comes from here (without accounts), its origin, its announced size and its key, or its session's cookie.
+//! The guard runs before each operation. It is a layer of the operation's own method, so the router answers unknown paths
+//! (404) and unknown methods (405) first. It checks, in this order: that the request comes from this machine (without
+//! accounts), the origin, the announced size, and the key or the session's cookie.
 
 use std::sync::{Arc, Weak};
 
@@ -75,14 +75,14 @@ pub(crate) async fn guard(
     request.extensions_mut().insert(op);
     let mut response = next.run(request).await;
     if let Some(authenticate) = found {
-        // The page of a refusal says who is signed in.
+        // The edge names the signed-in user on the page of a refusal.
         response.extensions_mut().insert(authenticate);
     }
     Ok(response)
 }
 
-/// Who sent these headers; `None` when nobody says. A key beats a session: the cookie is looked at only where there is no
-/// `Authorization` at all, so a wrong key is refused however good the cookie is.
+/// The caller of these headers; `None` without credentials. A key beats a session: the cookie counts only without an
+/// `Authorization` header, so a wrong key is refused beside a valid cookie.
 ///
 /// # Errors
 /// `unauthorized`, `forbidden`, or the database's.
@@ -101,10 +101,10 @@ async fn or_session(
     }
 }
 
-/// The caller by the request's key. A wrong key is counted.
+/// The caller of the request's key. Counts a wrong key.
 ///
 /// # Errors
-/// `too_many`, when too many wrong ones came from there. A right key is never refused for it.
+/// `too_many` after too many wrong keys of one client. A right key is never refused for them.
 fn caller_of_key(http: &Http, request: &Request) -> Result<Result<Caller, AuthError>, Problem> {
     let found = http.authenticator.authenticate(request.headers());
     if found == Err(AuthError::Wrong) {
@@ -113,7 +113,7 @@ fn caller_of_key(http: &Http, request: &Request) -> Result<Result<Caller, AuthEr
     Ok(found)
 }
 
-/// Who shows the cookie may leave, alive or not: that the session was over already is no reason to keep him.
+/// Sign-out accepts any session cookie, even an expired one.
 fn check_sign_out(http: &Http, headers: &HeaderMap, found: Result<Caller, AuthError>) -> Result<(), Problem> {
     match found {
         Err(AuthError::Missing) if cookie::is_sent(headers, &http.settings.public_url) => {

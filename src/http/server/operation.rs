@@ -7,12 +7,12 @@ pub(crate) const SMALL: usize = 1024 * 1024;
 /// The body of a message, which may carry images.
 pub(crate) const LARGE: usize = 20 * 1024 * 1024;
 
-/// One operation.
+/// The declaration of an operation.
 #[derive(Debug)]
 pub(crate) struct Op {
     /// Its stable `operationId`.
     pub id: &'static str,
-    /// Who gets in.
+    /// Which callers it admits.
     pub auth: AuthClass,
     /// How many bytes its body may have.
     pub body: usize,
@@ -20,15 +20,15 @@ pub(crate) struct Op {
     pub problems: &'static [Code],
 }
 
-/// Who gets in.
+/// Which callers an operation admits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AuthClass {
-    /// Whoever has a key, or a session that is alive.
+    /// Callers with a key or a live session.
     Key,
-    /// The same, and whoever has a session that is over: the way out.
+    /// The same, and callers with an expired session: sign-out.
     Out,
-    /// Everybody.
+    /// Everyone.
     Open,
-    /// Everybody, by whatever name or proxy: whether the service lives.
+    /// Everyone, by any host name and through any proxy: health checks.
     Health,
 }

@@ -1,6 +1,6 @@
-//! Which web pages may make a browser do something here. This is what keeps a foreign page from approving: whatever
-//! its credentials, a changing request from another origin is refused before anybody asks who sent it; and without
-//! accounts only a browser that really talks to this machine by a loopback name is answered at all.
+//! Which web pages may make a browser change something here. A changing request of a foreign origin is refused before its
+//! credentials are read, so a foreign page cannot approve. Without accounts only requests to a loopback name of this machine
+//! are answered at all.
 
 use http::header::{HOST, HeaderName, ORIGIN};
 use http::{HeaderMap, Method, Uri, Version};

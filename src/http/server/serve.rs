@@ -1,6 +1,5 @@
-//! Accepts connections and serves HTTP/1.1 on them: the head of a request has its time and its size, a kept connection has
-//! its time, and there are only so many connections. Serving HTTP/1 by itself also keeps HTTP/2 out, whatever features
-//! other crates switch on.
+//! The accept loop: serves HTTP/1.1 with a timeout and a size limit for the head of a request, a keep-alive timeout, and a
+//! limit of connections. Serving HTTP/1 explicitly keeps HTTP/2 out, whatever features other crates enable.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -37,15 +36,14 @@ pub(crate) const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(75);
 pub(crate) const MAX_HEADER_SIZE: usize = 64 * 1024;
 /// The bytes that one connection may buffer in each direction.
 const BUFFER: usize = 2 * MAX_HEADER_SIZE;
-/// How long no connection is accepted after the system had none to give.
+/// The pause after `accept` failed for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Where connections come from.
+/// A source of connections.
 pub(crate) trait Acceptor: Send {
-    /// One of them.
     type Io: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
-    /// The next one.
+    /// Waits for the next connection.
     fn accept(&mut self) -> impl Future<Output = io::Result<(Self::Io, SocketAddr)>> + Send;
 }
 
@@ -59,14 +57,11 @@ impl Acceptor for TcpListener {
     }
 }
 
-/// Serves the connections of a listener.
+/// The server of one listener.
 #[derive(Clone)]
 pub(crate) struct Server {
-    /// Answers.
     pub router: Router,
-    /// How many there may be.
     pub connections: Connections,
-    /// Times them.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -77,10 +72,10 @@ impl std::fmt::Debug for Server {
 }
 
 impl Server {
-    /// Serves until `closed`; returns when the requests under way are answered.
+    /// Serves until `closed` is cancelled; returns when the requests in flight are answered.
     pub async fn serve(self, mut acceptor: impl Acceptor, closed: CancellationToken) {
         let tasks = TaskTracker::new();
-        // Ends the tasks, too, where this future is dropped first.
+        // Dropping this future stops the connections' tasks.
         let stop = CancellationToken::new();
         let _guard = stop.clone().drop_guard();
         let mut exhausted = false;
@@ -128,7 +123,7 @@ impl Server {
             let (router, slot) = (router.clone(), Arc::downgrade(&serving));
             let serving = serving.begin();
             async move {
-                // The connection was told to close first: the request was not looked at.
+                // The connection was told to close before: the request has no effect.
                 let serving = serving.ok_or(io::ErrorKind::ConnectionAborted)?;
                 let mut request = request.map(|body| Body::new(CountedBody::new(body, serving.clone())));
                 request.extensions_mut().insert(ConnectInfo(peer));
@@ -139,7 +134,7 @@ impl Server {
         });
         let stream = TimeoutStream::new(io, Arc::clone(&self.clock), Arc::clone(&slot));
         let mut builder = http1::Builder::new();
-        // The times are kept below, by the one clock there is.
+        // `PhaseTimer` keeps the timeouts, by our own clock.
         builder.header_read_timeout(None).max_header_size(MAX_HEADER_SIZE).max_buf_size(BUFFER);
         let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
         let mut closing = std::pin::pin!(closed.cancelled());
@@ -170,7 +165,7 @@ impl Server {
     }
 }
 
-/// Failed because of its client: the next one is accepted at once.
+/// Whether the client caused the failure, so that the next `accept` needs no pause.
 fn is_client_fault(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -178,7 +173,7 @@ fn is_client_fault(error: &io::Error) -> bool {
     )
 }
 
-/// How long a connection may stand as it does.
+/// The timeout of a connection's current phase.
 struct PhaseTimer {
     slot: Arc<ConnectionSlot>,
     clock: Arc<dyn Clock>,
@@ -187,7 +182,7 @@ struct PhaseTimer {
 }
 
 impl PhaseTimer {
-    /// Whether it serves a request, and whether its time is over.
+    /// Whether the connection serves a request, and whether its phase has timed out.
     fn poll_phase(&mut self, context: &mut Context<'_>) -> (bool, bool) {
         let now = self.slot.phase();
         if self.last != Some(now) {

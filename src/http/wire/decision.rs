@@ -173,8 +173,7 @@ mod tests {
             closes: false,
         };
         let answers = [(Time(0), answer)];
-        let state =
-            RequestState { asked: &asked, answers: &answers, status: RequestStatus::Resumed, expired: false };
+        let state = RequestState { asked: &asked, answers: &answers, status: RequestStatus::Resumed, expired: false };
         let at = "1970-01-01T00:00:00.000000Z";
         let whole = WireDecision::of_request(&state);
         assert_eq!(

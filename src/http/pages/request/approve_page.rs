@@ -18,7 +18,6 @@ use crate::http::server::problem::{Code, Problem};
 use crate::task::decision::Action;
 use crate::task::id::RequestId;
 
-/// The operation.
 pub(crate) const OP: Op = Op { id: "get_approve_page", auth: AuthClass::Key, body: SMALL, problems: &[Code::NotFound] };
 
 /// The page that approves

@@ -1,4 +1,4 @@
-//! How much time is left, for a person. Nothing is decided by it: that is the database's clock.
+//! The time left until a deadline, for display only: the database's clock decides.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub(crate) fn when(at: Time, now: Time, words: &Translations) -> Markup {
     html! { time datetime=(exact) { (moment(&exact)) } " (" (far) ")" }
 }
 
-/// A length of time in its largest unit that tells enough, rounded down: nobody is told that he has longer than he has.
+/// A duration in its largest sufficient unit, rounded down, so that the page never promises more time than is left.
 #[must_use]
 pub(crate) fn span(time: Duration, words: &Translations) -> String {
     let minutes = time.as_secs() / 60;

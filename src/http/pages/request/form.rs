@@ -1,6 +1,6 @@
-//! A page's form as the JSON that any other client would send: one pure function. What it makes is read exactly as a
-//! JSON body is, so a page can answer nothing that the API would not take. Nothing that was typed is lost silently: a
-//! field that the chosen answer does not take is a mistake.
+//! Turns a page's form into the JSON body that any other client would send: one pure function. The result is parsed like
+//! every JSON body, so a page can send no answer that the API would refuse. A filled-in field that the chosen answer does
+//! not take is an error, so no input is lost silently.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -37,8 +37,8 @@ pub(crate) fn to_json(row: &RequestRow, fields: &BTreeMap<String, String>) -> Re
     if form.errors.0.is_empty() { Ok(body.text()) } else { Err(form.errors.0) }
 }
 
-/// Where a field is that nobody knows. One that is no name may be anything, such as JSON with a secret in it that was sent as
-/// a form: it is not repeated.
+/// The pointer of an unknown field. A text that is no plausible name is not repeated: it may be JSON with a secret in it that
+/// was sent as a form.
 fn place_of(name: &str) -> String {
     let is_name = name.len() <= 64 && !name.contains(|c: char| c.is_whitespace() || matches!(c, '{' | '"'));
     if is_name { pointer("", name) } else { String::new() }

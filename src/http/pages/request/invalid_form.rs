@@ -1,5 +1,5 @@
-//! What somebody's form is answered with when it does not fit: the same page, with the mistakes at the top and beside
-//! their fields, and what he typed. Everything else that can go wrong is a problem as ever.
+//! Re-renders an invalid form: the same page with the submitted values, and each mistake at the top and beside its field.
+//! Every other error stays a problem.
 
 use axum::response::Response;
 use http::StatusCode;
@@ -20,13 +20,13 @@ use crate::http::server::problem::{Code, Problem};
 use crate::task::decision::Action;
 use crate::task::id::RequestId;
 
-/// The members of an answer.
+/// The members of a decision's body.
 const MEMBERS: [&str; 7] = ["action", "decisions", "digest", "reason", "then", "response", "result"];
 
-/// The answer to a POST that was refused.
+/// The page for an invalid form.
 ///
 /// # Errors
-/// The problem itself, where there is no page that says it better.
+/// The problem itself, where it is not about a form or the client does not read pages.
 pub(crate) async fn rerender(
     http: &Http,
     id: RequestId,
@@ -49,8 +49,8 @@ pub(crate) async fn rerender(
     Ok(response)
 }
 
-/// A refusal of what was filled in for a credential, without the name of any member but those that were asked for: somebody
-/// may have written the secret where a name stands.
+/// Replaces every member name in the errors about a credential that the form does not have: a user may have entered the
+/// secret in place of a name.
 pub(crate) fn without_unknown_names(problem: Problem, form: &Value) -> Problem {
     if problem.code != Code::Invalid {
         return problem;

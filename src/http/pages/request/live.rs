@@ -1,5 +1,5 @@
-//! Where the page says what happens while it is open. Empty and hidden without its script, which fills it in
-//! (`pages/follow.js`); what the script says in whose language stands here.
+//! The part of the page that its script (`pages/follow.js`) fills with later events, with the script's texts in the reader's
+//! language. Without the script it stays empty and hidden.
 
 use maud::{Markup, html};
 use serde_json::{Map, Value};

@@ -1,7 +1,7 @@
-//! The page where a person decides. It shows everything that would run, every byte of it, before the first button;
-//! what cannot be seen is shown as its code, and what an agent wrote stands in a box of its own that says so. Its forms
-//! post the digest of what it showed, so that nobody approves something else than he saw. It needs no script; one that is
-//! there says what has happened since.
+//! The page where a person decides a request. It shows every byte that would run before the first button; invisible
+//! characters are shown as their codes, and the agent's text stands in a box that says so. Its forms post the digest of what
+//! the page showed, so that an approval always covers what the approver saw. The page works without its script, which shows
+//! later events.
 
 pub(crate) mod approve_page;
 mod call;
@@ -44,26 +44,23 @@ use crate::task::decision::Action;
 use crate::task::status;
 use crate::task::time::Time;
 
-/// A request, and everything of its reader that the page depends on.
+/// A request, and everything about its reader that the page depends on.
 #[derive(Debug)]
 pub(crate) struct View<'a> {
-    /// As the reader sees it.
+    /// The request as the reader sees it.
     pub request: InterventionRequest,
-    /// As it is kept.
     pub row: &'a RequestRow,
-    /// Who reads.
     pub caller: &'a Caller,
-    /// What paths begin with.
+    /// The path of `public_url`.
     pub prefix: String,
-    /// In his language.
     pub words: &'static Translations,
-    /// The moment from which times are told.
+    /// Relative times count from this moment.
     pub now: Time,
-    /// What he has typed already, and what is wrong with it.
+    /// The form that was submitted with mistakes, if the page answers one.
     pub typed: Option<&'a SubmittedForm>,
-    /// What has become of its calls, where it is no longer open.
+    /// The journal's facts about the calls after the request; `None` while it is open.
     pub aftermath: Option<Aftermath>,
-    /// Where a person who signs in as somebody else goes on.
+    /// The page to return to after signing in as another user.
     pub path: String,
 }
 
@@ -88,9 +85,6 @@ impl<'a> View<'a> {
     }
 
     /// What `caller` sees now.
-    ///
-    /// # Errors
-    /// The database's.
     pub async fn now(
         http: &Http,
         row: &'a RequestRow,
@@ -104,7 +98,7 @@ impl<'a> View<'a> {
         Ok(view)
     }
 
-    /// Why there is nothing to answer here, and where it is somebody else's: the way to another account and back.
+    /// Says why there is nothing to answer, and offers another account where the request is for others.
     fn nothing_to_answer(&self, why: &str) -> Markup {
         html! {
             p { strong { (self.words.nothing_here) } " " (why) }
@@ -130,14 +124,14 @@ impl<'a> View<'a> {
         required_of(self.caller, &self.row.asked)
     }
 
-    /// Why this answer would be refused, if it would.
+    /// Why a POST of this action would be refused.
     fn why_not(&self, action: Action) -> Option<&'static str> {
         let words = self.words;
         match self.request.status {
             WireRequestStatus::Responded | WireRequestStatus::Resumed => return Some(words.is_decided),
             WireRequestStatus::Expired => return Some(words.has_expired),
             WireRequestStatus::Withdrawn => return Some(words.was_withdrawn),
-            // Past its deadline nothing is taken any more, also before that is committed.
+            // The deadline has passed; the commit that expires the request is yet to come.
             WireRequestStatus::Pending if self.row.expired => return Some(words.has_expired),
             WireRequestStatus::Pending => {}
         }
@@ -166,7 +160,7 @@ pub(crate) fn single(view: &View<'_>) -> bool {
     view.open_calls().len() < 2
 }
 
-/// The whole page: what is asked, and every answer this reader may give from here.
+/// The page with every form that this reader may use.
 #[must_use]
 pub(crate) fn whole(view: &View<'_>) -> Markup {
     let offered = forms::all(view);
@@ -184,7 +178,7 @@ pub(crate) fn whole(view: &View<'_>) -> Markup {
     )
 }
 
-/// The page with one button; without it, saying why, where its POST would be refused.
+/// The page with one button, or with the reason why its POST would be refused.
 #[must_use]
 pub(crate) fn one_button(view: &View<'_>, action: Action) -> Markup {
     page(
@@ -234,7 +228,7 @@ fn page(view: &View<'_>, answers: &Markup) -> Markup {
     )
 }
 
-/// What has become of a request's calls, read from its task's journal. What cannot be understood is left out.
+/// The journal's facts about a request's calls after it was asked; `None` where the journal cannot be read.
 async fn aftermath(http: &Http, row: &RequestRow) -> Result<Option<Aftermath>, Problem> {
     let mut aftermath = Aftermath::new(row);
     let mut after = row.asked_seq;

@@ -1,4 +1,4 @@
-//! What is asked, by whom and of whom, how it stands, and what was decided.
+//! The question, its approvers, its deadline and its decision.
 
 use maud::{Markup, html};
 use serde_json::Value;

@@ -1,5 +1,5 @@
-//! What somebody typed into a form that was refused, and where each mistake belongs: so that the same page comes back
-//! with what he typed and what is expected instead. Credentials are never kept.
+//! The submitted values of an invalid form, and the field of each mistake, so that the page can show both again.
+//! Credentials are never kept.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ pub(crate) enum FormName {
 }
 
 impl FormName {
-    /// What the ids of its elements begin with.
+    /// The prefix of its elements' ids.
     #[must_use]
     pub fn id(self) -> &'static str {
         match self {
@@ -75,12 +75,11 @@ pub(crate) struct FieldMistake {
     pub detail: String,
 }
 
-/// What was posted, and what is wrong with it.
+/// A submitted form with its mistakes.
 #[derive(Clone, Debug)]
 pub(crate) struct SubmittedForm {
     /// The form that was posted.
     pub form: FormName,
-    /// What is wrong.
     pub wrong: Vec<FieldMistake>,
     fields: BTreeMap<String, String>,
 }
@@ -103,7 +102,7 @@ impl SubmittedForm {
         Self { form, wrong, fields }
     }
 
-    /// What was typed into a field of a form.
+    /// The submitted text of a field.
     #[must_use]
     pub fn text(&self, form: FormName, name: &str) -> Option<&str> {
         self.fields.get(name).filter(|_| form == self.form).map(String::as_str)
@@ -128,7 +127,7 @@ fn place(row: &RequestRow, form: FormName, error: &FieldError) -> FieldMistake {
             Some(schema) if row.asked.kind == RequestKind::ExternalResult => filled_in(schema, rest),
             Some(_) | None => (Some("result".to_owned()), rest),
         },
-        // The comment of a no is its reason where the no says what follows.
+        // A rejection with `then` sends the form's comment as its reason.
         ["reason", rest @ ..] if row.asked.kind == RequestKind::Confirmation && form == FormName::Answer => {
             (Some("comment".to_owned()), rest)
         }

@@ -1,5 +1,4 @@
-//! The cookie: read, set, cleared. Scripts do not see it, other sites do not send it with what changes something, and over
-//! https it never goes out in the clear.
+//! Reads, sets and clears the session's cookie. It is `HttpOnly`, `SameSite=Lax`, and `Secure` over https.
 
 use http::header::{COOKIE, HeaderMap, HeaderValue};
 
@@ -9,7 +8,7 @@ use crate::people::session::{LIFE, Token};
 /// Its name over plain http.
 pub(crate) const NAME: &str = "holdpoint_session";
 /// Over https, at the root of a host: a browser takes a cookie of this name only with `Secure` and `Path=/`, and from this
-/// very host, so that no neighbour on the same domain can put one of his there.
+/// very host, so that no other host of the domain can set it.
 const HOST: &str = "__Host-holdpoint_session";
 /// Over https, under a path.
 const SECURE: &str = "__Secure-holdpoint_session";
@@ -28,8 +27,7 @@ fn is_https(public_url: &str) -> bool {
     public_url.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"))
 }
 
-/// The token in a request's cookie. Where two come, one may be somebody else's (a neighbour on the same domain can set
-/// one): none is taken.
+/// The token in a request's cookie; `None` where two come, as another host of the domain may have set one.
 #[must_use]
 pub(crate) fn token(headers: &HeaderMap, public_url: &str) -> Option<Token> {
     let mut values = values(headers, name(public_url));
@@ -37,7 +35,7 @@ pub(crate) fn token(headers: &HeaderMap, public_url: &str) -> Option<Token> {
     Token::read(value)
 }
 
-/// Whether the cookie came at all, whatever it is worth.
+/// Whether the request has the cookie, valid or not.
 #[must_use]
 pub(crate) fn is_sent(headers: &HeaderMap, public_url: &str) -> bool {
     values(headers, name(public_url)).next().is_some()

@@ -1,4 +1,4 @@
-//! `POST /sign-out`: ends a session. Who comes with one that is over already is out just the same.
+//! `POST /sign-out`: ends a session. It accepts an expired session, too.
 
 use std::sync::Arc;
 
@@ -13,7 +13,6 @@ use crate::http::Http;
 use crate::http::server::operation::{AuthClass, Op, SMALL};
 use crate::http::server::problem::{Problem, prefix};
 
-/// The operation.
 pub(crate) const OP: Op = Op { id: "sign_out", auth: AuthClass::Out, body: SMALL, problems: &[] };
 
 /// Sign out
@@ -26,7 +25,7 @@ pub(crate) const OP: Op = Op { id: "sign_out", auth: AuthClass::Out, body: SMALL
             ("Set-Cookie" = String, description = "`holdpoint_session`, empty and over"))))
 )]
 pub(crate) async fn sign_out(State(http): State<Arc<Http>>, headers: HeaderMap) -> Result<Response, Problem> {
-    // Looked up first: whoever makes tokens up makes the database read, not write.
+    // Looked up first, so that made-up tokens cost the database a read and no write.
     if let Some(token) = cookie::token(&headers, &http.settings.public_url)
         && http.store.session(&token.digest()).await?.is_some()
     {

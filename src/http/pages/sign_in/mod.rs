@@ -1,5 +1,5 @@
-//! The browser's door: a page that takes a key, and the session it begins. A session is the key shown once: it is looked
-//! up only where no key comes with the request, it is worth what the key is worth today, and ends with it.
+//! Sign-in for browsers: a page that takes a key and starts a session. A session stands for its key: it counts only without
+//! an `Authorization` header, has the key's current rights, and ends with the key.
 
 pub(crate) mod cookie;
 pub(crate) mod end_session;

@@ -1,5 +1,5 @@
-//! Where somebody goes after signing in: a path of this service and nothing else, so that a link to our own page leads
-//! nobody to another site. What is doubtful is no path of ours.
+//! The page to open after signing in: only a path of this service, so that a link to our sign-in cannot redirect to another
+//! site. A doubtful path is refused.
 
 use url::Url;
 

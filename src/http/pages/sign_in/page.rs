@@ -1,5 +1,4 @@
-//! The pages of the browser's door, in English and Chinese. They work without a script; a key that was typed is never
-//! shown again.
+//! The sign-in pages, in English and Chinese. They work without a script and never show a submitted key.
 
 use maud::{Markup, html};
 use url::form_urlencoded::byte_serialize;
@@ -9,7 +8,7 @@ use crate::http::pages::language::Language;
 use crate::http::pages::layout::{frame_in, visible};
 use crate::people::Caller;
 
-/// What stands on the pages.
+/// The texts of one language.
 struct SignInTexts {
     title: &'static str,
     key: &'static str,
@@ -58,7 +57,7 @@ fn words(language: Language) -> &'static SignInTexts {
     }
 }
 
-/// The page that takes a key; `wrong` says that the last one was nobody's. `next` is where it leads, a path of ours.
+/// The page that takes a key; `wrong` says that the last key was unknown. `next` is the path to open afterwards.
 #[must_use]
 pub(crate) fn sign_in_form(next: Option<&str>, wrong: bool, prefix: &str, language: Language) -> Markup {
     let words = words(language);
@@ -102,8 +101,8 @@ pub(crate) fn signed_in(caller: &Caller, next: Option<&str>, prefix: &str, langu
     )
 }
 
-/// Who is signed in, where that is the wrong account: with the way to another one, which leads back to `asked`, a path of
-/// ours. It says nothing of what was asked for.
+/// The signed-in user with a link to sign in as another one, which leads back to the path `asked`. It says nothing about
+/// the requested resource.
 #[must_use]
 pub(crate) fn sign_in_again(caller: &Caller, asked: &str, prefix: &str, language: Language) -> Markup {
     let words = words(language);
@@ -127,8 +126,8 @@ pub(crate) fn not_needed(language: Language) -> Markup {
     whole(words.not_needed, language, &html! { p { (words.open) } })
 }
 
-/// Who is signed in, and the button that signs him out; for every page of somebody who is. Without accounts nobody is,
-/// and whom another key speaks for has no session that he could end.
+/// The signed-in user and the sign-out button. Empty without accounts; without the button where another key speaks for the
+/// user, as there is no session to end.
 #[must_use]
 pub(crate) fn signed_in_bar(caller: &Caller, prefix: &str, language: Language) -> Markup {
     let words = words(language);

@@ -1,4 +1,4 @@
-//! Who a request's session is, and where somebody without one is sent.
+//! The caller of a request's session, and the redirect to sign-in without one.
 
 use axum::response::{IntoResponse, Response};
 use http::header::{HeaderMap, LOCATION};
@@ -11,7 +11,7 @@ use crate::http::server::problem::{Problem, prefix};
 use crate::people::Caller;
 use crate::people::authenticator::AuthError;
 
-/// Whose session the request's cookie is; `None` when it has none that is alive.
+/// The caller of the request's session; `None` without a live one.
 ///
 /// # Errors
 /// `forbidden` when it wants to speak for somebody else, and the database's.
@@ -25,13 +25,13 @@ pub(crate) async fn caller(http: &Http, headers: &HeaderMap) -> Result<Option<Ca
     }
 }
 
-/// Whether a page was asked for: somebody who is nobody yet is then shown the way in.
+/// Whether the client asks for a page: without a caller it is redirected to sign-in.
 #[must_use]
 pub(crate) fn wants_page(method: &Method, headers: &HeaderMap) -> bool {
     matches!(*method, Method::GET | Method::HEAD) && wants_html(headers)
 }
 
-/// The way in, and back to what was asked for. It is the same whether that is there or not.
+/// Redirects to sign-in, which leads back to this path. The response does not depend on whether the path exists.
 #[must_use]
 pub(crate) fn redirect_to_sign_in(uri: &Uri, public_url: &str) -> Response {
     let prefix = prefix(public_url);

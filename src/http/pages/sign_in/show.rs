@@ -12,7 +12,6 @@ use crate::http::pages::language::Language;
 use crate::http::server::operation::{AuthClass, Op, SMALL};
 use crate::http::server::problem::{Code, Problem, prefix};
 
-/// The operation.
 pub(crate) const OP: Op = Op { id: "get_sign_in", auth: AuthClass::Open, body: SMALL, problems: &[Code::Unavailable] };
 
 /// The page that takes a key

@@ -23,11 +23,10 @@ use crate::http::server::wrong_keys::ClientNetwork;
 use crate::people::session::{LIFE, Token};
 use crate::world::random_bytes;
 
-/// The operation.
 pub(crate) const OP: Op = Op {
     id: "sign_in",
     auth: AuthClass::Open,
-    // Anybody may send one: it holds a key and a path.
+    // Unauthenticated, and only a key and a path.
     body: 16 * 1024,
     problems: &[
         Code::BadJson,
@@ -94,7 +93,7 @@ pub(crate) async fn sign_in(State(http): State<Arc<Http>>, request: Request) -> 
     };
     http.store.begin_session(&token.digest(), &binding, LIFE).await?;
     if let Some(old) = cookie::token(&headers, &http.settings.public_url) {
-        // Its browser forgets it now.
+        // The browser replaces its cookie now.
         http.store.end_session(&old.digest()).await?;
     }
     let mut response = see_other(next.unwrap_or(&format!("{prefix}/sign-in")));
