@@ -9,8 +9,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::REST;
 use crate::config::Config;
-use crate::http::descriptors::{self, Share};
-use crate::http::serve::Server;
+use crate::http::server::descriptors::{self, Share};
+use crate::http::server::serve::Server;
 use crate::world::{Clock as _, SystemClock};
 
 /// Listens on an address; the second one is what it turned out to be.

@@ -7,7 +7,7 @@ use crate::secret::seal::Sealer;
 
 /// What the operator decides about the HTTP side.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub(crate) struct Settings {
     /// What links begin with.
     pub public_url: String,
     /// The operator's own page for a request, with `{request_id}` in it.
@@ -44,7 +44,7 @@ impl Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::sample;
+    use crate::http::openapi::sample;
 
     #[test]
     fn public_url_loses_its_slash_at_the_end() {

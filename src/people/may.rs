@@ -7,6 +7,7 @@ use super::directory::Directory;
 use super::{Caller, LOCAL};
 use crate::task::decision::{Action, Vote};
 use crate::task::request::{Asked, AskedCall, RequestKind};
+use crate::task::request_state::RequestState;
 use crate::task::user::UserIds;
 use crate::task::verdict::Approvers;
 
@@ -21,6 +22,14 @@ pub fn may_decide(caller: &Caller, tenant: &str, owner: &str, approvers: &Approv
     }
     let user = caller.user_id.as_str();
     is_approver(caller.user_id.ids(), user, &caller.groups, owner, approvers)
+}
+
+/// Whether `caller` can answer the request now: it is open, it is for `caller`, and a call is left for them to answer.
+#[must_use]
+pub fn can_decide(caller: &Caller, tenant: &str, owner: &str, state: &RequestState<'_>) -> bool {
+    state.is_open()
+        && may_decide(caller, tenant, owner, &state.asked.terms.approvers)
+        && state.open_calls(&caller.user_id).next().is_some()
 }
 
 /// What `caller` may answer to a question, whatever became of it meanwhile; nothing where he may not decide it.

@@ -15,6 +15,7 @@ pub mod limits;
 pub mod noes;
 pub mod question;
 pub mod request;
+pub mod request_state;
 pub mod standing;
 pub mod status;
 pub mod step;

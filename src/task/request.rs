@@ -68,6 +68,12 @@ impl RequestKind {
         Self::ALL.into_iter().find(|kind| kind.tool() == Some(name))
     }
 
+    /// Whether a request of this kind can be approved at all, whatever its rule allows.
+    #[must_use]
+    pub fn can_be_approved(self) -> bool {
+        matches!(self, Self::Approval | Self::Confirmation)
+    }
+
     /// Whether nothing of the turn runs while such a request is open.
     #[must_use]
     pub fn blocks(self) -> bool {

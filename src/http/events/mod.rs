@@ -1,11 +1,12 @@
-//! Event streams: what a tree's journal says, as it is written (contract, section 6).
+//! Event streams: the journal of a task tree, live (contract, section 6).
 //!
-//! A stream listens first, then reads the rows after its marker until there are no more, then waits for a word that there
-//! are. The rows are the truth; what models are saying meanwhile passes by and is never waited for.
+//! A stream subscribes first, then reads the rows after its marker to their end, then waits for a notification. The rows
+//! are the truth; deltas of models are passed on as they come and never waited for.
 
-pub mod opening;
+pub(crate) mod opening;
 mod partial;
 mod reader;
 mod request_then;
-pub mod seats;
-pub mod stream;
+pub(crate) mod seats;
+mod sse;
+pub(crate) mod stream;

@@ -1,4 +1,4 @@
-//! Opens a stream: where it begins, whether there is a seat for it, and the head of the answer.
+//! Opens a stream: its first event, its seat, and the head of the response.
 
 use std::sync::Arc;
 
@@ -6,38 +6,43 @@ use axum::response::{IntoResponse, Response};
 use http::header::{CACHE_CONTROL, CONTENT_LOCATION, CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{HeaderMap, StatusCode, Uri};
 
-use super::reader::Reader;
+use super::reader::EventReader;
 use super::seats::Seat;
-use super::stream::{Stream, Watcher};
+use super::stream::{EventStream, Watcher};
 use crate::engine::{Accepted, Written};
 use crate::http::Http;
-use crate::http::accept::wants_stream;
-use crate::http::body::Posted;
-use crate::http::moved::insert;
-use crate::http::problem::{Problem, prefix};
-use crate::http::query::Query;
+use crate::http::api::respond::insert_header;
+use crate::http::server::accept::wants_stream;
+use crate::http::server::body::Posted;
+use crate::http::server::problem::{Problem, prefix};
+use crate::http::server::query::Query;
 use crate::store::{Listener, Part};
 use crate::task::id::TaskId;
 
-/// What a stream is asked for with.
+/// The stream that a client asks for.
 #[derive(Debug)]
-pub struct Asked {
+pub(crate) struct StreamRequest {
     /// The task whose stream it is.
     pub task: TaskId,
     /// The root of its tree.
     pub root: TaskId,
-    /// After which number it begins; `None` is the last one there is.
+    /// The stream begins after this number; `None` is the last event there is.
     pub after: Option<i64>,
-    /// Whoever has heard of the tree already; what he heard goes out, too.
+    /// A subscription from before the POST's commit: its deltas go out, too.
     pub listener: Option<Listener>,
 }
 
-/// Opens it. The answer is 204 where there is nothing to send any more.
+/// Opens the stream; 204 when the task has ended and every event was sent.
 ///
 /// # Errors
 /// `bad_request` when there is no such number yet, `not_found`, `too_many`, or the database's.
-pub async fn open(http: &Arc<Http>, watcher: Watcher, asked: Asked, seat: Seat) -> Result<Response, Problem> {
-    // Listened first, then read: what is committed in between is not missed.
+pub(crate) async fn open(
+    http: &Arc<Http>,
+    watcher: Watcher,
+    asked: StreamRequest,
+    seat: Seat,
+) -> Result<Response, Problem> {
+    // Subscribes before the first read, so that no commit in between is missed.
     let attends = asked.listener.unwrap_or_else(|| http.store.attend(asked.root));
     let listener = http.store.listen_on(asked.root, attends);
     let row = http.store.task(asked.task).await?.ok_or_else(Problem::not_found)?;
@@ -51,8 +56,8 @@ pub async fn open(http: &Arc<Http>, watcher: Watcher, asked: Asked, seat: Seat) 
         return Err(Problem::bad_request("There is no event of that number yet."));
     }
     let posted = watcher.posted;
-    let reader = Reader::new(Part { root: asked.root, task: asked.task }, after, row.status);
-    let mut stream = Stream::new(http, watcher, listener, reader, head, seat);
+    let reader = EventReader::new(Part { root: asked.root, task: asked.task }, after, row.status);
+    let mut stream = EventStream::new(http, watcher, listener, reader, head, seat);
     if !stream.begin().await? && !posted {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
@@ -64,20 +69,18 @@ pub async fn open(http: &Arc<Http>, watcher: Watcher, asked: Asked, seat: Seat) 
     Ok(response)
 }
 
-/// A seat for the stream that a POST asks for in place of its answer: taken before anything is done. `None`: it asks for none.
+/// Takes a seat for the stream that a POST asks for instead of a task, before the POST has any effect. `None`: it asks for
+/// none.
 ///
 /// # Errors
 /// `too_many`.
-pub fn seat(http: &Http, posted: &Posted) -> Result<Option<Seat>, Problem> {
+pub(crate) fn seat(http: &Http, posted: &Posted) -> Result<Option<Seat>, Problem> {
     let wanted = wants_stream(&posted.headers) && !posted.is_form();
     wanted.then(|| http.seats.take(&posted.caller, &http.settings)).transpose()
 }
 
 /// The stream of the tree that a POST has moved, from the first event of its commit on.
-///
-/// # Errors
-/// The database's.
-pub async fn from_commit(
+pub(crate) async fn from_commit(
     http: &Arc<Http>,
     posted: &Posted,
     accepted: &mut Accepted,
@@ -90,19 +93,19 @@ pub async fn from_commit(
     };
     let root = accepted.root;
     let listener = accepted.news.take();
-    let asked = Asked { task: root, root, after: first.map(|first| first - 1), listener };
+    let asked = StreamRequest { task: root, root, after: first.map(|first| first - 1), listener };
     let watcher = Watcher { caller: posted.caller.clone(), headers: posted.headers.clone(), posted: true };
     let mut response = open(http, watcher, asked, seat).await?;
     let location = format!("{}/v1/tasks/{root}/events", prefix(&http.settings.public_url));
-    insert(response.headers_mut(), CONTENT_LOCATION, &location);
+    insert_header(response.headers_mut(), CONTENT_LOCATION, &location);
     Ok(response)
 }
 
-/// After which number a stream is asked for: the header beats the query.
+/// The number after which the stream begins: the header beats the query.
 ///
 /// # Errors
 /// `bad_request` where that is no number; `invalid` for a parameter that is unknown.
-pub fn marker(headers: &HeaderMap, uri: &Uri) -> Result<i64, Problem> {
+pub(crate) fn marker(headers: &HeaderMap, uri: &Uri) -> Result<i64, Problem> {
     let mut query = Query::of(uri);
     let after = query.texts("after");
     query.finish()?;
@@ -132,7 +135,7 @@ fn number(text: &str) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::problem::Code;
+    use crate::http::server::problem::Code;
 
     fn marked(query: &str, headers: &[&str]) -> Result<i64, Code> {
         let mut all = HeaderMap::new();

@@ -1,31 +1,31 @@
-//! What of the pieces that models say goes out on one stream.
-//! What must stay true: no piece of an answer that is stored already, or void, is shown, and none before the events that
-//! its model had been shown; pieces of two askings are never one text.
+//! Filters the deltas of models for one stream.
+//! What must stay true: a delta of an answer that is stored or void is never sent, nor a delta before the events in its
+//! model's prompt; deltas of two model calls never form one text.
 
 use std::collections::HashMap;
 
 use uuid::Uuid;
 
-use crate::http::wire::event::Passing;
+use crate::http::wire::event::TransientEvent;
 use crate::store::{Event, Part, ReadError, Store};
 use crate::task::delta::{Delta, Said};
 use crate::task::id::TaskId;
 use crate::task::item::Fact;
 
-/// What a stream knows of the tasks whose models speak.
+/// The state of the tasks whose models send deltas.
 #[derive(Debug, Default)]
-pub struct Partial {
-    /// The last item of each task that is known to be stored.
+pub(crate) struct DeltaFilter {
+    /// The last stored item of each task, as far as known.
     stored: HashMap<TaskId, i64>,
-    /// The turn and the asking of which something was shown.
+    /// The turn and the model call whose deltas were sent last.
     shown: HashMap<TaskId, (u32, Uuid)>,
-    /// Whether a task belongs to the stream.
+    /// Whether a task belongs to the stream's part of the tree.
     own: HashMap<TaskId, bool>,
 }
 
-impl Partial {
-    /// A durable event went out.
-    pub fn durable(&mut self, event: &Event) {
+impl DeltaFilter {
+    /// Notes a durable event that was sent.
+    pub fn note_event(&mut self, event: &Event) {
         self.stored.insert(event.task_id, event.item.seq);
         self.own.insert(event.task_id, true);
         if let Fact::AssistantMessage(_) = event.item.fact {
@@ -33,11 +33,8 @@ impl Partial {
         }
     }
 
-    /// Whether a task belongs to that part of the tree.
-    ///
-    /// # Errors
-    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
-    pub async fn is_of(&mut self, store: &Store, part: Part, task: TaskId) -> Result<bool, ReadError> {
+    /// Whether `task` belongs to that part of the tree.
+    pub async fn is_in(&mut self, store: &Store, part: Part, task: TaskId) -> Result<bool, ReadError> {
         if part.task == part.root {
             return Ok(true);
         }
@@ -57,19 +54,16 @@ impl Partial {
         Ok(own)
     }
 
-    /// Whether the model of a piece had been shown items that have not gone out.
+    /// Whether the prompt of the delta's model holds items that this stream has not sent yet.
     #[must_use]
-    pub fn lacks(&self, delta: &Delta) -> bool {
+    pub fn is_ahead(&self, delta: &Delta) -> bool {
         self.stored.get(&delta.task_id).is_none_or(|stored| *stored < delta.after_seq)
     }
 
-    /// What goes out of a piece, once everything that its model had been shown is out.
-    ///
-    /// # Errors
-    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
-    pub async fn heard(&mut self, store: &Store, delta: &Delta) -> Result<Vec<Passing>, ReadError> {
+    /// The events that a delta becomes, once the stream has sent every item of its model's prompt.
+    pub async fn visible_events(&mut self, store: &Store, delta: &Delta) -> Result<Vec<TransientEvent>, ReadError> {
         if delta.said == Said::Reset {
-            return Ok(self.taken_back(delta));
+            return Ok(self.reset(delta));
         }
         let task = delta.task_id;
         let stored = if let Some(seq) = self.stored.get(&task) {
@@ -85,19 +79,19 @@ impl Partial {
         Ok(self.shown(delta))
     }
 
-    fn shown(&mut self, delta: &Delta) -> Vec<Passing> {
+    fn shown(&mut self, delta: &Delta) -> Vec<TransientEvent> {
         let now = (delta.turn, delta.asking);
         let before = self.shown.insert(delta.task_id, now).filter(|(turn, _)| *turn == delta.turn);
-        let void = before.is_some_and(|before| before != now).then(|| Passing::reset(delta));
-        void.into_iter().chain([Passing::of(delta)]).collect()
+        let void = before.is_some_and(|before| before != now).then(|| TransientEvent::reset(delta));
+        void.into_iter().chain([TransientEvent::of(delta)]).collect()
     }
 
-    /// What was shown of an asking is void, whatever is stored by now. Of another one nothing is taken back.
-    fn taken_back(&mut self, delta: &Delta) -> Vec<Passing> {
+    /// Voids the deltas of this model call, whatever is stored by now; those of another call stay.
+    fn reset(&mut self, delta: &Delta) -> Vec<TransientEvent> {
         if self.shown.get(&delta.task_id) != Some(&(delta.turn, delta.asking)) {
             return Vec::new();
         }
         self.shown.remove(&delta.task_id);
-        vec![Passing::reset(delta)]
+        vec![TransientEvent::reset(delta)]
     }
 }

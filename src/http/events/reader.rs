@@ -1,9 +1,9 @@
-//! Reads the events after a marker and writes them out, some at a time.
-//! What must stay true: numbers go out in their order, each once; of a root none is left out.
+//! Reads the events after a marker in portions and writes them out.
+//! What must stay true: numbers are sent in order and once; a root's stream skips none.
 
-use super::request_then::Folds;
+use super::request_then::JournalCache;
+use super::sse::SseBuffer;
 use crate::http::Http;
-use crate::http::sse::Text;
 use crate::http::wire::event::{EventData, name};
 use crate::http::wire::request::InterventionRequest;
 use crate::people::Caller;
@@ -11,51 +11,47 @@ use crate::store::{Event, Events, Part, Portion, ReadError};
 use crate::task::item::Fact;
 use crate::task::status::TaskStatus;
 
-/// How much is read at once: a stream keeps no more than this, and one event.
+/// The size of one read: a stream keeps at most this and one event in memory.
 const PORTION: Portion = Portion { events: 64, bytes: 256 * 1024 };
 
-/// Where a stream stands in the events of its tree.
+/// The position of a stream in the events of its tree.
 #[derive(Debug)]
-pub struct Reader {
-    /// What it reads.
+pub(crate) struct EventReader {
     pub part: Part,
-    /// Up to which number everything that is its own was written out.
+    /// Every event of the part up to this number was written.
     pub seen: i64,
-    /// The status of the stream's own task, as of there.
+    /// The status of the stream's own task at that number.
     pub status: TaskStatus,
-    folds: Folds,
+    journals: JournalCache,
 }
 
-impl Reader {
-    /// One that begins after a number; `status` is that of its own task by a row that was read before.
+impl EventReader {
+    /// Begins after a number; `status` is from a row that was read before.
     #[must_use]
     pub fn new(part: Part, after: i64, status: TaskStatus) -> Self {
-        Self { part, seen: after, status, folds: Folds::default() }
+        Self { part, seen: after, status, journals: JournalCache::default() }
     }
 
     /// The next events, and whether there may be more.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the next event cannot be understood.
-    pub async fn some(&self, http: &Http) -> Result<Events, ReadError> {
+    pub async fn read(&self, http: &Http) -> Result<Events, ReadError> {
         http.store.events(self.part, self.seen, PORTION).await
     }
 
-    /// Writes one out.
-    ///
-    /// # Errors
-    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
-    pub async fn tell(
+    /// Writes one event.
+    pub async fn write(
         &mut self,
         http: &Http,
         caller: &Caller,
         event: &Event,
-        text: &mut Text,
+        text: &mut SseBuffer,
     ) -> Result<(), ReadError> {
         if self.part.task == self.part.root && event.number != self.seen + 1 {
             return Err(ReadError::Corrupt("events with gaps".to_owned()));
         }
-        self.write(http, caller, event, text).await?;
+        self.write_event(http, caller, event, text).await?;
         self.seen = event.number;
         if let Fact::TaskStatus { status, .. } = &event.item.fact
             && event.task_id == self.part.task
@@ -65,16 +61,16 @@ impl Reader {
         Ok(())
     }
 
-    /// There are no more for now.
-    pub fn rests(&mut self) {
-        self.folds.forget();
+    /// Frees the cached journals once the stream has caught up.
+    pub fn drop_journals(&mut self) {
+        self.journals.forget();
     }
 
-    /// Everything of its own up to that number was written out.
+    /// Moves the position to `head`, up to which every event of the part was written.
     ///
     /// # Errors
     /// `Corrupt` where a root's events end before it.
-    pub fn reached(&mut self, head: i64) -> Result<(), ReadError> {
+    pub fn mark_read_to(&mut self, head: i64) -> Result<(), ReadError> {
         if self.part.task == self.part.root && self.seen < head {
             return Err(ReadError::Corrupt("events with gaps".to_owned()));
         }
@@ -82,10 +78,16 @@ impl Reader {
         Ok(())
     }
 
-    async fn write(&mut self, http: &Http, caller: &Caller, event: &Event, text: &mut Text) -> Result<(), ReadError> {
+    async fn write_event(
+        &mut self,
+        http: &Http,
+        caller: &Caller,
+        event: &Event,
+        text: &mut SseBuffer,
+    ) -> Result<(), ReadError> {
         let request = match event.item.fact.request_id() {
             Some(id) => {
-                let row = self.folds.request(&http.store, id, event).await?;
+                let row = self.journals.request(&http.store, id, event).await?;
                 Some(InterventionRequest::of(&row, caller, &http.settings))
             }
             None => None,

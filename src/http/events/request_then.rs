@@ -1,7 +1,7 @@
 //! A request as it was when an event about it was committed.
 //!
-//! What was asked and answered stands in the items about it; whether what follows from the last answer was committed with
-//! it (`resumed`) follows from its task's journal up to the end of that commit, as the engine saw it.
+//! The items about a request say what was asked and answered. Whether the request was `resumed` by then follows from its
+//! task's journal up to the end of that commit.
 
 use std::collections::HashMap;
 
@@ -13,21 +13,18 @@ use crate::task::turn::Progress;
 /// How many items of a journal are read at once.
 const ITEMS: i64 = 32;
 
-/// Journals as far as they were read for earlier events of the same stream.
+/// Folded journals, as far as earlier events of the stream needed them.
 #[derive(Debug, Default)]
-pub struct Folds(HashMap<TaskId, Fold>);
+pub(crate) struct JournalCache(HashMap<TaskId, CachedJournal>);
 
 #[derive(Debug, Default)]
-struct Fold {
+struct CachedJournal {
     seq: i64,
     progress: Progress,
 }
 
-impl Folds {
-    /// The request an event is about, as it was at the end of that event's commit.
-    ///
-    /// # Errors
-    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
+impl JournalCache {
+    /// The request of an event, as of the end of the event's commit.
     pub async fn request(&mut self, store: &Store, id: RequestId, event: &Event) -> Result<RequestRow, ReadError> {
         let (mut row, last) = store.request_after(id, event).await?;
         if row.status == RequestStatus::Responded && !self.is_blocked(store, event.task_id, last).await? {
@@ -36,26 +33,26 @@ impl Folds {
         Ok(row)
     }
 
-    /// Whether a task still had something to ask after its item `last`, so that no answer took effect.
+    /// Whether the task was still blocked by open requests after its item `last`, so that no answer had taken effect.
     async fn is_blocked(&mut self, store: &Store, task: TaskId, last: i64) -> Result<bool, ReadError> {
-        let fold = self.0.entry(task).or_default();
-        if fold.seq > last {
-            *fold = Fold::default();
+        let journal = self.0.entry(task).or_default();
+        if journal.seq > last {
+            *journal = CachedJournal::default();
         }
-        while fold.seq < last {
-            let items = store.items(task, fold.seq, ITEMS.min(last - fold.seq)).await?;
+        while journal.seq < last {
+            let items = store.items(task, journal.seq, ITEMS.min(last - journal.seq)).await?;
             if items.is_empty() {
                 return Err(ReadError::Corrupt("a journal with gaps".to_owned()));
             }
             for (item, _) in items {
-                fold.progress.apply(&item);
-                fold.seq = item.seq;
+                journal.progress.apply(&item);
+                journal.seq = item.seq;
             }
         }
-        Ok(fold.progress.is_blocked())
+        Ok(journal.progress.is_blocked())
     }
 
-    /// Forgets what was read: nothing is kept for a stream that waits.
+    /// Frees the journals: a waiting stream keeps none.
     pub fn forget(&mut self) {
         self.0 = HashMap::new();
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::http::Settings;
-use crate::http::problem::{Code, Problem};
+use crate::http::server::problem::{Code, Problem};
 use crate::people::Caller;
 use crate::task::user::UserKey;
 
@@ -13,7 +13,7 @@ type Person = (String, UserKey);
 
 /// The seats of one process.
 #[derive(Clone, Debug, Default)]
-pub struct Seats(Arc<Mutex<Taken>>);
+pub(crate) struct Seats(Arc<Mutex<Taken>>);
 
 #[derive(Debug, Default)]
 struct Taken {
@@ -23,7 +23,7 @@ struct Taken {
 
 /// The place of one stream.
 #[derive(Debug)]
-pub struct Seat {
+pub(crate) struct Seat {
     seats: Seats,
     person: Person,
 }
@@ -72,7 +72,7 @@ impl Drop for Seat {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::sample;
+    use crate::http::openapi::sample;
 
     #[test]
     fn a_seat_is_free_again_when_its_stream_is_gone() {

@@ -1,8 +1,8 @@
-//! One stream from its first byte to its end. It is a body that is pulled: nothing is read before the client has taken
-//! what was read before, so a slow client costs what one portion costs.
+//! One stream from its first byte to its end. The body is pulled: nothing is read before the client has taken what was read
+//! before, so a slow client costs one portion of memory.
 //!
-//! It ends when everything is sent and its task is over, when its time is over, when the service goes down, when whoever
-//! asked for it may not read it any more, and when something cannot be read.
+//! A stream ends when its task has ended and every event is sent, when its lifetime is over, on shutdown, when the caller
+//! may no longer read the task, and on a read error.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,85 +11,92 @@ use axum::body::Body;
 use futures_util::stream::unfold;
 use http::HeaderMap;
 
-use super::partial::Partial;
-use super::reader::Reader;
+use super::partial::DeltaFilter;
+use super::reader::EventReader;
 use super::seats::Seat;
-use crate::http::operation::who;
-use crate::http::problem::{Code, Problem};
-use crate::http::sse::Text;
+use super::sse::SseBuffer;
+use crate::http::Http;
+use crate::http::api::access;
+use crate::http::server::guard::authenticate;
+use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::event::CaughtUpEvent;
-use crate::http::{Http, read};
 use crate::people::Caller;
 use crate::people::may::Move;
 use crate::store::{Events, Heard, Listener, ReadError};
 use crate::task::delta::Delta;
 
-/// How long a client waits before it connects again, in milliseconds.
+/// The client's reconnection delay, in milliseconds.
 const RETRY: u32 = 1000;
-/// After how much silence a comment goes out.
+/// A comment is sent after this much silence.
 const SILENCE: Duration = Duration::from_secs(15);
-/// How many pieces wait at most: who reads a long history first misses some of what is said meanwhile.
+/// How many deltas wait at most: a client that reads a long history first misses some.
 const WAITING: usize = 256;
-/// How often it is asked again whether the caller may still read.
+/// How often the caller's access is checked again.
 const CHECK: Duration = Duration::from_mins(1);
 
-/// Who watches.
+/// The client of a stream.
 #[derive(Debug)]
-pub struct Watcher {
-    /// Him.
+pub(crate) struct Watcher {
     pub caller: Caller,
-    /// What he showed: it must still be good later.
+    /// The credentials, which are checked again while the stream is open.
     pub headers: HeaderMap,
-    /// It is the answer to a POST of his: whoever may move the task may see where it goes.
+    /// The stream responds to a POST: the right to move the task suffices to watch it.
     pub posted: bool,
 }
 
-/// A stream that is open.
-pub struct Stream {
+/// An open stream.
+pub(crate) struct EventStream {
     http: Arc<Http>,
     watcher: Watcher,
     listener: Listener,
-    reader: Reader,
-    partial: Partial,
-    text: Text,
-    /// The last number there was when it was opened, until that is told.
+    reader: EventReader,
+    partial: DeltaFilter,
+    text: SseBuffer,
+    /// The last event's number when the stream was opened; `None` once `caught_up` is written.
     head: Option<i64>,
-    /// Pieces that wait for the events before them.
+    /// Deltas that wait for the events before them.
     waiting: Vec<Arc<Delta>>,
     listening: bool,
-    over: bool,
-    /// Moments, since the machine booted.
-    born: Duration,
-    checked: Duration,
-    spoke: Duration,
+    ended: bool,
+    /// Times since boot.
+    opened_at: Duration,
+    checked_at: Duration,
+    last_write: Duration,
     _seat: Seat,
 }
 
-impl Stream {
-    /// One that begins where `reader` stands; `head` is the number of the last event there was.
-    pub fn new(http: &Arc<Http>, watcher: Watcher, listener: Listener, reader: Reader, head: i64, seat: Seat) -> Self {
+impl EventStream {
+    /// Begins at the reader's position; `head` is the number of the last event there is.
+    pub fn new(
+        http: &Arc<Http>,
+        watcher: Watcher,
+        listener: Listener,
+        reader: EventReader,
+        head: i64,
+        seat: Seat,
+    ) -> Self {
         let now = http.clock.uptime();
-        let mut text = Text::default();
+        let mut text = SseBuffer::default();
         text.retry(RETRY);
         Self {
             http: Arc::clone(http),
             watcher,
             listener,
             reader,
-            partial: Partial::default(),
+            partial: DeltaFilter::default(),
             text,
             head: Some(head),
             waiting: Vec::new(),
             listening: false,
-            over: false,
-            born: now,
-            checked: now,
-            spoke: now,
+            ended: false,
+            opened_at: now,
+            checked_at: now,
+            last_write: now,
             _seat: seat,
         }
     }
 
-    /// Reads the first events. `false`: there are none, and none will come.
+    /// Reads the first events; `false` when there are none and none will come.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or the first event cannot be understood.
@@ -98,11 +105,11 @@ impl Stream {
         match self.read().await {
             Err(error) if self.reader.seen == before => Err(error),
             Err(error) => {
-                broken(&error);
-                self.over = true;
+                log_failure(&error);
+                self.ended = true;
                 Ok(true)
             }
-            Ok(count) => Ok(count > 0 || !self.over),
+            Ok(count) => Ok(count > 0 || !self.ended),
         }
     }
 
@@ -114,69 +121,73 @@ impl Stream {
         }))
     }
 
-    /// What goes out next; `None` at the end.
+    /// The next text to send; `None` at the end.
     async fn next(&mut self) -> Option<String> {
         loop {
             if !self.text.is_empty() {
-                self.spoke = self.http.clock.uptime();
+                self.last_write = self.http.clock.uptime();
                 return Some(self.text.take());
             }
-            if self.over || self.http.shutdown.is_cancelled() || !self.goes_on().await {
+            if self.ended || self.http.shutdown.is_cancelled() || !self.may_continue().await {
                 return None;
             }
-            let went = if self.listening { self.hear().await } else { self.read().await.map(|_| ()) };
+            let went = if self.listening { self.wait().await } else { self.read().await.map(|_| ()) };
             if let Err(error) = went {
-                broken(&error);
-                self.over = true;
+                log_failure(&error);
+                self.ended = true;
             }
         }
     }
 
-    /// Reads some events, and says how many; at the end of them, tells that once and begins to listen.
+    /// Reads a portion of events and returns their number; at the last one writes `caught_up` once and begins to listen.
     async fn read(&mut self) -> Result<usize, ReadError> {
-        // Those that waited before this reading lack nothing that is there; those that are heard now may lack what was
-        // committed since.
-        let lacked = self.waiting.len();
-        let Events { events, more } = self.reader.some(&self.http).await?;
-        // What was said before these were committed has been heard by now: it goes out before them.
+        // Deltas that waited before this read lack no event that is stored; newer ones may lack later commits.
+        let already_waiting = self.waiting.len();
+        let Events { events, more } = self.reader.read(&self.http).await?;
+        // Deltas from before these commits have arrived by now, and go out before the events.
         while let Some(delta) = self.listener.piece() {
-            let own = self.partial.is_of(&self.http.store, self.reader.part, delta.task_id).await?;
-            if own && self.waiting.len() < WAITING {
+            let in_part = self.partial.is_in(&self.http.store, self.reader.part, delta.task_id).await?;
+            if in_part && self.waiting.len() < WAITING {
                 self.waiting.push(delta);
             }
         }
         for event in &events {
             let waiting = std::mem::take(&mut self.waiting);
             for delta in waiting {
-                self.weigh(delta).await?;
+                self.accept_delta(delta).await?;
             }
-            self.reader.tell(&self.http, &self.watcher.caller, event, &mut self.text).await?;
-            self.partial.durable(event);
+            self.reader.write(&self.http, &self.watcher.caller, event, &mut self.text).await?;
+            self.partial.note_event(event);
         }
         if more {
             return Ok(events.len());
         }
-        self.reader.rests();
+        self.reader.drop_journals();
         if let Some(head) = self.head.take() {
-            self.reader.reached(head)?;
-            self.say(CaughtUpEvent::NAME, &CaughtUpEvent::at(self.reader.seen))?;
+            self.reader.mark_read_to(head)?;
+            self.write(CaughtUpEvent::NAME, &CaughtUpEvent::at(self.reader.seen))?;
         }
-        self.over = self.reader.status.is_terminal();
+        self.ended = self.reader.status.is_terminal();
         self.listening = true;
         let waiting = std::mem::take(&mut self.waiting);
-        if !self.over {
+        if !self.ended {
             for (place, delta) in waiting.into_iter().enumerate() {
-                // After a reading without events one that is still here was here before.
-                if place < lacked && events.is_empty() { self.pass(&delta).await? } else { self.weigh(delta).await? }
+                // After a read without events, a delta that waited before it lacks none.
+                if place < already_waiting && events.is_empty() {
+                    self.send_delta(&delta).await?;
+                } else {
+                    self.accept_delta(delta).await?;
+                }
             }
         }
         Ok(events.len())
     }
 
-    /// Waits until there is something to say.
-    async fn hear(&mut self) -> Result<(), ReadError> {
+    /// Waits for a notification, a delta, or the next deadline.
+    async fn wait(&mut self) -> Result<(), ReadError> {
         let now = self.http.clock.uptime();
-        let ends = [self.spoke + SILENCE, self.checked + CHECK, self.born + self.http.settings.stream_life];
+        let ends =
+            [self.last_write + SILENCE, self.checked_at + CHECK, self.opened_at + self.http.settings.stream_life];
         let next = ends.into_iter().min().unwrap_or(now);
         let heard = tokio::select! {
             biased;
@@ -186,64 +197,63 @@ impl Stream {
         };
         match heard {
             Some(Heard::News) => self.listening = false,
-            Some(Heard::Delta(delta)) => self.weigh(delta).await?,
-            None if self.http.clock.uptime() >= self.spoke + SILENCE => self.text.comment(),
+            Some(Heard::Delta(delta)) => self.accept_delta(delta).await?,
+            None if self.http.clock.uptime() >= self.last_write + SILENCE => self.text.comment(),
             None => {}
         }
         Ok(())
     }
 
-    /// A piece of somebody else's part of the tree is nothing to this stream, and one whose model had been shown more than
-    /// this stream has waits for the rest.
-    async fn weigh(&mut self, delta: Arc<Delta>) -> Result<(), ReadError> {
-        if !self.partial.is_of(&self.http.store, self.reader.part, delta.task_id).await? {
+    /// Drops a delta of another part of the tree, and keeps one whose model's prompt is ahead of this stream.
+    async fn accept_delta(&mut self, delta: Arc<Delta>) -> Result<(), ReadError> {
+        if !self.partial.is_in(&self.http.store, self.reader.part, delta.task_id).await? {
             return Ok(());
         }
-        if self.partial.lacks(&delta) {
+        if self.partial.is_ahead(&delta) {
             self.waiting.push(delta);
             self.listening = false;
             return Ok(());
         }
-        self.pass(&delta).await
+        self.send_delta(&delta).await
     }
 
-    async fn pass(&mut self, delta: &Delta) -> Result<(), ReadError> {
-        for passing in self.partial.heard(&self.http.store, delta).await? {
-            self.say(passing.name(), &passing)?;
+    async fn send_delta(&mut self, delta: &Delta) -> Result<(), ReadError> {
+        for event in self.partial.visible_events(&self.http.store, delta).await? {
+            self.write(event.name(), &event)?;
         }
         Ok(())
     }
 
-    fn say(&mut self, name: &str, data: &impl serde::Serialize) -> Result<(), ReadError> {
+    fn write(&mut self, name: &str, data: &impl serde::Serialize) -> Result<(), ReadError> {
         self.text.event(None, name, data).map_err(|error| ReadError::Corrupt(format!("an event: {error}")))
     }
 
-    /// Whether its time is not over, and its caller may still read.
-    async fn goes_on(&mut self) -> bool {
+    /// Whether the lifetime is not over and the caller may still read.
+    async fn may_continue(&mut self) -> bool {
         let now = self.http.clock.uptime();
-        if now >= self.born + self.http.settings.stream_life {
+        if now >= self.opened_at + self.http.settings.stream_life {
             return false;
         }
-        if now < self.checked + CHECK {
+        if now < self.checked_at + CHECK {
             return true;
         }
-        self.checked = now;
-        // Where nobody can say so now, whoever comes again is looked at anew.
+        self.checked_at = now;
+        // Without an answer now the stream ends; the client's next connection is checked anew.
         self.may_read().await.unwrap_or_default()
     }
 
     async fn may_read(&mut self) -> Result<bool, Problem> {
-        let Some(now) = who(&self.http, &self.watcher.headers).await? else { return Ok(false) };
+        let Some(now) = authenticate(&self.http, &self.watcher.headers).await? else { return Ok(false) };
         let before = &self.watcher.caller;
         if (&now.tenant, &now.user_id) != (&before.tenant, &before.user_id) {
             return Ok(false);
         }
         self.watcher.caller = now;
         let (caller, task) = (&self.watcher.caller, self.reader.part.task);
-        match read::readable(&self.http, caller, task).await {
+        match access::readable_task(&self.http, caller, task).await {
             Ok(_) => Ok(true),
             Err(problem) if problem.code == Code::Forbidden && self.watcher.posted => {
-                let row = read::task(&self.http, caller, task).await?;
+                let row = access::task(&self.http, caller, task).await?;
                 Ok(self.http.engine.may_move(caller, Move::Cancel, &row).is_ok())
             }
             Err(problem) => Err(problem),
@@ -251,11 +261,11 @@ impl Stream {
     }
 }
 
-/// A stream that cannot be read on is ended: whoever comes again is told so, or finds that it goes on.
-fn broken(error: &ReadError) {
+/// Logs why a stream was ended; the client learns it from its next connection.
+fn log_failure(error: &ReadError) {
     match error {
         ReadError::Unavailable => tracing::debug!("an event stream was ended: the database does not answer"),
-        // What it says may hold stored text, which no log line may.
+        // The error may quote stored text, which must not be logged.
         ReadError::Corrupt(_) => tracing::error!("an event stream was ended: what is stored cannot be understood"),
     }
 }

@@ -1,5 +1,5 @@
 //! What a client sends, as components of the API's document. The bodies themselves are read member by member
-//! (`fields.rs`), so that every mistake is told with its place; these types say what is read there.
+//! (`server/fields.rs`), so that every mistake is told with its place; these types say what is read there.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 /// A new task: exactly one of `input` and `items`.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct CreateTask {
+pub(crate) struct CreateTask {
     /// The agent; without it the default one.
     #[schema(min_length = 1)]
     pub agent: Option<String>,
@@ -31,7 +31,7 @@ pub struct CreateTask {
 /// The user's next message: exactly one of `input` and `items`.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct SendMessage {
+pub(crate) struct SendMessage {
     /// The message, as text.
     pub input: Option<String>,
     /// The message, in parts.
@@ -46,7 +46,7 @@ pub struct SendMessage {
 /// One part of a message.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct NewMessageItem {
+pub(crate) struct NewMessageItem {
     /// What `content` is.
     pub content_type: super::item::ContentType,
     /// The text; or the image as a `data:` URI (png, jpeg, gif, webp) or an `https:` URL.
@@ -56,7 +56,8 @@ pub struct NewMessageItem {
 /// A decision: one answer for the whole request, or one for each call.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
-pub enum DecisionBody {
+#[expect(dead_code, reason = "only documents the body, which is read member by member")]
+pub(crate) enum DecisionBody {
     /// For the whole request.
     Whole(WholeDecision),
     /// For each call.
@@ -72,7 +73,8 @@ pub enum DecisionBody {
     ("respond" = "#/components/schemas/RespondDecision"),
     ("retry" = "#/components/schemas/RetryDecision"),
 )))]
-pub enum WholeDecision {
+#[expect(dead_code, reason = "only documents the body, which is read member by member")]
+pub(crate) enum WholeDecision {
     /// Approve.
     Approve(ApproveDecision),
     /// Reject.
@@ -86,7 +88,7 @@ pub enum WholeDecision {
 /// Every undecided call runs as shown.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ApproveDecision {
+pub(crate) struct ApproveDecision {
     /// `approve`.
     pub action: String,
     /// Why; at most 4 KiB.
@@ -99,7 +101,7 @@ pub struct ApproveDecision {
 /// No undecided call runs.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct RejectDecision {
+pub(crate) struct RejectDecision {
     /// `reject`.
     pub action: String,
     /// What follows; without it the rule decides.
@@ -114,7 +116,7 @@ pub struct RejectDecision {
 /// The answer to a question (`response`), or the result of a call (`result`): exactly one of them.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct RespondDecision {
+pub(crate) struct RespondDecision {
     /// `respond`.
     pub action: String,
     /// What is filled in, by the request's `form`.
@@ -131,7 +133,7 @@ pub struct RespondDecision {
 /// A call whose outcome is unknown runs again.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct RetryDecision {
+pub(crate) struct RetryDecision {
     /// `retry`.
     pub action: String,
     /// Why; at most 4 KiB.
@@ -144,7 +146,7 @@ pub struct RetryDecision {
 /// One answer for each call, by `tool_call_id`.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct PerCallDecision {
+pub(crate) struct PerCallDecision {
     /// The answers.
     pub decisions: BTreeMap<String, NewCallDecision>,
     /// What the approver saw; another digest changes nothing.
@@ -160,7 +162,7 @@ pub struct PerCallDecision {
     ("edit" = "#/components/schemas/EditCall"),
     ("respond" = "#/components/schemas/RespondCall"),
 )))]
-pub enum NewCallDecision {
+pub(crate) enum NewCallDecision {
     /// Approve.
     Approve(ApproveCall),
     /// Reject.
@@ -174,7 +176,7 @@ pub enum NewCallDecision {
 /// The call runs as shown.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ApproveCall {
+pub(crate) struct ApproveCall {
     /// `approve`.
     pub action: String,
     /// Why; at most 4 KiB.
@@ -185,7 +187,7 @@ pub struct ApproveCall {
 /// The call does not run.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct RejectCall {
+pub(crate) struct RejectCall {
     /// `reject`.
     pub action: String,
     /// What follows.
@@ -198,7 +200,7 @@ pub struct RejectCall {
 /// The call runs with other arguments.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct EditCall {
+pub(crate) struct EditCall {
     /// `edit`.
     pub action: String,
     /// The full replacement.
@@ -211,7 +213,7 @@ pub struct EditCall {
 /// The tool does not run; this is its result.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct RespondCall {
+pub(crate) struct RespondCall {
     /// `respond`.
     pub action: String,
     /// The result; a string is passed on as text.
@@ -224,7 +226,7 @@ pub struct RespondCall {
 /// An approval whose action is in the path; the body may be empty.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ApproveBody {
+pub(crate) struct ApproveBody {
     /// Why; at most 4 KiB.
     #[schema(max_length = 4096)]
     pub reason: Option<String>,
@@ -235,7 +237,7 @@ pub struct ApproveBody {
 /// A rejection whose action is in the path; the body may be empty.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct RejectBody {
+pub(crate) struct RejectBody {
     /// What follows; without it the rule decides.
     pub then: Option<super::decision::ThenAction>,
     /// Why; at most 4 KiB.

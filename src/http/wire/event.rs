@@ -20,11 +20,11 @@ use crate::task::item::Fact;
 use crate::task::status::{RequestStatus, TaskStatus};
 
 /// The members that say what one caller may do: no event has them.
-pub const OF_A_CALLER: [&str; 2] = ["allowed_actions", "can_decide"];
+pub(crate) const OF_A_CALLER: [&str; 2] = ["allowed_actions", "can_decide"];
 
 /// The name of an item's event.
 #[must_use]
-pub fn name(event: &store::Event) -> &'static str {
+pub(crate) fn name(event: &store::Event) -> &'static str {
     match &event.item.fact {
         Fact::TaskStatus { status, .. } => status_name(*status, event.of_root, event.item.seq == 1),
         Fact::UserMessage { .. } => "message.received",
@@ -61,14 +61,14 @@ fn status_name(status: TaskStatus, of_root: bool, first: bool) -> &'static str {
 
 /// The data of a durable event.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct EventData {
+pub(crate) struct EventData {
     event: &'static str,
     #[serde(flatten)]
     item: AgentTaskItem,
     agent_path: Vec<String>,
     root_task_id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    request: Option<RequestThen>,
+    request: Option<RequestAtCommit>,
 }
 
 impl EventData {
@@ -80,16 +80,16 @@ impl EventData {
             item: AgentTaskItem::of(event.task_id, &event.item, settings),
             agent_path: event.agent_path.clone(),
             root_task_id: root.to_string(),
-            request: request.map(RequestThen),
+            request: request.map(RequestAtCommit),
         }
     }
 }
 
 /// A request as it was at one commit, for whoever reads of it.
 #[derive(Clone, Debug, PartialEq)]
-struct RequestThen(InterventionRequest);
+struct RequestAtCommit(InterventionRequest);
 
-impl Serialize for RequestThen {
+impl Serialize for RequestAtCommit {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let text = serde_json::to_string(&self.0).map_err(S::Error::custom)?;
         let mut members: BTreeMap<String, Box<RawValue>> = serde_json::from_str(&text).map_err(S::Error::custom)?;
@@ -100,7 +100,7 @@ impl Serialize for RequestThen {
 
 /// Everything up to the number was sent: what follows happens now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub struct CaughtUpEvent {
+pub(crate) struct CaughtUpEvent {
     /// Its name.
     pub event: &'static str,
     /// The number of the last event that there was.
@@ -120,7 +120,7 @@ impl CaughtUpEvent {
 
 /// More of the text of an answer that is not whole yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub struct OutputTextDeltaEvent {
+pub(crate) struct OutputTextDeltaEvent {
     /// Its name.
     pub event: &'static str,
     /// Which answer of the task it will be: that of the `message.completed` to come.
@@ -141,7 +141,7 @@ pub struct OutputTextDeltaEvent {
 
 /// The name of a call is known; its arguments are not yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub struct ToolCallNamedEvent {
+pub(crate) struct ToolCallNamedEvent {
     /// Its name.
     pub event: &'static str,
     /// Which answer of the task it will be of.
@@ -163,7 +163,7 @@ pub struct ToolCallNamedEvent {
 
 /// More of the arguments of a call that is not whole yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub struct ToolCallArgumentsDeltaEvent {
+pub(crate) struct ToolCallArgumentsDeltaEvent {
     /// Its name.
     pub event: &'static str,
     /// Which answer of the task it will be of.
@@ -187,7 +187,7 @@ pub struct ToolCallArgumentsDeltaEvent {
 
 /// Forget what was told of that turn: it is void.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub struct MessageResetEvent {
+pub(crate) struct MessageResetEvent {
     /// Its name.
     pub event: &'static str,
     /// Which answer of the task it would have been.
@@ -205,7 +205,7 @@ pub struct MessageResetEvent {
 /// What passes and is not kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
-pub enum Passing {
+pub(crate) enum TransientEvent {
     /// Text.
     Text(OutputTextDeltaEvent),
     /// The name of a call.
@@ -216,7 +216,7 @@ pub enum Passing {
     Reset(MessageResetEvent),
 }
 
-impl Passing {
+impl TransientEvent {
     /// What a model said.
     #[must_use]
     pub fn of(delta: &Delta) -> Self {

@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 
 /// A JSON value as its text.
 #[derive(Clone, Debug)]
-pub struct Exact(Box<RawValue>);
+pub(crate) struct Exact(Box<RawValue>);
 
 impl Exact {
     /// A value's text; what is no JSON is null.

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::decision::{self, Decision};
-use super::request::{RequestKind, RequestStatus, RequestedCall, Verdict, asked_call};
-use super::task::{TaskError, TaskStatus};
+use super::decision::WireDecision;
+use super::request::{RequestedCall, WireRequestKind, WireRequestStatus, WireVerdict, asked_call};
+use super::task::{TaskError, WireTaskStatus};
 use super::wire_enum;
 use crate::http::Settings;
 use crate::task::id::TaskId;
@@ -15,27 +15,27 @@ use crate::task::item::{self, Fact, Item, ToolResult, Turn};
 
 wire_enum! {
     /// What `content` is.
-    ContentType from item::PartType, "snake_case" { Text, Image }
+    ContentType as ContentType from item::PartType, "snake_case" { Text, Image }
 }
 wire_enum! {
     /// Why the model's answer ended.
-    FinishReason from item::FinishReason, "snake_case" { Stop, ToolCalls, Length, ContentFilter, Other }
+    WireFinishReason as FinishReason from item::FinishReason, "snake_case" { Stop, ToolCalls, Length, ContentFilter, Other }
 }
 wire_enum! {
     /// How a call ended.
-    Outcome from item::Outcome, "snake_case" {
+    WireOutcome as Outcome from item::Outcome, "snake_case" {
         Succeeded, Failed, Invalid, Denied, Rejected, Responded, Expired, Withdrawn, Canceled, Unknown
     }
 }
 wire_enum! {
     /// Why a request was closed without an answer.
-    CloseReason from item::CloseReason, "snake_case" { Expired, Superseded, Canceled, ToolChanged, AnsweredLate }
+    WireCloseReason as CloseReason from item::CloseReason, "snake_case" { Expired, Superseded, Canceled, ToolChanged, AnsweredLate }
 }
 
 /// Who an item is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum ItemRole {
+pub(crate) enum ItemRole {
     /// The service.
     System,
     /// The user.
@@ -50,7 +50,7 @@ pub enum ItemRole {
 
 /// One part of a user's message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub struct MessageItem {
+pub(crate) struct MessageItem {
     /// What `content` is.
     pub content_type: ContentType,
     /// The text; or the image as a `data:` URI or an `https:` URL.
@@ -59,7 +59,8 @@ pub struct MessageItem {
 
 /// One call of a turn, as the model wrote it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub struct ToolCall {
+#[schema(as = ToolCall)]
+pub(crate) struct WireToolCall {
     /// Ours.
     #[schema(format = Uuid)]
     pub tool_call_id: String,
@@ -71,7 +72,9 @@ pub struct ToolCall {
 
 /// Tokens of one answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub struct Usage {
+#[schema(as = Usage)]
+#[expect(clippy::struct_field_names, reason = "the names on the wire")]
+pub(crate) struct WireUsage {
     /// Tokens read.
     pub prompt_tokens: i64,
     /// Tokens written.
@@ -86,7 +89,7 @@ macro_rules! items {
         $(
             $(#[$doc])*
             #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
-            pub struct $name {
+            pub(crate) struct $name {
                 /// The task it belongs to.
                 #[schema(format = Uuid)]
                 pub task_id: String,
@@ -109,7 +112,7 @@ items! {
     /// The task's status changed.
     TaskStatusItem {
         /// To what.
-        status: TaskStatus,
+        status: WireTaskStatus,
         /// Why it failed.
         error: Option<TaskError>,
         /// The final text.
@@ -131,11 +134,11 @@ items! {
         /// What it said.
         text: Option<String>,
         /// What it asks to run, in its order.
-        tool_calls: Vec<ToolCall>,
+        tool_calls: Vec<WireToolCall>,
         /// Why it ended.
-        finish_reason: FinishReason,
+        finish_reason: WireFinishReason,
         /// What it cost.
-        usage: Usage,
+        usage: WireUsage,
     }
     /// The policy judged a call.
     JudgedItem {
@@ -143,7 +146,7 @@ items! {
         #[schema(format = Uuid)]
         tool_call_id: String,
         /// How.
-        verdict: Verdict,
+        verdict: WireVerdict,
         /// By which rule.
         rule: Option<String>,
         /// Why.
@@ -155,7 +158,7 @@ items! {
         #[schema(format = Uuid)]
         request_id: String,
         /// What kind.
-        kind: RequestKind,
+        kind: WireRequestKind,
         /// The calls, as they were asked.
         pending_tool_calls: Vec<RequestedCall>,
     }
@@ -165,7 +168,7 @@ items! {
         #[schema(format = Uuid)]
         request_id: String,
         /// This one answer.
-        decision: Decision,
+        decision: WireDecision,
     }
     /// A request was closed without an answer that decides it.
     RequestClosedItem {
@@ -173,9 +176,9 @@ items! {
         #[schema(format = Uuid)]
         request_id: String,
         /// `expired` or `withdrawn`.
-        status: RequestStatus,
+        status: WireRequestStatus,
         /// Why.
-        reason: CloseReason,
+        reason: WireCloseReason,
     }
     /// A call is about to be sent.
     ToolStartedItem {
@@ -197,7 +200,7 @@ items! {
         /// The tool.
         name: String,
         /// How it ended.
-        outcome: Outcome,
+        outcome: WireOutcome,
         /// What the model is shown.
         content: String,
         /// The status of an HTTP tool's answer.
@@ -211,7 +214,7 @@ items! {
         /// The tool.
         name: String,
         /// How it ended.
-        outcome: Outcome,
+        outcome: WireOutcome,
         /// The text.
         content: String,
         /// The status of an HTTP tool's answer.
@@ -246,7 +249,7 @@ items! {
     ("late_result" = "#/components/schemas/LateResultItem"),
     ("sub_agent_started" = "#/components/schemas/SubAgentStartedItem"),
 )))]
-pub enum AgentTaskItem {
+pub(crate) enum AgentTaskItem {
     /// The task's status changed.
     TaskStatus(TaskStatusItem),
     /// The user said something.
@@ -306,7 +309,7 @@ impl AgentTaskItem {
                 text: turn.text.clone(),
                 tool_calls: calls(turn),
                 finish_reason: turn.finish_reason.into(),
-                usage: Usage {
+                usage: WireUsage {
                     prompt_tokens: turn.usage.prompt_tokens,
                     completion_tokens: turn.usage.completion_tokens,
                     total_tokens: turn.usage.total_tokens,
@@ -325,7 +328,7 @@ impl AgentTaskItem {
             }),
             Fact::Decision { request_id, decision } => build!(Decision, DecisionItem, head, {
                 request_id: request_id.to_string(),
-                decision: decision::one(item.at, decision),
+                decision: WireDecision::of_answer(item.at, decision),
             }),
             Fact::RequestClosed { request_id, status, reason } => build!(RequestClosed, RequestClosedItem, head, {
                 request_id: request_id.to_string(),
@@ -373,10 +376,10 @@ fn role(fact: &Fact) -> ItemRole {
     }
 }
 
-fn calls(turn: &Turn) -> Vec<ToolCall> {
+fn calls(turn: &Turn) -> Vec<WireToolCall> {
     turn.tool_calls
         .iter()
-        .map(|call| ToolCall {
+        .map(|call| WireToolCall {
             tool_call_id: call.tool_call_id.to_string(),
             name: call.name.clone(),
             arguments_text: call.arguments_text.clone(),
@@ -384,7 +387,7 @@ fn calls(turn: &Turn) -> Vec<ToolCall> {
         .collect()
 }
 
-fn parts(result: &ToolResult) -> (String, String, Outcome, String, Option<u16>) {
+fn parts(result: &ToolResult) -> (String, String, WireOutcome, String, Option<u16>) {
     (
         result.tool_call_id.to_string(),
         result.name.clone(),

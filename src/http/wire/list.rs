@@ -4,12 +4,12 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::item::AgentTaskItem;
-use super::request::{Effect, InterventionRequest};
+use super::request::{InterventionRequest, WireEffect};
 use super::task::AgentTask;
 
 /// Some tasks, newest first.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct TaskList {
+pub(crate) struct TaskList {
     /// The tasks.
     pub tasks: Vec<AgentTask>,
     /// Goes into `cursor` for the next ones; null at the end.
@@ -18,7 +18,7 @@ pub struct TaskList {
 
 /// Some items of a task.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct ItemList {
+pub(crate) struct ItemList {
     /// The items.
     pub items: Vec<AgentTaskItem>,
     /// The last `seq` given, also at the end: goes into `after`.
@@ -27,7 +27,7 @@ pub struct ItemList {
 
 /// Some requests, oldest first.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct RequestList {
+pub(crate) struct RequestList {
     /// The requests.
     pub requests: Vec<InterventionRequest>,
     /// Goes into `cursor` for the next ones; null at the end.
@@ -36,14 +36,15 @@ pub struct RequestList {
 
 /// The agents this caller may use.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct AgentList {
+pub(crate) struct AgentList {
     /// The agents.
-    pub agents: Vec<Agent>,
+    pub agents: Vec<WireAgent>,
 }
 
 /// One agent.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct Agent {
+#[schema(as = Agent)]
+pub(crate) struct WireAgent {
     /// Its name.
     pub name: String,
     /// What it is for.
@@ -62,18 +63,18 @@ pub struct Agent {
 
 /// One tool of an agent.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct AgentTool {
+pub(crate) struct AgentTool {
     /// Its name.
     pub name: String,
     /// What it does.
     pub description: String,
     /// What repeating a call does.
-    pub effect: Effect,
+    pub effect: WireEffect,
 }
 
 /// Who is calling.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct Me {
+pub(crate) struct Me {
     /// The user.
     pub user_id: String,
     /// His tenant.
@@ -91,7 +92,7 @@ pub struct Me {
 /// What a key may be used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Right {
+pub(crate) enum Right {
     /// Every POST under `/v1`.
     Create,
     /// Every GET.

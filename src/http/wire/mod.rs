@@ -2,27 +2,27 @@
 //! components; the nouns of `task/` are turned into them here and nowhere else, so nothing that is ours alone (the
 //! provider's raw turn, terms, leases) can slip out. Members are always present, `null` when empty.
 
-pub mod body;
-pub mod decision;
-pub mod event;
-pub mod event_schema;
-pub mod exact;
-pub mod item;
-pub mod list;
-pub mod problem;
-pub mod request;
-pub mod task;
+pub(crate) mod body;
+pub(crate) mod decision;
+pub(crate) mod event;
+pub(crate) mod exact;
+pub(crate) mod item;
+pub(crate) mod list;
+pub(crate) mod problem;
+pub(crate) mod request;
+pub(crate) mod task;
 
 #[cfg(test)]
 mod shapes;
 
 /// An enum of `task/` as a named component, with the same words.
 macro_rules! wire_enum {
-    ($(#[$doc:meta])* $name:ident from $from:ty, $rename:tt { $($variant:ident),* $(,)? }) => {
+    ($(#[$doc:meta])* $name:ident as $schema:ident from $from:ty, $rename:tt { $($variant:ident),* $(,)? }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
         #[serde(rename_all = $rename)]
-        pub enum $name { $(#[doc = concat!("`", stringify!($variant), "`")] $variant),* }
+        #[schema(as = $schema)]
+        pub(crate) enum $name { $(#[doc = concat!("`", stringify!($variant), "`")] $variant),* }
 
         impl From<$from> for $name {
             fn from(from: $from) -> Self {

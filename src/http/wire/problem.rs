@@ -1,16 +1,17 @@
-//! The problem document, as a component. It is written by `problem.rs`, which adds only the members a code has.
+//! The problem document, as a component. It is written by `server/problem.rs`, which adds only the members a code has.
 
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::decision::Decision;
+use super::decision::WireDecision;
 use super::request::InterventionRequest;
-use super::task::TaskStatus;
-use crate::http::problem::Code;
+use super::task::WireTaskStatus;
+use crate::http::server::problem::Code;
 
 /// An error (RFC 9457).
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct Problem {
+#[schema(as = Problem)]
+pub(crate) struct ProblemDocument {
     /// The page that explains it.
     #[schema(format = "uri")]
     pub r#type: String,
@@ -33,13 +34,13 @@ pub struct Problem {
     pub request: Option<InterventionRequest>,
     /// Of `already_decided`: what was decided, by whom and when.
     #[schema(required = false)]
-    pub decision: Option<Decision>,
+    pub decision: Option<WireDecision>,
     /// Of `request_withdrawn` and `task_paused`: the open requests.
     #[schema(required = false, nullable = false)]
     pub pending: Option<Vec<InterventionRequest>>,
     /// Of a conflict with a task: where it stands.
     #[schema(required = false)]
-    pub task_status: Option<TaskStatus>,
+    pub task_status: Option<WireTaskStatus>,
     /// Of `not_a_root_task`: the root.
     #[schema(required = false, nullable = false, format = Uuid)]
     pub root_task_id: Option<String>,
@@ -47,7 +48,7 @@ pub struct Problem {
 
 /// One place that does not fit.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct FieldProblem {
+pub(crate) struct FieldProblem {
     /// JSON pointer of the place in the body; of a query or path, the parameter's name after a slash.
     pub pointer: String,
     /// What was expected; never the value.

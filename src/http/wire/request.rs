@@ -4,39 +4,40 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::decision::{self, Approval, Decision, DecisionAction};
+use super::decision::{DecisionAction, WireApproval, WireDecision, approvals};
 use super::wire_enum;
-use crate::http::{Settings, json};
+use crate::http::Settings;
+use crate::http::server::json;
 use crate::people::Caller;
-use crate::people::may::{answers, may_decide};
+use crate::people::may::{answers, can_decide};
 use crate::store::RequestRow;
-use crate::task::decision::Action;
 use crate::task::doubt::MAY_ALREADY_HAVE_RUN;
 use crate::task::request::{self, AskedCall, Warning};
+use crate::task::request_state::RequestState;
 use crate::task::user::UserIds;
 use crate::task::{status, tool_spec, verdict};
 
 wire_enum! {
     /// What kind of question.
-    RequestKind from request::RequestKind, "snake_case" {
+    WireRequestKind as RequestKind from request::RequestKind, "snake_case" {
         Approval, Guidance, Credentials, Confirmation, ExternalResult, Reconcile
     }
 }
 wire_enum! {
     /// Where a request stands.
-    RequestStatus from status::RequestStatus, "snake_case" { Pending, Responded, Resumed, Expired, Withdrawn }
+    WireRequestStatus as RequestStatus from status::RequestStatus, "snake_case" { Pending, Responded, Resumed, Expired, Withdrawn }
 }
 wire_enum! {
     /// What repeating a call does.
-    Effect from tool_spec::Effect, "snake_case" { ReadOnly, Idempotent, Once }
+    WireEffect as Effect from tool_spec::Effect, "snake_case" { ReadOnly, Idempotent, Once }
 }
 wire_enum! {
     /// The policy's word on a call.
-    Verdict from verdict::Verdict, "snake_case" { Allow, Hold, Deny, Invalid, Human }
+    WireVerdict as Verdict from verdict::Verdict, "snake_case" { Allow, Hold, Deny, Invalid, Human }
 }
 
 /// How many bytes of a call's `arguments_text` are shown in lists, and in the `pending` of a task.
-pub const LISTED: usize = 16 * 1024;
+pub(crate) const LISTED: usize = 16 * 1024;
 
 /// How much of a request's calls is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +48,7 @@ enum Extent {
 
 /// One question to a human, with its own fresh id; never reused.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
-pub struct InterventionRequest {
+pub(crate) struct InterventionRequest {
     /// Its id.
     #[schema(format = Uuid)]
     pub request_id: String,
@@ -62,15 +63,15 @@ pub struct InterventionRequest {
     /// Names from the root's agent to the one that asked.
     pub agent_path: Vec<String>,
     /// What kind.
-    pub kind: RequestKind,
+    pub kind: WireRequestKind,
     /// Where it stands.
-    pub status: RequestStatus,
+    pub status: WireRequestStatus,
     /// The rule's own message, or "Human intervention required."
     pub message: String,
     /// Approval: all calls of the turn; other kinds: the one call that asks or waits.
     pub tool_calls: Vec<RequestedCall>,
     /// Who may decide.
-    pub approvers: Approvers,
+    pub approvers: WireApprovers,
     /// What this caller may answer; empty where he may not.
     pub allowed_actions: Vec<DecisionAction>,
     /// Whether this caller may answer now.
@@ -97,12 +98,12 @@ pub struct InterventionRequest {
     #[schema(format = DateTime)]
     pub expires_at: Option<String>,
     /// The answer, once the last call is decided.
-    pub decision: Option<Decision>,
+    pub decision: Option<WireDecision>,
 }
 
 /// One call of a request.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
-pub struct RequestedCall {
+pub(crate) struct RequestedCall {
     /// Ours and unique, whatever id the model used.
     #[schema(format = Uuid)]
     pub tool_call_id: String,
@@ -113,7 +114,7 @@ pub struct RequestedCall {
     /// The exact text the model wrote, which is what runs; its beginning where it was cut.
     pub arguments_text: String,
     /// What repeating it does.
-    pub effect: Effect,
+    pub effect: WireEffect,
     /// Where it goes: the whole address with the arguments filled in, without credentials and query.
     pub target: String,
     /// One line for a person.
@@ -123,7 +124,7 @@ pub struct RequestedCall {
     /// Whether this request decides it.
     pub needs_decision: bool,
     /// The policy's word.
-    pub verdict: Verdict,
+    pub verdict: WireVerdict,
     /// The rule that gave it.
     pub rule: Option<String>,
     /// Its reason.
@@ -131,11 +132,11 @@ pub struct RequestedCall {
     /// The tool's JSON Schema.
     pub parameters: Value,
     /// Approvals so far, where several are required.
-    pub approvals: Vec<Approval>,
+    pub approvals: Vec<WireApproval>,
     /// Opaque; null of a call that can never run.
     pub digest: Option<String>,
     /// The answer, once it is decided.
-    pub decision: Option<Decision>,
+    pub decision: Option<WireDecision>,
     /// Whether `arguments_text` was cut: where requests are listed, and in the `pending` of a task, it is cut at 16 KiB.
     /// `GET /resume/{request_id}`, items and events have the whole.
     pub truncated: bool,
@@ -143,7 +144,7 @@ pub struct RequestedCall {
 
 /// Something an approver should look at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub struct CallWarning {
+pub(crate) struct CallWarning {
     /// A stable code.
     pub code: String,
     /// JSON pointer into the arguments.
@@ -154,7 +155,8 @@ pub struct CallWarning {
 
 /// Who may decide.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub struct Approvers {
+#[schema(as = Approvers)]
+pub(crate) struct WireApprovers {
     /// Whether the task's owner may.
     pub owner: bool,
     /// Users by id.
@@ -167,7 +169,7 @@ pub struct Approvers {
 
 /// A call as it was asked, without what was answered.
 #[must_use]
-pub fn asked_call(call: &AskedCall) -> RequestedCall {
+pub(crate) fn asked_call(call: &AskedCall) -> RequestedCall {
     call_within(call, Extent::Whole)
 }
 
@@ -209,14 +211,10 @@ fn arguments(text: &str) -> Option<Value> {
     json::build(text.as_bytes()).ok()
 }
 
-/// Whether `caller` may answer it now: he is one of those it asks, it is open, its deadline has not passed, and he has
-/// something left to answer.
+/// A request's row as the rules see it.
 #[must_use]
-pub fn can_decide(row: &RequestRow, caller: &Caller) -> bool {
-    row.status == status::RequestStatus::Pending
-        && !row.expired
-        && may_decide(caller, &row.tenant, &row.owner, &row.asked.terms.approvers)
-        && decision::open_for(row, &caller.user_id)
+pub(crate) fn state(row: &RequestRow) -> RequestState<'_> {
+    RequestState { asked: &row.asked, answers: &row.answers, status: row.status, expired: row.expired }
 }
 
 impl InterventionRequest {
@@ -234,10 +232,10 @@ impl InterventionRequest {
 
     fn within(row: &RequestRow, caller: &Caller, settings: &Settings, extent: Extent) -> Self {
         let (asked, ids) = (&row.asked, settings.roster.ids());
-        let can_decide = can_decide(row, caller);
+        let state = state(row);
+        let can_decide = can_decide(caller, &row.tenant, &row.owner, &state);
         let page = format!("{}/resume/{}", settings.public_url, asked.request_id);
         let actions = answers(&settings.roster, caller, &row.tenant, &row.owner, asked);
-        let has = |action| has_action(asked.kind, action);
         Self {
             request_id: asked.request_id.to_string(),
             task_id: row.task_id.to_string(),
@@ -248,7 +246,7 @@ impl InterventionRequest {
             status: row.status.into(),
             message: asked.terms.message.clone().unwrap_or_else(|| "Human intervention required.".to_owned()),
             tool_calls: asked.pending_tool_calls.iter().map(|call| answered_call(row, call, extent, ids)).collect(),
-            approvers: Approvers {
+            approvers: WireApprovers {
                 owner: asked.terms.approvers.owner,
                 users: asked.terms.approvers.users.clone(),
                 groups: asked.terms.approvers.groups.clone(),
@@ -263,23 +261,13 @@ impl InterventionRequest {
                 .request_url
                 .as_ref()
                 .map_or_else(|| page.clone(), |url| url.replace("{request_id}", &asked.request_id.to_string())),
-            approval_url: has(Action::Approve).then(|| format!("{page}/approve")),
-            rejection_url: has(Action::Reject).then(|| format!("{page}/reject")),
+            approval_url: asked.kind.can_be_approved().then(|| format!("{page}/approve")),
+            rejection_url: Some(format!("{page}/reject")),
             digest: asked.digest.clone(),
             created_at: row.created_at.to_string(),
             expires_at: row.expires_at.map(|at| at.to_string()),
-            decision: decision::merged(row),
+            decision: WireDecision::of_request(&state),
         }
-    }
-}
-
-/// Whether a kind knows an action at all, whatever its rule allows.
-fn has_action(kind: request::RequestKind, action: Action) -> bool {
-    use request::RequestKind as Kind;
-    match action {
-        Action::Approve => matches!(kind, Kind::Approval | Kind::Confirmation),
-        Action::Reject => true,
-        Action::Edit | Action::Respond | Action::Retry | Action::Mixed => false,
     }
 }
 
@@ -291,8 +279,9 @@ fn answered_call(row: &RequestRow, call: &AskedCall, extent: Extent, ids: UserId
         if row.doubted && open && !known && !call.effect.repeatable() {
             shown.warnings.push(warning(&Warning::may_already_have_run()));
         }
-        shown.approvals = decision::approvals(row, call.tool_call_id, ids);
-        shown.decision = decision::of_one_call(row, call.tool_call_id);
+        let state = state(row);
+        shown.approvals = approvals(&state, call.tool_call_id, ids);
+        shown.decision = WireDecision::of_call(&state, call.tool_call_id);
     }
     shown
 }
@@ -300,7 +289,7 @@ fn answered_call(row: &RequestRow, call: &AskedCall, extent: Extent, ids: UserId
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::sample;
+    use crate::http::openapi::sample;
     use serde_json::json;
 
     #[test]
@@ -373,11 +362,11 @@ mod tests {
     fn past_its_deadline_a_request_is_pending_until_it_is_closed_but_takes_no_answer() {
         let mut row = RequestRow { expired: true, ..sample::request() };
         let shown = InterventionRequest::of(&row, &sample::approver(), &sample::settings());
-        assert_eq!((shown.status, shown.can_decide), (RequestStatus::Pending, false));
+        assert_eq!((shown.status, shown.can_decide), (WireRequestStatus::Pending, false));
         assert!(shown.allowed_actions.is_empty());
         row.status = status::RequestStatus::Expired;
         let shown = InterventionRequest::of(&row, &sample::approver(), &sample::settings());
-        assert_eq!(shown.status, RequestStatus::Expired);
+        assert_eq!(shown.status, WireRequestStatus::Expired);
     }
 
     #[test]

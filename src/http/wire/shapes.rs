@@ -4,10 +4,10 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::event::{EventData, name};
-use super::event_schema::NAMES;
 use super::item::AgentTaskItem;
 use super::request::InterventionRequest;
-use crate::http::{openapi, sample};
+use crate::http::openapi::event_schema::NAMES;
+use crate::http::openapi::{self, sample};
 use crate::store::Event;
 use crate::task::decision::{Action, CallAnswer, Decision, Then};
 use crate::task::failure::Failure;

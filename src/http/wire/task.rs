@@ -7,7 +7,7 @@ use super::exact::Exact;
 use super::request::InterventionRequest;
 use super::wire_enum;
 use crate::http::Settings;
-use crate::http::problem::{Code, type_url};
+use crate::http::server::problem::{Code, type_url};
 use crate::people::Caller;
 use crate::store::RequestRow;
 use crate::task::change::TaskRow;
@@ -16,12 +16,12 @@ use crate::task::status;
 
 wire_enum! {
     /// Where a task stands: Running while anything of its tree runs, Paused when nothing does and something waits for a human.
-    TaskStatus from status::TaskStatus, "PascalCase" { Running, Paused, Completed, Failed, Canceled }
+    WireTaskStatus as TaskStatus from status::TaskStatus, "PascalCase" { Running, Paused, Completed, Failed, Canceled }
 }
 
 /// One conversation of one agent for one user. What a sub-agent does for it is a task of its own, with a `parent`.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
-pub struct AgentTask {
+pub(crate) struct AgentTask {
     /// Its id.
     #[schema(format = Uuid)]
     pub task_id: String,
@@ -37,7 +37,7 @@ pub struct AgentTask {
     /// The owner; a sub-agent's task has its root's.
     pub user_id: String,
     /// Where it stands.
-    pub status: TaskStatus,
+    pub status: WireTaskStatus,
     /// The final text once Completed.
     pub output: Option<String>,
     /// Why it is Failed.
@@ -61,7 +61,7 @@ pub struct AgentTask {
 
 /// Tokens and answers of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub struct TaskUsage {
+pub(crate) struct TaskUsage {
     /// Tokens read.
     pub prompt_tokens: i64,
     /// Tokens written.
@@ -74,7 +74,7 @@ pub struct TaskUsage {
 
 /// The call that started a sub-agent's task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub struct TaskParent {
+pub(crate) struct TaskParent {
     /// The parent.
     #[schema(format = Uuid)]
     pub task_id: String,
@@ -85,7 +85,7 @@ pub struct TaskParent {
 
 /// Why a task is Failed: a problem object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub struct TaskError {
+pub(crate) struct TaskError {
     /// The problem's page.
     #[schema(format = "uri")]
     pub r#type: String,
@@ -105,7 +105,7 @@ pub struct TaskError {
 
 wire_enum! {
     /// What kind of failure.
-    TaskErrorCode from FailureCode, "snake_case" { ModelFailed, LimitReached, Integrity, Configuration, NoProgress }
+    TaskErrorCode as TaskErrorCode from FailureCode, "snake_case" { ModelFailed, LimitReached, Integrity, Configuration, NoProgress }
 }
 
 impl TaskError {
@@ -165,7 +165,7 @@ impl AgentTask {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::sample;
+    use crate::http::openapi::sample;
     use serde_json::{Value, json};
 
     #[test]

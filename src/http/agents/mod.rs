@@ -1,3 +1,0 @@
-//! Agents: what they are, for whoever may use them.
-
-pub mod list;

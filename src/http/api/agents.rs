@@ -1,0 +1,85 @@
+//! `GET /v1/agents`: the agents this caller may use.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+
+use crate::agent::OpenTo;
+use crate::http::Http;
+use crate::http::server::caller::{CurrentCaller, must_read};
+use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::problem::Problem;
+use crate::http::wire::list::{AgentList, AgentTool, WireAgent};
+use crate::task::tool_spec::Effect;
+
+pub(crate) const OP: Op = Op { id: "list_agents", auth: AuthClass::Key, body: SMALL, problems: &[] };
+
+/// An agent as it is shown; the composition root fills it in.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct AgentCard {
+    /// Its name.
+    pub name: String,
+    /// What it is for.
+    pub description: String,
+    /// `sha256:…` of its definition.
+    pub version: String,
+    /// Whether it is used when a task names none.
+    pub default: bool,
+    /// What it is offered.
+    pub tools: Vec<ToolCard>,
+    /// The agents it may start.
+    pub sub_agents: Vec<String>,
+    /// What it may ask a human for: `guidance`, `credentials`, `confirmation`.
+    pub human: Vec<String>,
+    /// Who may use it; `None` is everybody.
+    pub open_to: Option<OpenTo>,
+}
+
+/// A tool as it is shown.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ToolCard {
+    /// Its name.
+    pub name: String,
+    /// What it does.
+    pub description: String,
+    /// What repeating a call does.
+    pub effect: Effect,
+}
+
+/// List agents
+///
+/// The agents this caller may use, with what each is offered.
+#[utoipa::path(
+    get, path = "/v1/agents", operation_id = "list_agents", tag = "agents",
+    responses((status = 200, body = AgentList, description = "The agents"))
+)]
+pub(crate) async fn list_agents(
+    State(http): State<Arc<Http>>,
+    CurrentCaller(caller): CurrentCaller,
+) -> Result<Json<AgentList>, Problem> {
+    must_read(&caller)?;
+    let admits = |to: &OpenTo| to.admits(&caller.tenant, &caller.user_id, &caller.groups);
+    let open = http.agents.iter().filter(|card| card.open_to.as_ref().is_none_or(admits));
+    Ok(Json(AgentList { agents: open.map(shown).collect() }))
+}
+
+fn shown(card: &AgentCard) -> WireAgent {
+    WireAgent {
+        name: card.name.clone(),
+        description: card.description.clone(),
+        agent_version: card.version.clone(),
+        default: card.default,
+        tools: card
+            .tools
+            .iter()
+            .map(|tool| AgentTool {
+                name: tool.name.clone(),
+                description: tool.description.clone(),
+                effect: tool.effect.into(),
+            })
+            .collect(),
+        sub_agents: card.sub_agents.clone(),
+        human: card.human.clone(),
+    }
+}

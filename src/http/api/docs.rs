@@ -1,0 +1,66 @@
+//! `/openapi.json`, and `/docs`: the document to browse. Its assets are in the binary and load nothing from elsewhere.
+
+use std::sync::{Arc, LazyLock};
+
+use axum::extract::Path;
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, LOCATION};
+use utoipa_swagger_ui::{Config, serve};
+
+use crate::http::openapi::openapi_json;
+use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::problem::{Code, Problem};
+
+/// The document.
+pub(crate) const OPENAPI: Op = Op { id: "get_openapi", auth: AuthClass::Open, body: SMALL, problems: &[] };
+/// The page.
+pub(crate) const DOCS: Op = Op { id: "get_docs", auth: AuthClass::Open, body: SMALL, problems: &[] };
+/// What the page loads.
+pub(crate) const ASSETS: Op =
+    Op { id: "get_docs_asset", auth: AuthClass::Open, body: SMALL, problems: &[Code::NotFound] };
+
+/// The page's own scripts and styles; it styles elements in place and draws with `data:` images.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
+                      connect-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'";
+
+static DOCUMENT: LazyLock<String> = LazyLock::new(openapi_json);
+
+/// Seen from `/docs`; no validator of somebody else's is asked.
+static CONFIG: LazyLock<Arc<Config<'static>>> =
+    LazyLock::new(|| Arc::new(Config::new(["openapi.json"]).validator_url("none").try_it_out_enabled(false)));
+
+/// The document of this API
+#[utoipa::path(
+    get, path = "/openapi.json", operation_id = "get_openapi", tag = "service", security(()),
+    responses((status = 200, body = std::collections::BTreeMap<String, serde_json::Value>, description = "OpenAPI 3.1"))
+)]
+pub(crate) async fn get_openapi() -> Response {
+    ([(CONTENT_TYPE, "application/json")], DOCUMENT.as_str()).into_response()
+}
+
+/// The document to browse
+#[utoipa::path(
+    get, path = "/docs", operation_id = "get_docs", tag = "service", security(()),
+    responses((status = 200, body = String, content_type = "text/html", description = "The page"))
+)]
+pub(crate) async fn get_docs() -> Result<Response, Problem> {
+    let file = serve("index.html", CONFIG.clone()).ok().flatten().ok_or_else(Problem::not_found)?;
+    let page =
+        String::from_utf8_lossy(&file.bytes).replace("=\"./", "=\"docs/").replace("=\"index.css", "=\"docs/index.css");
+    Ok(([(CONTENT_TYPE, "text/html; charset=utf-8"), (CONTENT_SECURITY_POLICY, POLICY)], page).into_response())
+}
+
+/// One of its assets; the folder itself is the page.
+pub(crate) async fn get_docs_asset(Path(name): Path<String>) -> Result<Response, Problem> {
+    if name == "index.html" {
+        return Ok((StatusCode::PERMANENT_REDIRECT, [(LOCATION, "../docs")]).into_response());
+    }
+    let file = serve(&name, CONFIG.clone()).ok().flatten().ok_or_else(Problem::not_found)?;
+    Ok(([(CONTENT_TYPE, file.content_type)], file.bytes.into_owned()).into_response())
+}
+
+/// `/docs/` is `/docs`.
+pub(crate) async fn get_docs_folder() -> Response {
+    (StatusCode::PERMANENT_REDIRECT, [(LOCATION, "../docs")]).into_response()
+}

@@ -1,0 +1,56 @@
+//! `/healthz`, `/readyz`, `/metrics`: for operators. They need no key and name no user.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::header::CONTENT_TYPE;
+
+use crate::http::Http;
+use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::problem::{Code, Problem};
+
+/// Writes the metrics out.
+pub(crate) type Metrics = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = String> + Send>> + Send + Sync>;
+
+/// Whether the process lives.
+pub(crate) const HEALTHZ: Op = Op { id: "get_health", auth: AuthClass::Health, body: SMALL, problems: &[] };
+/// Whether it can work.
+pub(crate) const READYZ: Op =
+    Op { id: "get_readiness", auth: AuthClass::Health, body: SMALL, problems: &[Code::Unavailable] };
+/// Its numbers.
+pub(crate) const METRICS: Op = Op { id: "get_metrics", auth: AuthClass::Open, body: SMALL, problems: &[] };
+
+/// Whether the process lives
+#[utoipa::path(
+    get, path = "/healthz", operation_id = "get_health", tag = "service", security(()),
+    responses((status = 200, body = String, content_type = "text/plain", description = "It lives"))
+)]
+pub(crate) async fn get_health() -> &'static str {
+    "ok\n"
+}
+
+/// Whether the service can work
+///
+/// 503 when the database or the agent catalogue is not usable, or when it is going down.
+#[utoipa::path(
+    get, path = "/readyz", operation_id = "get_readiness", tag = "service", security(()),
+    responses((status = 200, body = String, content_type = "text/plain", description = "It can work"))
+)]
+pub(crate) async fn get_readiness(State(http): State<Arc<Http>>) -> Result<&'static str, Problem> {
+    if !http.shutdown.is_cancelled() && http.store.ready().await { Ok("ready\n") } else { Err(Problem::unavailable()) }
+}
+
+/// Metrics
+///
+/// In the Prometheus text format. They carry no tenant, user or id.
+#[utoipa::path(
+    get, path = "/metrics", operation_id = "get_metrics", tag = "service", security(()),
+    responses((status = 200, body = String, content_type = "text/plain", description = "The metrics"))
+)]
+pub(crate) async fn get_metrics(State(http): State<Arc<Http>>) -> Response {
+    let text = (http.metrics)().await;
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+}

@@ -1,0 +1,105 @@
+//! A list as it goes out: entries are written one by one until a page is full, so that neither the answer nor what is
+//! kept for it grows with what one entry holds.
+
+use std::fmt::Write as _;
+
+use axum::response::{IntoResponse, Response};
+use http::header::CONTENT_TYPE;
+use serde::Serialize;
+
+use crate::http::server::problem::Problem;
+
+/// How many bytes a page holds at most, unless its first entry alone is larger.
+const MOST: usize = 4 * 1024 * 1024;
+/// What is kept free for the page's end.
+const END: usize = 256;
+
+/// A page that is being written.
+#[derive(Debug)]
+pub(crate) struct Listing {
+    text: String,
+    start: usize,
+}
+
+impl Listing {
+    /// An empty one, of the member that holds the entries.
+    #[must_use]
+    pub fn of(member: &str) -> Self {
+        let text = format!("{{\"{member}\":[");
+        Self { start: text.len(), text }
+    }
+
+    /// Whether it has no entry yet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.text.len() == self.start
+    }
+
+    /// Adds an entry; `false`: the page is full and the entry is left out. The first one always fits.
+    ///
+    /// # Errors
+    /// `internal` where it cannot be written.
+    pub fn push(&mut self, entry: &impl Serialize) -> Result<bool, Problem> {
+        let entry = serde_json::to_string(entry).map_err(|_| Problem::internal())?;
+        if !self.is_empty() {
+            if self.text.len() + 1 + entry.len() + END > MOST {
+                return Ok(false);
+            }
+            self.text.push(',');
+        }
+        self.text.push_str(&entry);
+        Ok(true)
+    }
+
+    /// The whole page, with the member that says where the next one begins.
+    ///
+    /// # Errors
+    /// `internal` where that cannot be written.
+    pub fn close(mut self, member: &str, next: &impl Serialize) -> Result<Response, Problem> {
+        let next = serde_json::to_string(next).map_err(|_| Problem::internal())?;
+        let _ = write!(self.text, "],\"{member}\":{next}}}");
+        Ok(([(CONTENT_TYPE, "application/json")], self.text).into_response())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::openapi::sample;
+    use crate::http::wire::list::RequestList;
+    use crate::http::wire::request::InterventionRequest;
+    use serde_json::{Value, json};
+
+    async fn text(response: Response) -> String {
+        let bytes = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        String::from_utf8(bytes.to_vec()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_page_is_the_list_that_the_document_describes() {
+        let request = InterventionRequest::of(&sample::request(), &sample::approver(), &sample::settings());
+        for count in 0..3 {
+            let mut listing = Listing::of("requests");
+            let requests = vec![request.clone(); count];
+            for request in &requests {
+                assert!(listing.push(request).unwrap());
+            }
+            let next_cursor = (count == 2).then(|| "x".to_owned());
+            let page = text(listing.close("next_cursor", &next_cursor).unwrap()).await;
+            let expected = serde_json::to_value(RequestList { requests, next_cursor }).unwrap();
+            assert_eq!(serde_json::from_str::<Value>(&page).unwrap(), expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_page_ends_before_4_mib_but_has_an_entry() {
+        let large = "x".repeat(MOST);
+        let mut listing = Listing::of("items");
+        assert!(listing.push(&large).unwrap() && !listing.push(&json!(1)).unwrap());
+        let quarter = "x".repeat(MOST / 4 - 100);
+        let mut listing = Listing::of("items");
+        let taken = (0..8).take_while(|_| listing.push(&quarter).unwrap()).count();
+        assert_eq!(taken, 4);
+        assert!(text(listing.close("next_after", &4).unwrap()).await.len() <= MOST);
+    }
+}

@@ -1,0 +1,15 @@
+//! The operations of the API, one file each, and what they share: access, the pipeline of a POST, waiting, responses.
+
+pub(crate) mod access;
+pub(crate) mod agents;
+pub(crate) mod docs;
+pub(crate) mod health;
+mod listing;
+pub(crate) mod me;
+pub(crate) mod problems;
+pub(crate) mod refusal;
+pub(crate) mod requests;
+pub(crate) mod respond;
+mod submit;
+pub(crate) mod tasks;
+mod wait;

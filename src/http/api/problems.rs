@@ -1,0 +1,84 @@
+//! `/problems/{code}`: what a problem means and what to do about it. Every code has its page.
+
+use maud::{Markup, PreEscaped};
+use pulldown_cmark::{Options, Parser, html::push_html};
+
+use crate::http::pages::layout::frame;
+use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::path_id::Id;
+use crate::http::server::problem::Code;
+
+pub(crate) const OP: Op =
+    Op { id: "get_problem_page", auth: AuthClass::Open, body: SMALL, problems: &[Code::NotFound] };
+
+macro_rules! pages {
+    ($($code:ident = $file:literal),* $(,)?) => {
+        fn text(code: Code) -> &'static str {
+            match code { $(Code::$code => include_str!(concat!("../../../docs/problems/", $file, ".md"))),* }
+        }
+    };
+}
+
+pages! {
+    BadJson = "bad_json",
+    BadRequest = "bad_request",
+    Unauthorized = "unauthorized",
+    Forbidden = "forbidden",
+    NotFound = "not_found",
+    MethodNotAllowed = "method_not_allowed",
+    TooLarge = "too_large",
+    UnsupportedMediaType = "unsupported_media_type",
+    Invalid = "invalid",
+    IdempotencyKeyReused = "idempotency_key_reused",
+    DigestMismatch = "digest_mismatch",
+    RequestExpired = "request_expired",
+    RequestWithdrawn = "request_withdrawn",
+    AlreadyDecided = "already_decided",
+    TaskRunning = "task_running",
+    TaskPaused = "task_paused",
+    TaskFinal = "task_final",
+    TaskNotFailed = "task_not_failed",
+    NotARootTask = "not_a_root_task",
+    TooMany = "too_many",
+    Unavailable = "unavailable",
+    Internal = "internal",
+    ModelFailed = "model_failed",
+    LimitReached = "limit_reached",
+    Integrity = "integrity",
+    Configuration = "configuration",
+    NoProgress = "no_progress",
+}
+
+/// What a problem means
+///
+/// The page that a problem's `type` names.
+#[utoipa::path(
+    get, path = "/problems/{code}", operation_id = "get_problem_page", tag = "service", security(()),
+    params(("code" = Code, Path, description = "The problem's code")),
+    responses((status = 200, body = String, content_type = "text/html", description = "The page"))
+)]
+pub(crate) async fn get_problem_page(Id(code): Id<Code>) -> Markup {
+    page(code)
+}
+
+fn page(code: Code) -> Markup {
+    let mut body = String::new();
+    push_html(&mut body, Parser::new_ext(text(code), Options::ENABLE_TABLES));
+    frame(code.title(), &PreEscaped(body))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_has_a_page_that_says_what_to_do() {
+        for code in Code::ALL {
+            let text = text(*code);
+            assert!(text.contains(&format!("`{}`", code.as_str())), "{code:?} names itself");
+            assert!(text.contains(&format!("status {}", code.status().as_u16())), "{code:?} names its status");
+            assert!(text.contains("## Why") && text.contains("## What to do"), "{code:?}");
+            assert!(page(*code).into_string().contains("<h2>Why</h2>"));
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! `POST /resume/{request_id}/approve`: a decision whose action is in the path; the body may be empty.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+
+use super::decide::{DecisionResponses, PROBLEMS, decide};
+use crate::http::Http;
+use crate::http::server::body::Posted;
+use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::params::MoveHeaders;
+use crate::http::server::path_id::Id;
+use crate::http::server::problem::Problem;
+use crate::http::wire::body::ApproveBody;
+use crate::task::decision::Action;
+use crate::task::id::RequestId;
+
+pub(crate) const OP: Op = Op { id: "approve_request", auth: AuthClass::Key, body: SMALL, problems: PROBLEMS };
+
+/// Approve a request
+///
+/// Every undecided call runs as shown.
+#[utoipa::path(
+    post, path = "/resume/{request_id}/approve", operation_id = "approve_request", tag = "requests",
+    params(("request_id" = String, Path, format = Uuid, description = "The request"), MoveHeaders),
+    request_body = Option<ApproveBody>,
+    responses(DecisionResponses)
+)]
+pub(crate) async fn approve_request(
+    State(http): State<Arc<Http>>,
+    Id(id): Id<RequestId>,
+    posted: Posted,
+) -> Result<Response, Problem> {
+    decide(&http, id, posted, Some(Action::Approve)).await
+}

@@ -1,0 +1,167 @@
+//! `POST /resume/{request_id}`: a human's answer. The operations with the action in the path and the forms of the pages end
+//! here too, so there is one way to decide.
+
+use std::sync::{Arc, OnceLock};
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use http::header::LOCATION;
+use utoipa::IntoResponses;
+
+use super::decision_body;
+use crate::engine::{Accepted, Answer};
+use crate::http::Http;
+use crate::http::api::access;
+use crate::http::api::respond::{self, SuccessStatus, insert_header};
+use crate::http::api::submit::submit;
+use crate::http::events::opening;
+use crate::http::events::seats::Seat;
+use crate::http::pages::request::{form, invalid_form};
+use crate::http::server::body::{Posted, form_fields};
+use crate::http::server::json;
+use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::params::MoveHeaders;
+use crate::http::server::path_id::Id;
+use crate::http::server::problem::{Code, Problem, prefix};
+use crate::http::wire::body::DecisionBody;
+use crate::http::wire::task::AgentTask;
+use crate::people::may::may_decide;
+use crate::store::RequestRow;
+use crate::task::decision::Action;
+use crate::task::id::RequestId;
+use crate::task::request::RequestKind;
+
+/// The problems of every operation that decides a request.
+pub(crate) const PROBLEMS: &[Code] = &[
+    Code::BadJson,
+    Code::BadRequest,
+    Code::NotFound,
+    Code::RequestWithdrawn,
+    Code::AlreadyDecided,
+    Code::RequestExpired,
+    Code::DigestMismatch,
+    Code::TooLarge,
+    Code::UnsupportedMediaType,
+    Code::Invalid,
+    Code::IdempotencyKeyReused,
+    Code::TooMany,
+];
+
+/// The responses of the operations that decide a request.
+#[derive(IntoResponses)]
+#[expect(dead_code, reason = "only documents the responses")]
+pub(crate) enum DecisionResponses {
+    #[response(status = 200, description = "Stored, and the root task no longer runs")]
+    Stopped(AgentTask),
+    #[response(status = 202, description = "Stored, and the root task still runs")]
+    Running(AgentTask),
+    #[response(status = 303, description = "Stored, and a page's form posted it: the request's page",
+        headers(("Location" = String, description = "The request's page")))]
+    Page,
+}
+
+pub(crate) const OP: Op = Op { id: "decide_request", auth: AuthClass::Key, body: SMALL, problems: PROBLEMS };
+
+/// Decide a request
+///
+/// Answers with the root task after it has moved on. 2xx says that the decision is stored, not that the task went well.
+#[utoipa::path(
+    post, path = "/resume/{request_id}", operation_id = "decide_request", tag = "requests",
+    params(("request_id" = String, Path, format = Uuid, description = "The request"), MoveHeaders),
+    request_body = DecisionBody,
+    responses(DecisionResponses)
+)]
+pub(crate) async fn decide_request(
+    State(http): State<Arc<Http>>,
+    Id(id): Id<RequestId>,
+    posted: Posted,
+) -> Result<Response, Problem> {
+    decide(&http, id, posted, None).await
+}
+
+/// Stores an answer and responds with the root task; redirects a page's form back to the request's page.
+///
+/// # Errors
+/// The problem of the first check that fails, or the engine's refusal.
+pub(crate) async fn decide(
+    http: &Arc<Http>,
+    id: RequestId,
+    posted: Posted,
+    in_path: Option<Action>,
+) -> Result<Response, Problem> {
+    let seat = opening::seat(http, &posted)?;
+    match Box::pin(store_decision(http, id, &posted, in_path)).await {
+        Ok(accepted) => respond(http, id, &posted, accepted, seat).await,
+        Err(problem) => invalid_form::rerender(http, id, &posted, in_path, problem).await,
+    }
+}
+
+async fn store_decision(
+    http: &Arc<Http>,
+    id: RequestId,
+    posted: &Posted,
+    in_path: Option<Action>,
+) -> Result<Accepted, Problem> {
+    let secret_form = OnceLock::new();
+    let allow = async {
+        let row = access::request(http, &posted.caller, id).await?;
+        if !may_decide(&posted.caller, &row.tenant, &row.owner, &row.asked.terms.approvers) {
+            return Err(Problem::forbidden("This request is for others to decide: see its `approvers`."));
+        }
+        if row.asked.kind == RequestKind::Credentials {
+            secret_form.get_or_init(|| row.asked.form.clone().unwrap_or_default());
+        }
+        Ok(row)
+    };
+    let stored = submit(
+        http,
+        posted,
+        allow,
+        |row| read_answer(http, posted, row, in_path),
+        |engine, caller, (row, answer), key| async move { Box::pin(engine.decide_read(&caller, row, answer, key)).await },
+    );
+    stored.await.map_err(|problem| match secret_form.get() {
+        Some(form) => invalid_form::without_unknown_names(problem, form),
+        None => problem,
+    })
+}
+
+async fn read_answer(
+    http: &Http,
+    posted: &Posted,
+    row: RequestRow,
+    in_path: Option<Action>,
+) -> Result<(RequestRow, Answer), Problem> {
+    if !posted.is_form() {
+        let answer = posted.json(&http.parsing, move |body, text| decision_body::read(body, text, in_path)).await?;
+        return Ok((row, answer));
+    }
+    let read = move |bytes: &[u8]| {
+        let answer = read_form(&row, bytes, in_path)?;
+        Ok((row, answer))
+    };
+    posted.understand(&http.parsing, read).await
+}
+
+fn read_form(row: &RequestRow, bytes: &[u8], in_path: Option<Action>) -> Result<Answer, Problem> {
+    let text = form::to_json(row, &form_fields(bytes)?).map_err(|errors| Problem::invalid(&errors))?;
+    decision_body::read(json::parse(text.as_bytes())?, text.as_bytes(), in_path)
+}
+
+async fn respond(
+    http: &Arc<Http>,
+    id: RequestId,
+    posted: &Posted,
+    accepted: Accepted,
+    seat: Option<Seat>,
+) -> Result<Response, Problem> {
+    if posted.is_form() {
+        // A path, not a URL: the page's `form-action` policy allows only its own origin.
+        let mut response = StatusCode::SEE_OTHER.into_response();
+        insert_header(response.headers_mut(), LOCATION, &format!("{}/resume/{id}", prefix(&http.settings.public_url)));
+        respond::mark_replayed(response.headers_mut(), &accepted);
+        return Ok(response);
+    }
+    respond::respond(http, posted, accepted, SuccessStatus::Ok, seat).await
+}

@@ -1,0 +1,98 @@
+//! `GET /v1/requests`: the inbox, or every request of a tree.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use http::Uri;
+
+use crate::http::Http;
+use crate::http::api::access;
+use crate::http::api::listing::Listing;
+use crate::http::server::caller::CurrentCaller;
+use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::params::RequestQuery;
+use crate::http::server::problem::{Code, Problem};
+use crate::http::server::query::{MOST, Query, cursor_of};
+use crate::http::wire::list::RequestList;
+use crate::http::wire::request::{InterventionRequest, state};
+use crate::people::may::can_decide;
+use crate::store::RequestFilter;
+use crate::task::id::{RequestId, TaskId};
+use crate::task::request::RequestKind;
+use crate::task::status::RequestStatus;
+
+pub(crate) const OP: Op =
+    Op { id: "list_requests", auth: AuthClass::Key, body: SMALL, problems: &[Code::NotFound, Code::Invalid] };
+
+/// List requests
+///
+/// What this caller may decide and has not yet, oldest first. With `task_id`: every request of that tree.
+#[utoipa::path(
+    get, path = "/v1/requests", operation_id = "list_requests", tag = "requests", params(RequestQuery),
+    responses((status = 200, body = RequestList, description = "Some requests"))
+)]
+pub(crate) async fn list_requests(
+    State(http): State<Arc<Http>>,
+    CurrentCaller(caller): CurrentCaller,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    let mut query = Query::of(&uri);
+    let tasks = query.many("task_id", "a task id", |text| text.parse::<TaskId>().ok());
+    let mut wanted = query.many("status", "a request status", RequestStatus::parse);
+    let kinds = query.many("kind", "a kind of request", RequestKind::parse);
+    let (agents, sessions) = (query.texts("agent"), query.texts("session_id"));
+    let (after, limit) = (query.cursor().map(RequestId), query.limit());
+    if tasks.is_empty() && !caller.may.read && !caller.may.decide {
+        return Err(Problem::forbidden("This key may not read."));
+    }
+    let mut roots = Vec::new();
+    for task in &tasks {
+        roots.push(access::readable_task(&http, &caller, *task).await?.root_task_id);
+    }
+    query.finish()?;
+    if wanted.is_empty() && tasks.is_empty() {
+        wanted.push(RequestStatus::Pending);
+    }
+    // The inbox proper shows neither what this caller has answered already (and others have not yet), nor what their key may
+    // not decide.
+    let inbox = tasks.is_empty() && wanted.iter().all(|status| *status == RequestStatus::Pending);
+    let mut filter = RequestFilter {
+        tenant: caller.tenant.clone(),
+        person: tasks.is_empty().then(|| access::inbox_person(&caller)),
+        statuses: wanted,
+        kinds: kinds.into_iter().map(|kind| kind.as_str().to_owned()).collect(),
+        agents,
+        sessions,
+        roots,
+        overdue: !inbox,
+        after,
+        limit,
+    };
+    let mut listing = Listing::of("requests");
+    if inbox && !caller.may.decide {
+        return listing.close("next_cursor", &None::<String>);
+    }
+    let mut shown = 0;
+    let more = loop {
+        let page = http.store.requests(&filter).await?;
+        let mut more = page.more;
+        for row in &page.rows {
+            if !inbox || can_decide(&caller, &row.tenant, &row.owner, &state(row)) {
+                if shown == limit || !listing.push(&InterventionRequest::listed(row, &caller, &http.settings))? {
+                    more = true;
+                    break;
+                }
+                shown += 1;
+            }
+            filter.after = Some(row.asked.request_id);
+        }
+        // Reads on until the page has an entry or nothing follows.
+        if !more || !listing.is_empty() {
+            break more;
+        }
+        // Many requests may be for others: skips them in as few reads as possible.
+        filter.limit = MOST;
+    };
+    listing.close("next_cursor", &filter.after.filter(|_| more).map(|id| cursor_of(id.0)))
+}

@@ -1,0 +1,8 @@
+//! Requests: the inbox, one request, and the answers to it.
+
+pub(crate) mod approve;
+pub(crate) mod decide;
+mod decision_body;
+pub(crate) mod list;
+pub(crate) mod reject;
+pub(crate) mod show;

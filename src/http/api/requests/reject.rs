@@ -1,0 +1,36 @@
+//! `POST /resume/{request_id}/reject`: a decision whose action is in the path; the body may be empty.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+
+use super::decide::{DecisionResponses, PROBLEMS, decide};
+use crate::http::Http;
+use crate::http::server::body::Posted;
+use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::params::MoveHeaders;
+use crate::http::server::path_id::Id;
+use crate::http::server::problem::Problem;
+use crate::http::wire::body::RejectBody;
+use crate::task::decision::Action;
+use crate::task::id::RequestId;
+
+pub(crate) const OP: Op = Op { id: "reject_request", auth: AuthClass::Key, body: SMALL, problems: PROBLEMS };
+
+/// Reject a request
+///
+/// No undecided call runs; what follows is `then`, or else what the rule says.
+#[utoipa::path(
+    post, path = "/resume/{request_id}/reject", operation_id = "reject_request", tag = "requests",
+    params(("request_id" = String, Path, format = Uuid, description = "The request"), MoveHeaders),
+    request_body = Option<RejectBody>,
+    responses(DecisionResponses)
+)]
+pub(crate) async fn reject_request(
+    State(http): State<Arc<Http>>,
+    Id(id): Id<RequestId>,
+    posted: Posted,
+) -> Result<Response, Problem> {
+    decide(&http, id, posted, Some(Action::Reject)).await
+}

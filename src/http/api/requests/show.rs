@@ -1,0 +1,45 @@
+//! `GET /resume/{request_id}`: a request as JSON, or as the page where a person decides. Changes nothing.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::HeaderMap;
+
+use crate::http::Http;
+use crate::http::api::access;
+use crate::http::pages::follow;
+use crate::http::pages::language::Language;
+use crate::http::pages::request::{self, View};
+use crate::http::server::accept::wants_html;
+use crate::http::server::caller::CurrentCaller;
+use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::path_id::Id;
+use crate::http::server::problem::{Code, Problem};
+use crate::http::wire::request::InterventionRequest;
+use crate::task::id::RequestId;
+
+pub(crate) const OP: Op = Op { id: "get_request", auth: AuthClass::Key, body: SMALL, problems: &[Code::NotFound] };
+
+/// Get a request
+///
+/// As JSON. Where `Accept` asks for `text/html` it is the page for a person instead. Never changes anything.
+#[utoipa::path(
+    get, path = "/resume/{request_id}", operation_id = "get_request", tag = "requests",
+    params(("request_id" = String, Path, format = Uuid, description = "The request")),
+    responses((status = 200, body = InterventionRequest, description = "The request"))
+)]
+pub(crate) async fn get_request(
+    State(http): State<Arc<Http>>,
+    CurrentCaller(caller): CurrentCaller,
+    Id(id): Id<RequestId>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let row = access::readable_request(&http, &caller, id).await?;
+    if wants_html(&headers) {
+        let view = View::now(&http, &row, &caller, Language::of(&headers)).await?;
+        return Ok(follow::page(request::whole(&view)));
+    }
+    Ok(Json(InterventionRequest::of(&row, &caller, &http.settings)).into_response())
+}

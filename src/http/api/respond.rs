@@ -1,0 +1,85 @@
+//! The response to a POST that moves a task: the task after the wait that the client prefers, or the event stream from the
+//! POST's first event on.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use http::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
+
+use super::wait;
+use crate::engine::Accepted;
+use crate::http::Http;
+use crate::http::events::opening;
+use crate::http::events::seats::Seat;
+use crate::http::server::body::Posted;
+use crate::http::server::prefer::Prefer;
+use crate::http::server::problem::Problem;
+use crate::http::wire::task::WireTaskStatus;
+use crate::store::Listener;
+
+/// The status of an answer whose task no longer runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SuccessStatus {
+    /// 201 and 202 with `Location`.
+    Created,
+    /// 200 and 202.
+    Ok,
+}
+
+/// Waits, and answers with the task; or, with a seat for it, with the stream.
+pub(crate) async fn respond(
+    http: &Arc<Http>,
+    posted: &Posted,
+    mut accepted: Accepted,
+    success: SuccessStatus,
+    seat: Option<Seat>,
+) -> Result<Response, Problem> {
+    let mut response = match seat {
+        Some(seat) => opening::from_commit(http, posted, &mut accepted, seat).await?,
+        None => respond_after_wait(http, posted, &mut accepted, success).await?,
+    };
+    if success == SuccessStatus::Created {
+        let location = format!("{}/v1/tasks/{}", http.settings.public_url, accepted.task_id);
+        insert_header(response.headers_mut(), LOCATION, &location);
+    }
+    mark_replayed(response.headers_mut(), &accepted);
+    Ok(response)
+}
+
+async fn respond_after_wait(
+    http: &Http,
+    posted: &Posted,
+    accepted: &mut Accepted,
+    success: SuccessStatus,
+) -> Result<Response, Problem> {
+    let prefer = Prefer::read(&posted.headers);
+    let (root, time) = (accepted.root, prefer.time(http.settings.wait));
+    let news = accepted.news.take().map(Listener::news);
+    let task = wait::task_when_stopped(http, &posted.caller, root, root, time, news).await?;
+    let status = match (task.status, success) {
+        (WireTaskStatus::Running, _) => StatusCode::ACCEPTED,
+        (_, SuccessStatus::Created) => StatusCode::CREATED,
+        (_, SuccessStatus::Ok) => StatusCode::OK,
+    };
+    let mut response = (status, Json(task)).into_response();
+    if let Some(applied) = prefer.applied() {
+        insert_header(response.headers_mut(), HeaderName::from_static("preference-applied"), &applied);
+    }
+    Ok(response)
+}
+
+/// Says that an earlier POST did it.
+pub(crate) fn mark_replayed(headers: &mut HeaderMap, accepted: &Accepted) {
+    if accepted.replayed {
+        insert_header(headers, HeaderName::from_static("idempotency-replayed"), "true");
+    }
+}
+
+/// Adds a header whose value is ours.
+pub(crate) fn insert_header(headers: &mut HeaderMap, name: HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        headers.insert(name, value);
+    }
+}

@@ -1,0 +1,91 @@
+//! The pipeline of every POST that moves a task. The order of its checks is part of the contract and stands only here: a
+//! replayed key, the caller's right, the key, the body, and then what the engine finds.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::access;
+use super::refusal::refusal_problem;
+use crate::engine::{Accepted, Engine, Key, Refusal};
+use crate::http::Http;
+use crate::http::server::body::Posted;
+use crate::http::server::fields::{Errors, Fields};
+use crate::http::server::problem::Problem;
+use crate::people::Caller;
+use crate::people::may::Move;
+use crate::task::id::TaskId;
+
+/// Runs the checks in their order, then `command`. `allow` loads what the command is about and checks the caller's right;
+/// `read` makes the command's input of that and of the body.
+///
+/// # Errors
+/// The problem of the first check that fails, or the engine's refusal.
+pub(crate) async fn submit<A, T, R, C>(
+    http: &Arc<Http>,
+    posted: &Posted,
+    allow: impl Future<Output = Result<A, Problem>>,
+    read: impl FnOnce(A) -> R,
+    command: impl FnOnce(Arc<Engine>, Caller, T, Option<Key>) -> C,
+) -> Result<Accepted, Problem>
+where
+    R: Future<Output = Result<T, Problem>>,
+    C: Future<Output = Result<Accepted, Refusal>> + Send + 'static,
+{
+    if let Some(accepted) = replayed(http, posted).await? {
+        return Ok(accepted);
+    }
+    let allowed = allow.await?;
+    let key = posted.key()?;
+    let input = read(allowed).await?;
+    let command = Box::pin(command(Arc::clone(&http.engine), posted.caller.clone(), input, key));
+    run_detached(http, &posted.caller, command).await
+}
+
+/// Checks that the caller may move the task so.
+///
+/// # Errors
+/// `not_found`, `forbidden`.
+pub(crate) async fn may_move(http: &Http, caller: &Caller, id: TaskId, how: Move) -> Result<(), Problem> {
+    let row = access::task(http, caller, id).await?;
+    http.engine.may_move(caller, how, &row).map_err(Problem::forbidden)
+}
+
+/// A body without members.
+///
+/// # Errors
+/// `invalid`, with every member that is there.
+pub(crate) fn no_members(body: Value, _: &[u8]) -> Result<(), Problem> {
+    let mut errors = Errors::default();
+    if let Some(fields) = Fields::of(body, "", &mut errors) {
+        fields.finish(&mut errors);
+    }
+    if errors.0.is_empty() { Ok(()) } else { Err(Problem::invalid(&errors.0)) }
+}
+
+/// The result of an earlier POST with the same key.
+async fn replayed(http: &Http, posted: &Posted) -> Result<Option<Accepted>, Problem> {
+    let Ok(Some(key)) = posted.key() else { return Ok(None) };
+    match http.engine.replay(&posted.caller, &key).await {
+        Ok(accepted) => Ok(accepted),
+        Err(refusal) => Err(refusal_problem(http, &posted.caller, refusal).await),
+    }
+}
+
+/// Runs a command on a tracked task, so that it ends even when the client has gone away. A service that shuts down takes
+/// none.
+async fn run_detached(
+    http: &Http,
+    caller: &Caller,
+    command: impl Future<Output = Result<Accepted, Refusal>> + Send + 'static,
+) -> Result<Accepted, Problem> {
+    if http.shutdown.is_cancelled() {
+        return Err(Problem::unavailable());
+    }
+    match http.tracker.spawn(command).await {
+        Ok(Ok(accepted)) => Ok(accepted),
+        Ok(Err(refusal)) => Err(refusal_problem(http, caller, refusal).await),
+        Err(_) => Err(Problem::internal()),
+    }
+}

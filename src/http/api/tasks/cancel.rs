@@ -1,0 +1,63 @@
+//! `POST /v1/tasks/{task_id}/cancel`: ends a task and everything below it. Does not wait.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+
+use crate::http::Http;
+use crate::http::api::access;
+use crate::http::api::respond::mark_replayed;
+use crate::http::api::submit::{may_move, no_members, submit};
+use crate::http::server::body::Posted;
+use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::params::KeyHeader;
+use crate::http::server::path_id::Id;
+use crate::http::server::problem::{Code, Problem};
+use crate::http::wire::task::AgentTask;
+use crate::people::may::Move;
+use crate::task::id::TaskId;
+
+pub(crate) const OP: Op = Op {
+    id: "cancel_task",
+    auth: AuthClass::Key,
+    body: SMALL,
+    problems: &[
+        Code::BadJson,
+        Code::BadRequest,
+        Code::NotFound,
+        Code::TaskFinal,
+        Code::TooLarge,
+        Code::UnsupportedMediaType,
+        Code::Invalid,
+        Code::IdempotencyKeyReused,
+    ],
+};
+
+/// Cancel a task
+///
+/// Once it has answered, no call of the tree starts. Doing it again changes nothing. A sub-agent's task may be canceled
+/// alone: its parent is told and goes on.
+#[utoipa::path(
+    post, path = "/v1/tasks/{task_id}/cancel", operation_id = "cancel_task", tag = "tasks",
+    params(("task_id" = String, Path, format = Uuid, description = "The task"), KeyHeader),
+    responses((status = 200, body = AgentTask, description = "The task"))
+)]
+pub(crate) async fn cancel_task(
+    State(http): State<Arc<Http>>,
+    Id(id): Id<TaskId>,
+    posted: Posted,
+) -> Result<Response, Problem> {
+    let accepted = submit(
+        &http,
+        &posted,
+        may_move(&http, &posted.caller, id, Move::Cancel),
+        |()| posted.json(&http.parsing, no_members),
+        move |engine, caller, (), key| async move { engine.cancel(&caller, id, key).await },
+    )
+    .await?;
+    let mut response = Json(access::current_task(&http, &posted.caller, accepted.task_id).await?).into_response();
+    mark_replayed(response.headers_mut(), &accepted);
+    Ok(response)
+}

@@ -1,0 +1,79 @@
+//! `POST /v1/tasks`: a new task.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use serde_json::Value;
+
+use super::message_body;
+use crate::engine::NewTask;
+use crate::http::Http;
+use crate::http::api::respond::{SuccessStatus, respond};
+use crate::http::api::submit::submit;
+use crate::http::events::opening;
+use crate::http::server::body::Posted;
+use crate::http::server::caller::must_create;
+use crate::http::server::fields::{Errors, Fields};
+use crate::http::server::operation::{AuthClass, LARGE, Op};
+use crate::http::server::params::MoveHeaders;
+use crate::http::server::problem::{Code, Problem};
+use crate::http::wire::body::CreateTask;
+use crate::http::wire::task::AgentTask;
+
+pub(crate) const OP: Op = Op {
+    id: "create_task",
+    auth: AuthClass::Key,
+    body: LARGE,
+    problems: &[
+        Code::BadJson,
+        Code::BadRequest,
+        Code::TooLarge,
+        Code::UnsupportedMediaType,
+        Code::Invalid,
+        Code::IdempotencyKeyReused,
+        Code::TooMany,
+    ],
+};
+
+/// Create a task
+///
+/// Starts an agent on a user's message, and waits (10 s unless the client prefers otherwise) until it no longer runs.
+#[utoipa::path(
+    post, path = "/v1/tasks", operation_id = "create_task", tag = "tasks", params(MoveHeaders), request_body = CreateTask,
+    responses(
+        (status = 201, body = AgentTask, description = "Created, and no longer running",
+            headers(("Location" = String, description = "The task"))),
+        (status = 202, body = AgentTask, description = "Created, and still running",
+            headers(("Location" = String, description = "The task"))),
+    )
+)]
+pub(crate) async fn create_task(State(http): State<Arc<Http>>, posted: Posted) -> Result<Response, Problem> {
+    let seat = opening::seat(&http, &posted)?;
+    let accepted = submit(
+        &http,
+        &posted,
+        async { must_create(&posted.caller) },
+        |()| posted.json(&http.parsing, read),
+        |engine, caller, task, key| async move { engine.create(&caller, task, key).await },
+    )
+    .await?;
+    respond(&http, &posted, accepted, SuccessStatus::Created, seat).await
+}
+
+/// Reads a body; `text` is what it was written as.
+fn read(body: Value, text: &[u8]) -> Result<NewTask, Problem> {
+    let mut errors = Errors::default();
+    let task = Fields::of(body, "", &mut errors).map(|mut fields| {
+        let task = NewTask {
+            agent: fields.text("agent", &mut errors),
+            items: message_body::message(&mut fields, &mut errors),
+            session_id: message_body::session_id(&mut fields, &mut errors),
+            user_context: message_body::user_context(&mut fields, &mut errors),
+            metadata: message_body::metadata(text, &mut fields, &mut errors),
+        };
+        fields.finish(&mut errors);
+        task
+    });
+    task.filter(|_| errors.0.is_empty()).ok_or_else(|| Problem::invalid(&errors.0))
+}

@@ -1,0 +1,52 @@
+//! `GET /v1/tasks/{task_id}/events`: what happens to a task and below it, as it happens.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use http::{HeaderMap, Uri};
+
+use crate::http::Http;
+use crate::http::api::access;
+use crate::http::events::opening::{StreamRequest, marker, open};
+use crate::http::events::stream::Watcher;
+use crate::http::server::caller::CurrentCaller;
+use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::params::{EventHeader, EventQuery};
+use crate::http::server::path_id::Id;
+use crate::http::server::problem::{Code, Problem};
+use crate::task::id::TaskId;
+
+pub(crate) const OP: Op = Op {
+    id: "stream_task_events",
+    auth: AuthClass::Key,
+    body: SMALL,
+    problems: &[Code::BadRequest, Code::NotFound, Code::Invalid, Code::TooMany],
+};
+
+/// Watch a task
+///
+/// Server-sent events: first those that were missed, then `caught_up`, then each one as it is committed, and between them
+/// what the models are saying. A pause does not end the stream; the end of the task does. Of a sub-agent's task these are
+/// the events of its part of the tree, with the root's numbers.
+#[utoipa::path(
+    get, path = "/v1/tasks/{task_id}/events", operation_id = "stream_task_events", tag = "tasks",
+    params(("task_id" = String, Path, format = Uuid, description = "The task"), EventQuery, EventHeader),
+    responses(
+        (status = 200, description = "The stream"),
+        (status = 204, description = "The task is over, and there is nothing more to send: an `EventSource` stops"),
+    )
+)]
+pub(crate) async fn stream_task_events(
+    State(http): State<Arc<Http>>,
+    CurrentCaller(caller): CurrentCaller,
+    Id(id): Id<TaskId>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    let row = access::readable_task(&http, &caller, id).await?;
+    let after = marker(&headers, &uri)?;
+    let seat = http.seats.take(&caller, &http.settings)?;
+    let asked = StreamRequest { task: id, root: row.root_task_id, after: Some(after), listener: None };
+    open(&http, Watcher { caller, headers, posted: false }, asked, seat).await
+}

@@ -1,0 +1,51 @@
+//! `GET /v1/tasks/{task_id}/items`: a task's journal.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use http::Uri;
+
+use crate::http::Http;
+use crate::http::api::access;
+use crate::http::api::listing::Listing;
+use crate::http::server::caller::CurrentCaller;
+use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::params::ItemQuery;
+use crate::http::server::path_id::Id;
+use crate::http::server::problem::{Code, Problem};
+use crate::http::server::query::Query;
+use crate::http::wire::item::AgentTaskItem;
+use crate::http::wire::list::ItemList;
+use crate::task::id::TaskId;
+
+pub(crate) const OP: Op =
+    Op { id: "list_task_items", auth: AuthClass::Key, body: SMALL, problems: &[Code::NotFound, Code::Invalid] };
+
+/// List a task's items
+///
+/// The task's append-only journal, in its order. A page holds 4 MiB at most and ends earlier then; the last one is empty.
+#[utoipa::path(
+    get, path = "/v1/tasks/{task_id}/items", operation_id = "list_task_items", tag = "tasks",
+    params(("task_id" = String, Path, format = Uuid, description = "The task"), ItemQuery),
+    responses((status = 200, body = ItemList, description = "Some items"))
+)]
+pub(crate) async fn list_task_items(
+    State(http): State<Arc<Http>>,
+    CurrentCaller(caller): CurrentCaller,
+    Id(id): Id<TaskId>,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    access::readable_task(&http, &caller, id).await?;
+    let mut query = Query::of(&uri);
+    let (after, limit) = (query.number("after").unwrap_or(0), query.limit());
+    query.finish()?;
+    let (mut listing, mut next_after) = (Listing::of("items"), after);
+    for (item, _) in http.store.items(id, after, limit).await? {
+        if !listing.push(&AgentTaskItem::of(id, &item, &http.settings))? {
+            break;
+        }
+        next_after = item.seq;
+    }
+    listing.close("next_after", &next_after)
+}

@@ -1,0 +1,106 @@
+//! `GET /v1/tasks`: the caller's root tasks, or the tasks of a tree; an admin's whole tenant.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use http::Uri;
+
+use crate::http::Http;
+use crate::http::api::access;
+use crate::http::api::listing::Listing;
+use crate::http::server::caller::{CurrentCaller, must_read};
+use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::params::TaskQuery;
+use crate::http::server::problem::{Code, Problem};
+use crate::http::server::query::{Query, cursor_of};
+use crate::http::wire::list::TaskList;
+use crate::http::wire::task::AgentTask;
+use crate::people::Caller;
+use crate::store::{RequestRow, TaskFilter};
+use crate::task::change::TaskRow;
+use crate::task::id::TaskId;
+use crate::task::status::TaskStatus;
+use crate::task::user::UserId;
+
+pub(crate) const OP: Op =
+    Op { id: "list_tasks", auth: AuthClass::Key, body: SMALL, problems: &[Code::NotFound, Code::Invalid] };
+
+/// List tasks
+///
+/// The caller's root tasks, newest first; with `root_task_id` the tasks of that tree. An admin sees the tenant's.
+#[utoipa::path(
+    get, path = "/v1/tasks", operation_id = "list_tasks", tag = "tasks", params(TaskQuery),
+    responses((status = 200, body = TaskList, description = "Some tasks"))
+)]
+pub(crate) async fn list_tasks(
+    State(http): State<Arc<Http>>,
+    CurrentCaller(caller): CurrentCaller,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    let mut query = Query::of(&uri);
+    let roots = query.many("root_task_id", "a task id", |text| text.parse::<TaskId>().ok());
+    let ids = caller.user_id.ids();
+    let users = query.texts("user_id").into_iter().map(|user| ids.id(user)).collect();
+    let mut filter = TaskFilter {
+        tenant: caller.tenant.clone(),
+        statuses: query.many("status", "a task status", TaskStatus::parse),
+        agents: query.texts("agent"),
+        sessions: query.texts("session_id"),
+        before: query.cursor().map(TaskId),
+        limit: query.limit(),
+        users: Vec::new(),
+        roots,
+    };
+    if filter.roots.is_empty() {
+        must_read(&caller)?;
+    }
+    filter.users = whose(&caller, users, filter.roots.is_empty())?;
+    for root in &filter.roots {
+        access::readable_task(&http, &caller, *root).await?;
+    }
+    query.finish()?;
+    let page = http.store.tasks(&filter).await?;
+    let mut pending = open_requests(&http, &page).await?;
+    let (mut listing, mut more, mut last) = (Listing::of("tasks"), page.more, None);
+    for row in page {
+        let id = row.task_id;
+        let task = if id == row.root_task_id {
+            let open = pending.remove(&id).unwrap_or_default();
+            AgentTask::of(&row, &open, &caller, &http.settings)
+        } else {
+            access::task_with_requests(&http, &caller, row).await?
+        };
+        if !listing.push(&task)? {
+            more = true;
+            break;
+        }
+        last = Some(id);
+    }
+    listing.close("next_cursor", &last.filter(|_| more).map(|id| cursor_of(id.0)))
+}
+
+/// The owners to filter by: the caller, unless they are an admin or ask for trees that they may read.
+fn whose(caller: &Caller, users: Vec<UserId>, roots_only: bool) -> Result<Vec<UserId>, Problem> {
+    if caller.admin {
+        return Ok(users);
+    }
+    if users.iter().any(|user| *user != caller.user_id) {
+        return Err(Problem::forbidden("Only an admin asks for other users' tasks."));
+    }
+    Ok(if roots_only { vec![caller.user_id.clone()] } else { users })
+}
+
+/// The open requests of the root tasks among `rows`, in one read.
+async fn open_requests(http: &Http, rows: &[TaskRow]) -> Result<BTreeMap<TaskId, Vec<RequestRow>>, Problem> {
+    let waiting = rows.iter().filter(|row| row.open_requests > 0 && row.task_id == row.root_task_id);
+    let waiting: Vec<TaskId> = waiting.map(|row| row.task_id).collect();
+    let mut pending: BTreeMap<TaskId, Vec<RequestRow>> = BTreeMap::new();
+    if !waiting.is_empty() {
+        for request in http.store.pending_of(&waiting).await? {
+            pending.entry(request.root_task_id).or_default().push(request);
+        }
+    }
+    Ok(pending)
+}

@@ -1,0 +1,86 @@
+//! `POST /v1/tasks/{task_id}/messages`: the user's next message.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use serde_json::Value;
+
+use super::message_body;
+use crate::engine::NewMessage;
+use crate::http::Http;
+use crate::http::api::respond::{SuccessStatus, respond};
+use crate::http::api::submit::{may_move, submit};
+use crate::http::events::opening;
+use crate::http::server::body::Posted;
+use crate::http::server::fields::{Errors, Fields};
+use crate::http::server::operation::{AuthClass, LARGE, Op};
+use crate::http::server::params::MoveHeaders;
+use crate::http::server::path_id::Id;
+use crate::http::server::problem::{Code, Problem};
+use crate::http::wire::body::SendMessage;
+use crate::http::wire::task::AgentTask;
+use crate::people::may::Move;
+use crate::task::id::TaskId;
+
+pub(crate) const OP: Op = Op {
+    id: "send_message",
+    auth: AuthClass::Key,
+    body: LARGE,
+    problems: &[
+        Code::BadJson,
+        Code::BadRequest,
+        Code::NotFound,
+        Code::TaskRunning,
+        Code::TaskPaused,
+        Code::NotARootTask,
+        Code::TooLarge,
+        Code::UnsupportedMediaType,
+        Code::Invalid,
+        Code::IdempotencyKeyReused,
+        Code::TooMany,
+    ],
+};
+
+/// Send the next message
+///
+/// Goes on with a root task. A paused one refuses it (409) unless `supersede` withdraws its open requests.
+#[utoipa::path(
+    post, path = "/v1/tasks/{task_id}/messages", operation_id = "send_message", tag = "tasks",
+    params(("task_id" = String, Path, format = Uuid, description = "The root task"), MoveHeaders),
+    request_body = SendMessage,
+    responses(
+        (status = 200, body = AgentTask, description = "Taken, and the task no longer runs"),
+        (status = 202, body = AgentTask, description = "Taken, and the task still runs"),
+    )
+)]
+pub(crate) async fn send_message(
+    State(http): State<Arc<Http>>,
+    Id(id): Id<TaskId>,
+    posted: Posted,
+) -> Result<Response, Problem> {
+    let seat = opening::seat(&http, &posted)?;
+    let accepted = submit(
+        &http,
+        &posted,
+        may_move(&http, &posted.caller, id, Move::Message),
+        |()| posted.json(&http.parsing, |body, _| parse(body)),
+        move |engine, caller, message, key| async move { engine.message(&caller, id, message, key).await },
+    )
+    .await?;
+    respond(&http, &posted, accepted, SuccessStatus::Ok, seat).await
+}
+
+fn parse(body: Value) -> Result<NewMessage, Problem> {
+    let mut errors = Errors::default();
+    let message = Fields::of(body, "", &mut errors).map(|mut fields| {
+        let message = NewMessage {
+            items: message_body::message(&mut fields, &mut errors),
+            user_context: message_body::user_context(&mut fields, &mut errors),
+            supersede: fields.flag("supersede", &mut errors).unwrap_or(false),
+        };
+        fields.finish(&mut errors);
+        message
+    });
+    message.filter(|_| errors.0.is_empty()).ok_or_else(|| Problem::invalid(&errors.0))
+}

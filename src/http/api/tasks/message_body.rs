@@ -1,0 +1,220 @@
+//! Reads a user's message out of a body: text or parts, and data about the user.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use serde_json::Value;
+
+use crate::http::server::fields::{Errors, Fields, pointer};
+use crate::http::server::json;
+use crate::task::item::{Part, PartType};
+
+/// How many parts a message may have.
+const PARTS: usize = 32;
+/// How large `user_context` and `metadata` may be.
+const CONTEXT: usize = 16 * 1024;
+
+/// The message: exactly one of `input` and `items`.
+pub(crate) fn message(fields: &mut Fields, errors: &mut Errors) -> Vec<Part> {
+    let before = errors.0.len();
+    let input = fields.text("input", errors);
+    let items = fields.take("items");
+    match (input, items) {
+        (Some(content), None) => vec![Part { content_type: PartType::Text, content }],
+        (None, Some(items)) => parts(items, &fields.pointer("items"), errors),
+        (None, None) => {
+            if errors.0.len() == before {
+                errors.add("", "exactly one of `input` and `items`");
+            }
+            Vec::new()
+        }
+        (Some(_), Some(_)) => {
+            errors.add("", "exactly one of `input` and `items`");
+            Vec::new()
+        }
+    }
+}
+
+fn parts(items: Value, at: &str, errors: &mut Errors) -> Vec<Part> {
+    let Value::Array(items) = items else {
+        errors.add(at, "a list of items");
+        return Vec::new();
+    };
+    if !(1..=PARTS).contains(&items.len()) {
+        errors.add(at, format!("1 to {PARTS} items"));
+        return Vec::new();
+    }
+    items
+        .into_iter()
+        .enumerate()
+        .filter_map(|(index, item)| {
+            let mut fields = Fields::of(item, &pointer(at, &index.to_string()), errors)?;
+            let part = part(&mut fields, errors);
+            fields.finish(errors);
+            part
+        })
+        .collect()
+}
+
+fn part(fields: &mut Fields, errors: &mut Errors) -> Option<Part> {
+    let content_type = match fields.raw("content_type").as_ref().and_then(Value::as_str) {
+        Some("text") => Some(PartType::Text),
+        Some("image") => Some(PartType::Image),
+        Some(_) | None => {
+            errors.add(&fields.pointer("content_type"), "`text` or `image`");
+            None
+        }
+    };
+    let content = fields.raw("content");
+    let place = fields.pointer("content");
+    let Some(Value::String(content)) = content else {
+        errors.add(&place, "a string");
+        return None;
+    };
+    if content_type == Some(PartType::Image) && !is_image(&content) {
+        errors.add(&place, "a base64 `data:` URI of png, jpeg, gif or webp, or an `https:` URL");
+    }
+    Some(Part { content_type: content_type?, content })
+}
+
+fn is_image(content: &str) -> bool {
+    let Some((scheme, rest)) = content.split_once(':') else { return false };
+    if scheme.eq_ignore_ascii_case("https") {
+        let plain = !content.contains(|c: char| c.is_whitespace() || c.is_control());
+        return plain && rest.starts_with("//") && url::Url::parse(content).is_ok_and(|url| url.has_host());
+    }
+    let Some((kind, data)) = rest.split_once(',') else { return false };
+    let kind = kind.to_ascii_lowercase();
+    let known = ["image/png;base64", "image/jpeg;base64", "image/gif;base64", "image/webp;base64"];
+    scheme.eq_ignore_ascii_case("data")
+        && known.contains(&kind.as_str())
+        && !data.is_empty()
+        && base64::prelude::BASE64_STANDARD.decode(data).is_ok()
+}
+
+/// `user_context`: an object of strings.
+pub(crate) fn user_context(fields: &mut Fields, errors: &mut Errors) -> Option<BTreeMap<String, String>> {
+    let members = fields.object("user_context", errors)?;
+    let at = fields.pointer("user_context");
+    if Value::Object(members.clone()).to_string().len() > CONTEXT {
+        errors.add(&at, format!("at most {CONTEXT} bytes of JSON"));
+    }
+    let mut context = BTreeMap::new();
+    for (name, value) in members {
+        match value {
+            Value::String(text) => {
+                context.insert(name, text);
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
+                errors.add(&pointer(&at, &name), "a string");
+            }
+        }
+    }
+    Some(context)
+}
+
+/// `metadata`: an object, kept as the JSON text of `body`, the whole body it stands in.
+pub(crate) fn metadata(body: &[u8], fields: &mut Fields, errors: &mut Errors) -> String {
+    let member = fields.object("metadata", errors);
+    let text = member.and_then(|_| json::member(body, "metadata")).unwrap_or_else(|| "{}".to_owned());
+    if text.len() > CONTEXT {
+        errors.add(&fields.pointer("metadata"), format!("at most {CONTEXT} bytes of JSON"));
+    }
+    text
+}
+
+/// `session_id`: the caller's own string.
+pub(crate) fn session_id(fields: &mut Fields, errors: &mut Errors) -> Option<String> {
+    let session = fields.text("session_id", errors)?;
+    let fits = (1..=128).contains(&session.len())
+        && session.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'-'));
+    if !fits {
+        errors.add(&fields.pointer("session_id"), "1 to 128 of A-Z a-z 0-9 . _ : -");
+    }
+    Some(session)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn places(body: Value) -> Vec<String> {
+        let mut errors = Errors::default();
+        let text = body.to_string();
+        let mut fields = Fields::of(body, "", &mut errors).unwrap();
+        message(&mut fields, &mut errors);
+        user_context(&mut fields, &mut errors);
+        metadata(text.as_bytes(), &mut fields, &mut errors);
+        session_id(&mut fields, &mut errors);
+        fields.finish(&mut errors);
+        errors.0.into_iter().map(|error| error.pointer).collect()
+    }
+
+    #[test]
+    fn what_fits_is_taken() {
+        let none: [&str; 0] = [];
+        assert_eq!(
+            places(
+                json!({"input": "hi", "session_id": "a.B_c:9-", "user_context": {"a": "b"}, "metadata": {"n": [1]}})
+            ),
+            none
+        );
+        assert_eq!(places(json!({"items": [{"content_type": "text", "content": "hi"}], "input": null})), none);
+        assert_eq!(
+            places(json!({"items": [{"content_type": "image", "content": "data:image/png;base64,iVBORw0="}]})),
+            none
+        );
+        assert_eq!(places(json!({"items": [{"content_type": "image", "content": "https://x.example/a.png"}]})), none);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told_with_its_place() {
+        let many: Vec<Value> = (0..33).map(|_| json!({"content_type": "text", "content": "x"})).collect();
+        for (body, expected) in [
+            (json!({}), vec![""]),
+            (json!({"input": "a", "items": []}), vec![""]),
+            (json!({"input": 1}), vec!["/input"]),
+            (json!({"items": []}), vec!["/items"]),
+            (json!({"items": "x"}), vec!["/items"]),
+            (json!({"items": many}), vec!["/items"]),
+            (json!({"items": [7]}), vec!["/items/0"]),
+            (json!({"items": [{"content_type": "video", "content": "x"}]}), vec!["/items/0/content_type"]),
+            (json!({"items": [{"content_type": "text"}]}), vec!["/items/0/content"]),
+            (json!({"items": [{"content_type": "text", "content": "x", "y": 1}]}), vec!["/items/0/y"]),
+            (json!({"input": "a", "session_id": "a b"}), vec!["/session_id"]),
+            (json!({"input": "a", "session_id": ""}), vec!["/session_id"]),
+            (json!({"input": "a", "session_id": "x".repeat(129)}), vec!["/session_id"]),
+            (json!({"input": "a", "user_context": {"a": 1}}), vec!["/user_context/a"]),
+            (json!({"input": "a", "user_context": []}), vec!["/user_context"]),
+            (json!({"input": "a", "user_context": {"a": "x".repeat(16 * 1024)}}), vec!["/user_context"]),
+            (json!({"input": "a", "metadata": "x"}), vec!["/metadata"]),
+            (json!({"input": "a", "metadata": {"a": "x".repeat(16 * 1024)}}), vec!["/metadata"]),
+            (json!({"input": "a", "model": "x"}), vec!["/model"]),
+        ] {
+            assert_eq!(places(body.clone()), expected, "{body}");
+        }
+    }
+
+    #[test]
+    fn images_are_named_types_or_https() {
+        for content in [
+            "http://x.example/a.png",
+            "https:",
+            "https:/x",
+            "ftp://x/a",
+            "data:image/svg+xml;base64,AAAA",
+            "data:image/png,AAAA",
+            "data:image/png;base64,",
+            "data:image/png;base64,!!!!",
+            "data:text/html;base64,AAAA",
+            "hello",
+            "file:///etc/passwd",
+            "https://x.example/a b",
+            " https://x.example/a",
+        ] {
+            assert!(!is_image(content), "{content}");
+        }
+        assert!(is_image("DATA:image/WEBP;base64,AAAA"));
+    }
+}

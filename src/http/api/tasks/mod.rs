@@ -1,0 +1,11 @@
+//! Tasks: one file for each operation.
+
+pub(crate) mod cancel;
+pub(crate) mod create;
+pub(crate) mod events;
+pub(crate) mod items;
+pub(crate) mod list;
+pub(crate) mod message;
+mod message_body;
+pub(crate) mod retry;
+pub(crate) mod show;

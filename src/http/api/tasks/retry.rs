@@ -1,0 +1,65 @@
+//! `POST /v1/tasks/{task_id}/retry`: goes on with a failed task from its last durable step.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+
+use crate::http::Http;
+use crate::http::api::respond::{SuccessStatus, respond};
+use crate::http::api::submit::{may_move, no_members, submit};
+use crate::http::events::opening;
+use crate::http::server::body::Posted;
+use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::params::MoveHeaders;
+use crate::http::server::path_id::Id;
+use crate::http::server::problem::{Code, Problem};
+use crate::http::wire::task::AgentTask;
+use crate::people::may::Move;
+use crate::task::id::TaskId;
+
+pub(crate) const OP: Op = Op {
+    id: "retry_task",
+    auth: AuthClass::Key,
+    body: SMALL,
+    problems: &[
+        Code::BadJson,
+        Code::BadRequest,
+        Code::NotFound,
+        Code::TaskNotFailed,
+        Code::NotARootTask,
+        Code::TooLarge,
+        Code::UnsupportedMediaType,
+        Code::Invalid,
+        Code::IdempotencyKeyReused,
+        Code::TooMany,
+    ],
+};
+
+/// Retry a failed task
+///
+/// Goes on from the last durable step; no finished tool call runs again.
+#[utoipa::path(
+    post, path = "/v1/tasks/{task_id}/retry", operation_id = "retry_task", tag = "tasks",
+    params(("task_id" = String, Path, format = Uuid, description = "The failed root task"), MoveHeaders),
+    responses(
+        (status = 200, body = AgentTask, description = "It went on, and no longer runs"),
+        (status = 202, body = AgentTask, description = "It went on, and still runs"),
+    )
+)]
+pub(crate) async fn retry_task(
+    State(http): State<Arc<Http>>,
+    Id(id): Id<TaskId>,
+    posted: Posted,
+) -> Result<Response, Problem> {
+    let seat = opening::seat(&http, &posted)?;
+    let accepted = submit(
+        &http,
+        &posted,
+        may_move(&http, &posted.caller, id, Move::Retry),
+        |()| posted.json(&http.parsing, no_members),
+        move |engine, caller, (), key| async move { engine.retry(&caller, id, key).await },
+    )
+    .await?;
+    respond(&http, &posted, accepted, SuccessStatus::Ok, seat).await
+}

@@ -1,0 +1,53 @@
+//! `GET /v1/tasks/{task_id}`: a task, now or when it no longer runs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::HeaderMap;
+use http::header::HeaderName;
+
+use crate::http::Http;
+use crate::http::api::respond::insert_header;
+use crate::http::api::{access, wait};
+use crate::http::server::caller::CurrentCaller;
+use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::params::WaitHeader;
+use crate::http::server::path_id::Id;
+use crate::http::server::prefer::Prefer;
+use crate::http::server::problem::{Code, Problem};
+use crate::http::wire::task::AgentTask;
+use crate::task::id::TaskId;
+
+pub(crate) const OP: Op = Op { id: "get_task", auth: AuthClass::Key, body: SMALL, problems: &[Code::NotFound] };
+
+/// Get a task
+///
+/// At once, or with `Prefer: wait=N` when it no longer runs. A sub-agent's task is read like any other.
+#[utoipa::path(
+    get, path = "/v1/tasks/{task_id}", operation_id = "get_task", tag = "tasks",
+    params(("task_id" = String, Path, format = Uuid, description = "The task"), WaitHeader),
+    responses((status = 200, body = AgentTask, description = "The task"))
+)]
+pub(crate) async fn get_task(
+    State(http): State<Arc<Http>>,
+    CurrentCaller(caller): CurrentCaller,
+    Id(id): Id<TaskId>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let row = access::readable_task(&http, &caller, id).await?;
+    let prefer = Prefer::read(&headers);
+    let time = prefer.time(Duration::ZERO);
+    let task = if time.is_zero() {
+        access::task_with_requests(&http, &caller, row).await?
+    } else {
+        wait::task_when_stopped(&http, &caller, row.root_task_id, id, time, None).await?
+    };
+    let mut response = Json(task).into_response();
+    if let Some(applied) = prefer.applied() {
+        insert_header(response.headers_mut(), HeaderName::from_static("preference-applied"), &applied);
+    }
+    Ok(response)
+}

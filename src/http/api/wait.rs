@@ -1,0 +1,99 @@
+//! Waits for a task to stop running. A commit of this process wakes the wait at once, polling finds commits of other
+//! replicas, and a shutdown ends the wait with the task as it is.
+
+use std::time::Duration;
+
+use tokio::sync::watch::Receiver;
+use tokio::time::{Instant, timeout};
+
+use super::access;
+use crate::http::server::problem::Problem;
+use crate::http::wire::task::AgentTask;
+use crate::http::{Http, wire};
+use crate::people::Caller;
+use crate::store::News;
+use crate::task::change::TaskRow;
+use crate::task::id::TaskId;
+use crate::task::status::TaskStatus;
+
+const FIRST_POLL: Duration = Duration::from_millis(250);
+const SLOWEST_POLL: Duration = Duration::from_secs(1);
+
+/// A task when it is not Running, when `time` is over, or when the service goes down, as the caller sees it. Where it runs
+/// again by the time its open requests are read, the wait goes on.
+///
+/// # Errors
+/// `not_found` when it is gone, or the database's.
+pub(crate) async fn task_when_stopped(
+    http: &Http,
+    caller: &Caller,
+    root: TaskId,
+    task: TaskId,
+    time: Duration,
+    mut news: Option<Receiver<News>>,
+) -> Result<AgentTask, Problem> {
+    let end = Instant::now() + time;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let row = row_when_stopped(http, root, task, left, news.take()).await?;
+        let still = row.status != TaskStatus::Running;
+        let task_when_stopped = access::task_with_requests(http, caller, row).await?;
+        if !still || task_when_stopped.status != wire::task::WireTaskStatus::Running {
+            return Ok(task_when_stopped);
+        }
+    }
+}
+
+/// The row of `task` (of the tree of `root`) when it is not Running, when `time` is over, or when the service goes down; as
+/// it was read then. `news` are those from before what set it in motion was stored, where somebody has them.
+///
+/// # Errors
+/// `not_found` when it is gone, or the database's.
+async fn row_when_stopped(
+    http: &Http,
+    root: TaskId,
+    task: TaskId,
+    time: Duration,
+    news: Option<Receiver<News>>,
+) -> Result<TaskRow, Problem> {
+    if time.is_zero() {
+        return row(http, task).await;
+    }
+    // Subscribes before the first read, so that no commit in between is missed.
+    let mut news = news.unwrap_or_else(|| http.store.watch(root));
+    let end = Instant::now() + time;
+    let mut poll = FIRST_POLL;
+    let mut first = true;
+    // A longer wait also listens for commits of other replicas.
+    let mut listener = None;
+    loop {
+        let seen = *news.borrow_and_update();
+        let known_to_run = first && task == root && seen.running == Some(true);
+        first = false;
+        let left = end.saturating_duration_since(Instant::now());
+        if !known_to_run || left.is_zero() || http.shutdown.is_cancelled() {
+            let row = row(http, task).await?;
+            if row.status != TaskStatus::Running || left.is_zero() || http.shutdown.is_cancelled() {
+                return Ok(row);
+            }
+        }
+        let told = async {
+            // A commit that leaves the root running does not wake waiters on the root.
+            let ended = |news: &News| news.commits > seen.commits && (news.running != Some(true) || task != root);
+            let gone = news.wait_for(ended).await.is_err();
+            if gone {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            _ = timeout(poll.min(left), told) => {}
+            () = http.shutdown.cancelled() => return row(http, task).await,
+        }
+        poll = (poll * 2).min(SLOWEST_POLL);
+        listener.get_or_insert_with(|| http.store.listen(root));
+    }
+}
+
+async fn row(http: &Http, task: TaskId) -> Result<TaskRow, Problem> {
+    http.store.task(task).await?.ok_or_else(Problem::not_found)
+}

@@ -1,0 +1,78 @@
+//! Writes server-sent events (WHATWG HTML, "Server-sent events"), one block of lines for each event.
+//! What must stay true: the content of an event cannot end the event.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+/// Events that are written and not sent yet.
+#[derive(Debug, Default)]
+pub(crate) struct SseBuffer(String);
+
+impl SseBuffer {
+    /// How long a client waits, in milliseconds, before it connects again.
+    pub fn retry(&mut self, milliseconds: u32) {
+        let _ = write!(self.0, "retry: {milliseconds}\n\n");
+    }
+
+    /// A comment line, which keeps an idle connection open.
+    pub fn comment(&mut self) {
+        self.0.push_str(":\n\n");
+    }
+
+    /// An event: its number, if it has one, its name and its data as JSON.
+    ///
+    /// # Errors
+    /// The data cannot be serialized; nothing of the event is written.
+    pub fn event(&mut self, id: Option<i64>, name: &str, data: &impl Serialize) -> Result<(), serde_json::Error> {
+        let data = serde_json::to_string(data)?;
+        if let Some(id) = id {
+            let _ = writeln!(self.0, "id: {id}");
+        }
+        let _ = writeln!(self.0, "event: {name}");
+        // A line end in JSON is white space between two tokens, kept from what somebody wrote.
+        for line in data.split(['\n', '\r']) {
+            let _ = writeln!(self.0, "data: {line}");
+        }
+        self.0.push('\n');
+        Ok(())
+    }
+
+    /// Whether there is nothing to send.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Takes what was written.
+    pub fn take(&mut self) -> String {
+        std::mem::take(&mut self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::wire::exact::Exact;
+    use serde_json::json;
+
+    #[test]
+    fn an_event_is_a_block_of_lines() {
+        let mut text = SseBuffer::default();
+        text.retry(1000);
+        text.event(Some(7), "task.created", &json!({"a": "x\ny"})).unwrap();
+        text.comment();
+        text.event(None, "caught_up", &json!({"after": 7})).unwrap();
+        let expected = "retry: 1000\n\nid: 7\nevent: task.created\ndata: {\"a\":\"x\\ny\"}\n\n:\n\nevent: caught_up\n\
+            data: {\"after\":7}\n\n";
+        assert_eq!(text.take(), expected);
+        assert!(text.is_empty());
+    }
+
+    #[test]
+    fn line_ends_in_what_somebody_wrote_end_no_event() {
+        let mut text = SseBuffer::default();
+        text.event(None, "x", &Exact::value("{\n\n\"a\":\r\n1.10\r}")).unwrap();
+        assert_eq!(text.take(), "event: x\ndata: {\ndata: \ndata: \"a\":\ndata: \ndata: 1.10\ndata: }\n\n");
+    }
+}

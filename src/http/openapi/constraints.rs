@@ -1,0 +1,159 @@
+//! What the types of the document cannot say of what a client sends: that exactly one of two members is there, and, in
+//! words (`x-constraint`), what else a value must be for the service to take it.
+//! What must stay true: nothing that a schema allows is refused where neither the schema nor an `x-constraint` says why.
+
+use serde_json::{Map, Value, json};
+
+use super::put;
+
+/// What the document says of its own extension.
+pub(crate) const ABOUT: &str = "`x-constraint` says in words what a value must be beyond its schema; another is refused with 422 \
+    (an event number with 400). Text holds no U+0000.";
+
+/// Of members of bodies.
+const MEMBERS: &[(&str, &str, &str)] = &[
+    ("CreateTask", "agent", "the name of an agent that is open to the caller (`list_agents`)"),
+    ("CreateTask", "user_context", "at most 16 KiB of JSON"),
+    ("CreateTask", "metadata", "at most 16 KiB of JSON"),
+    ("SendMessage", "user_context", "at most 16 KiB of JSON"),
+    ("NewMessageItem", "content", "of an image: a base64 `data:` URI of png, jpeg, gif or webp, or an `https:` URL"),
+    ("ApproveDecision", "action", "one of the request's `allowed_actions`"),
+    ("RejectDecision", "action", "one of the request's `allowed_actions`"),
+    ("RespondDecision", "action", "one of the request's `allowed_actions`"),
+    ("RetryDecision", "action", "one of the request's `allowed_actions`"),
+    ("RespondDecision", "response", "what the request's `form` asks for, where its kind is answered with a form"),
+    (
+        "RespondDecision",
+        "result",
+        "a result that the tool's `form` takes, where the request's kind is answered with one",
+    ),
+    (
+        "PerCallDecision",
+        "decisions",
+        "by `tool_call_id`: calls of an approval that need a decision, each answered with one \
+        of its `allowed_actions`; new arguments fit the tool's `parameters`, and one `then` holds for all",
+    ),
+];
+
+/// Of every `reason`: its schema counts characters.
+const REASON: &str = "at most 4096 bytes of UTF-8";
+
+/// Of parameters, wherever one of that name is.
+const PARAMETERS: &[(&str, &str)] =
+    &[("cursor", "`next_cursor` of an earlier answer"), ("Last-Event-ID", "the number of an event that there is")];
+
+/// Of parameters of one operation.
+const OF_OPERATIONS: &[(&str, &str, &str)] = &[("stream_task_events", "after", "the number of an event that there is")];
+
+/// Of operations whose action is in the path.
+const ACTIONS: &[(&str, &str)] = &[
+    ("approve_request", "a request whose `allowed_actions` have `approve`"),
+    ("reject_request", "a request whose `allowed_actions` have `reject`"),
+];
+
+/// Adds what the bodies need.
+pub(crate) fn add(schemas: &mut Map<String, Value>) {
+    for (component, member, words) in MEMBERS {
+        let Some(schema) = schemas.get_mut(*component) else { continue };
+        put(schema, &["properties", member, "x-constraint"], json!(words));
+    }
+    for schema in schemas.values_mut().filter(|schema| schema.pointer("/properties/reason/maxLength").is_some()) {
+        put(schema, &["properties", "reason", "x-constraint"], json!(REASON));
+    }
+    if let Some(schema) = schemas.get_mut("PerCallDecision") {
+        put(schema, &["properties", "decisions", "minProperties"], json!(1));
+    }
+    if let Some(schema) = schemas.get_mut("SignIn") {
+        put(schema, &["additionalProperties"], json!(false));
+    }
+    for component in ["CreateTask", "SendMessage"] {
+        exactly_one(schemas, component, &message());
+    }
+    exactly_one(schemas, "RespondDecision", &answer());
+}
+
+/// `input`, or else `items`; null is none.
+fn message() -> Value {
+    json!({
+        "if": { "properties": { "input": { "type": "string" } }, "required": ["input"] },
+        "then": { "properties": { "items": { "type": "null" } } },
+        "else": { "properties": { "items": { "type": "array" } }, "required": ["items"] }
+    })
+}
+
+/// `response`, or else `result`, which may be null.
+fn answer() -> Value {
+    json!({
+        "if": { "properties": { "response": { "type": "object" } }, "required": ["response"] },
+        "then": { "not": { "required": ["result"] } },
+        "else": { "required": ["result"] }
+    })
+}
+
+fn exactly_one(schemas: &mut Map<String, Value>, component: &str, condition: &Value) {
+    let Some(schema) = schemas.get_mut(component) else { return };
+    for (word, condition) in condition.as_object().into_iter().flatten() {
+        put(schema, &[word], condition.clone());
+    }
+}
+
+/// Adds what an operation needs.
+pub(crate) fn describe(operation: &mut Map<String, Value>, id: &str) {
+    if let Some((_, words)) = ACTIONS.iter().find(|(action, _)| *action == id) {
+        operation.insert("x-constraint".to_owned(), json!(words));
+    }
+    for parameter in operation.get_mut("parameters").and_then(Value::as_array_mut).into_iter().flatten() {
+        let name = parameter.get("name").and_then(Value::as_str).unwrap_or_default();
+        let everywhere = PARAMETERS.iter().find(|(known, _)| *known == name).map(|(_, words)| *words);
+        let here = OF_OPERATIONS.iter().find(|(of, known, _)| (*of, *known) == (id, name)).map(|(_, _, words)| *words);
+        if let Some(words) = everywhere.or(here) {
+            put(parameter, &["schema", "x-constraint"], json!(words));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::openapi::document;
+    use crate::http::openapi::tests::validator;
+
+    #[test]
+    fn exactly_one_of_two_members_fits() {
+        let document = document();
+        for component in ["CreateTask", "SendMessage"] {
+            let validator = validator(&document, component);
+            let items = json!([{"content_type": "text", "content": "hi"}]);
+            for fits in [json!({"input": "hi"}), json!({"items": items}), json!({"input": null, "items": items})] {
+                assert!(validator.is_valid(&fits), "{component} {fits}");
+            }
+            let both = json!({"input": "hi", "items": items});
+            for wrong in [json!({}), json!({"input": null}), json!({"items": null}), json!({"items": []}), both] {
+                assert!(!validator.is_valid(&wrong), "{component} {wrong}");
+            }
+        }
+        let validator = validator(&document, "RespondDecision");
+        for (answer, fits) in [
+            (json!({"action": "respond", "response": {}}), true),
+            (json!({"action": "respond", "result": null}), true),
+            (json!({"action": "respond", "response": null, "result": 1}), true),
+            (json!({"action": "respond"}), false),
+            (json!({"action": "respond", "response": null}), false),
+            (json!({"action": "respond", "response": {}, "result": 1}), false),
+        ] {
+            assert_eq!(validator.is_valid(&answer), fits, "{answer}");
+        }
+    }
+
+    #[test]
+    fn every_constraint_stands_at_a_place_that_there_is() {
+        let document = document();
+        for (component, member, words) in MEMBERS {
+            let property = &document["components"]["schemas"][component]["properties"][member];
+            assert!(property["x-constraint"] == *words && property["description"].is_string(), "{component} {member}");
+        }
+        let said = document["paths"].to_string().matches("x-constraint").count();
+        // `cursor` of two lists.
+        assert_eq!(said, PARAMETERS.len() + 1 + OF_OPERATIONS.len() + ACTIONS.len());
+    }
+}

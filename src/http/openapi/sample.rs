@@ -1,0 +1,157 @@
+//! A realistic task and a realistic request: the examples of the API's document, and fixtures of the tests.
+
+#[cfg(test)]
+mod variants;
+
+use serde_json::json;
+use std::time::Duration;
+use uuid::Uuid;
+
+use crate::http::Settings;
+use crate::people::may::Roster;
+use crate::people::{Caller, May};
+use crate::store::RequestRow;
+use crate::task::change::TaskRow;
+use crate::task::id::{CallId, RequestId, TaskId};
+use crate::task::item::Usage;
+use crate::task::request::{Address, Asked, AskedCall, RequestKind};
+use crate::task::status::{RequestStatus, TaskStatus};
+use crate::task::time::Time;
+use crate::task::tool_spec::Effect;
+use crate::task::verdict::{Approvers, Terms, Verdict};
+
+#[cfg(test)]
+pub(crate) use self::variants::{answer, now, of_kind, several};
+
+const DIGEST: &str = "sha256:5b1f3c3d0b4a4d5f8a7c2e9d6f1b0a3c4e5d6f7a8b9c0d1e2f3a4b5c6d7e8f90";
+const AT: i64 = 1_793_698_200_000_000;
+
+fn id(last: u128) -> Uuid {
+    Uuid::from_u128(0x019a_4b2c_7000_7000_8000_0000_0000_0000 + last)
+}
+
+/// Somebody who may read, but not decide.
+#[must_use]
+pub(crate) fn caller() -> Caller {
+    Caller {
+        user_id: "alice".into(),
+        tenant: "acme".into(),
+        groups: vec!["support".into()],
+        via: None,
+        admin: false,
+        may: May::ALL,
+        unaccounted: false,
+    }
+}
+
+/// Somebody who may decide.
+#[must_use]
+pub(crate) fn approver() -> Caller {
+    Caller { user_id: "bob".into(), groups: vec!["finance".into()], ..caller() }
+}
+
+/// The settings of a fresh installation.
+#[must_use]
+pub(crate) fn settings() -> Settings {
+    Settings {
+        public_url: "http://127.0.0.1:8080".into(),
+        request_url: None,
+        cors_origins: Vec::new(),
+        wait: Duration::from_secs(10),
+        max_streams: 1000,
+        max_streams_per_caller: 20,
+        stream_life: Duration::from_hours(1),
+        open: false,
+        metrics_apart: false,
+        roster: Roster::default(),
+        sealer: None,
+    }
+}
+
+/// A paused task.
+#[must_use]
+pub(crate) fn task() -> TaskRow {
+    TaskRow {
+        task_id: TaskId(id(1)),
+        root_task_id: TaskId(id(1)),
+        parent: None,
+        tenant: "acme".into(),
+        user_id: "alice".into(),
+        session_id: "desk-7".into(),
+        agent: "billing".into(),
+        agent_version: DIGEST.into(),
+        agent_path: vec!["billing".into()],
+        status: TaskStatus::Paused,
+        version: 2,
+        last_seq: 5,
+        metadata: r#"{"ticket":"T-1"}"#.into(),
+        busy: 0,
+        open_requests: 1,
+        usage: Usage { prompt_tokens: 412, completion_tokens: 38, total_tokens: 450 },
+        model_calls: 1,
+        output: None,
+        error: None,
+        lease_owner: None,
+        lease_until: None,
+        parked: true,
+        takeovers: 0,
+        fruitless: 0,
+        next_event: 5,
+        created_at: Time(AT),
+        updated_at: Time(AT + 250_000),
+    }
+}
+
+/// Its request.
+#[must_use]
+pub(crate) fn request() -> RequestRow {
+    let call = AskedCall {
+        tool_call_id: CallId(id(3)),
+        name: "refund_payment".into(),
+        arguments_text: r#"{"amount":120, "order":17}"#.into(),
+        effect: Effect::Once,
+        target: "POST http://payments.internal".into(),
+        address: Some(Address::of(DIGEST, "POST http://payments.internal/refunds".into())),
+        summary: "Refund 120 for order 17".into(),
+        warnings: Vec::new(),
+        needs_decision: true,
+        verdict: Verdict::Hold,
+        rule: Some("large-refund".into()),
+        reason: Some("Refunds above 20 need finance.".into()),
+        parameters: json!({
+            "type": "object",
+            "properties": { "order": { "type": "integer" }, "amount": { "type": "number", "exclusiveMinimum": 0 } },
+            "required": ["order", "amount"]
+        }),
+        digest: DIGEST.into(),
+        definition: Some(DIGEST.into()),
+        editor: None,
+    };
+    let approvers = Approvers { owner: false, users: Vec::new(), groups: vec!["finance".into()], required: 1 };
+    RequestRow {
+        asked: Asked {
+            request_id: RequestId(id(2)),
+            kind: RequestKind::Approval,
+            pending_tool_calls: vec![call],
+            terms: Terms { approvers, ..Terms::default() },
+            digest: DIGEST.into(),
+            question: None,
+            details: None,
+            form: None,
+            seal: None,
+        },
+        asked_seq: 4,
+        task_id: TaskId(id(1)),
+        root_task_id: TaskId(id(1)),
+        tenant: "acme".into(),
+        owner: "alice".into(),
+        session_id: "desk-7".into(),
+        agent_path: vec!["billing".into()],
+        status: RequestStatus::Pending,
+        created_at: Time(AT + 250_000),
+        expires_at: Some(Time(AT + 250_000 + 86_400_000_000)),
+        expired: false,
+        doubted: false,
+        answers: Vec::new(),
+    }
+}

@@ -1,0 +1,119 @@
+//! Variants of the sample request, for tests: of each kind, with several calls, with answers.
+
+use serde_json::json;
+
+use super::{AT, id, request};
+use crate::store::RequestRow;
+use crate::task::decision::{Action, Decision};
+use crate::task::id::CallId;
+use crate::task::request::RequestKind;
+use crate::task::time::Time;
+use crate::task::verdict::{Terms, Verdict};
+
+/// The request with this many calls of its own, each with an id of its own.
+#[must_use]
+pub(crate) fn several(count: u128) -> RequestRow {
+    let mut row = request();
+    let calls = row.asked.pending_tool_calls.clone();
+    row.asked.pending_tool_calls = (0..count)
+        .flat_map(|index| calls.iter().cloned().map(move |call| (index, call)))
+        .map(|(index, mut call)| {
+            call.tool_call_id = CallId(id(0x30 + index));
+            call.summary = format!("Refund 120 for order {}", 17 + index);
+            call
+        })
+        .collect();
+    row
+}
+
+/// A question of any kind, which its owner may answer.
+#[must_use]
+pub(crate) fn of_kind(kind: RequestKind) -> RequestRow {
+    let mut row = request();
+    if kind == RequestKind::Approval {
+        return row;
+    }
+    row.asked.kind = kind;
+    if kind != RequestKind::Reconcile {
+        row.asked.terms = Terms::default();
+    }
+    let (name, arguments, question, details, form) = match kind {
+        RequestKind::Approval | RequestKind::Reconcile => (
+            "refund_payment",
+            json!({"amount": 120, "order": 17}),
+            None,
+            Some(json!({"sent_at": "2026-11-03T09:30:00.000000Z", "attempt": 1, "replica": "a", "problem": "timeout"})),
+            None,
+        ),
+        RequestKind::Guidance => (
+            "request_human_guidance",
+            json!({"question": "Which order is meant?", "context": "Two orders match.", "options": ["17", "18"]}),
+            Some("Which order is meant?"),
+            Some(json!({"context": "Two orders match.", "options": ["17", "18"]})),
+            Some(json!({"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]})),
+        ),
+        RequestKind::Confirmation => (
+            "request_confirmation",
+            json!({"action": "Close the ticket.", "risks": ["The customer may write again."]}),
+            Some("Close the ticket."),
+            Some(json!({"risks": ["The customer may write again."]})),
+            Some(json!({
+                "type": "object",
+                "properties": { "confirmed": { "type": "boolean" }, "comment": { "type": "string" } },
+                "required": ["confirmed"]
+            })),
+        ),
+        RequestKind::Credentials => (
+            "request_credentials",
+            json!({"service": "jira", "reason": "I need to comment on the ticket."}),
+            Some("I need to comment on the ticket."),
+            Some(json!({"service": "jira"})),
+            Some(json!({
+                "type": "object", "title": "jira", "description": "Login of the caller's Jira.",
+                "properties": { "email": { "type": "string", "format": "email" }, "token": { "type": "string" } },
+                "required": ["email", "token"], "additionalProperties": false,
+                "x-expires-in": 28800, "x-receivers": ["comment_ticket: POST https://jira.acme.com"]
+            })),
+        ),
+        RequestKind::ExternalResult => (
+            "ask_customer_system",
+            json!({"customer": 4}),
+            None,
+            None,
+            Some(json!({
+                "type": "object",
+                "properties": { "since": { "type": "string", "format": "date" }, "orders": { "type": "integer", "minimum": 0 } },
+                "required": ["orders"]
+            })),
+        ),
+    };
+    let written = arguments.to_string();
+    for call in &mut row.asked.pending_tool_calls {
+        name.clone_into(&mut call.name);
+        call.arguments_text.clone_from(&written);
+        if kind != RequestKind::Reconcile {
+            call.verdict = Verdict::Human;
+            call.rule = None;
+            call.reason = None;
+        }
+    }
+    row.asked.question = question.map(str::to_owned);
+    row.asked.details = details;
+    row.asked.form = form;
+    row
+}
+
+/// An answer as it is kept, to each of these calls.
+#[must_use]
+pub(crate) fn answer(by: &str, action: Action, calls: &[CallId], closes: bool) -> Option<(Time, Decision)> {
+    let said: serde_json::Map<_, _> =
+        calls.iter().map(|call| (call.to_string(), json!({"action": action, "reason": "So it is."}))).collect();
+    let decision = json!({"action": action, "by": by, "decisions": said, "closes": closes});
+    Some((Time(AT + 60_000_000), serde_json::from_value(decision).ok()?))
+}
+
+/// A moment at which the request is two minutes old.
+#[must_use]
+pub(crate) fn now() -> Time {
+    Time(AT + 120_250_000)
+}

@@ -1,0 +1,61 @@
+//! `/follow.js`: the only script of our pages. It shows events while a page is open; a page is complete without it.
+//! What must stay true: only the pages that load it permit it, and it is the only script they permit by address.
+
+use std::sync::LazyLock;
+
+use axum::response::{IntoResponse, Response};
+use http::HeaderValue;
+use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use maud::{Markup, html};
+
+use super::layout::policy_with;
+use crate::http::server::operation::{AuthClass, Op, SMALL};
+
+pub(crate) const OP: Op = Op { id: "get_follow_script", auth: AuthClass::Open, body: SMALL, problems: &[] };
+
+/// The script.
+pub(crate) const SCRIPT: &str = include_str!("follow.js");
+
+/// Our own scripts, and our own event streams.
+static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| policy_with("script-src 'self'; connect-src 'self'; "));
+
+/// The script's address, on a page whose paths begin with `prefix`.
+#[must_use]
+pub(crate) fn tag(prefix: &str) -> Markup {
+    html! { script src=(format!("{prefix}/follow.js")) defer {} }
+}
+
+/// A page that loads the script, and may.
+#[must_use]
+pub(crate) fn page(page: Markup) -> Response {
+    ([(CONTENT_SECURITY_POLICY, POLICY.clone())], page).into_response()
+}
+
+/// The script. It is asked for again with each page, so that it is never older than the page.
+pub(crate) async fn get_follow_script() -> Response {
+    let headers = [(CONTENT_TYPE, "text/javascript; charset=utf-8"), (CACHE_CONTROL, "no-cache")];
+    (headers, SCRIPT).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::pages::layout::content_security_policy;
+
+    #[test]
+    fn only_a_page_that_loads_the_script_permits_one_and_nothing_else_of_it_is_looser() {
+        let others = content_security_policy();
+        let response = page(html! {});
+        let (others, own) = (others.to_str().unwrap(), response.headers()[CONTENT_SECURITY_POLICY].to_str().unwrap());
+        assert!(!others.contains("script-src") && !others.contains("connect-src"), "{others}");
+        assert_eq!(own.replace("script-src 'self'; connect-src 'self'; ", ""), others);
+        assert!(own.starts_with("default-src 'none'; ") && !own.contains("unsafe"), "{own}");
+    }
+
+    #[test]
+    fn the_script_makes_no_markup_of_any_text() {
+        for way in ["innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval", "Function(", "DOMParser"] {
+            assert!(!SCRIPT.contains(way), "{way}");
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! The layout of every page: frame, style, `Content-Security-Policy`, and the display of foreign text. Pages work without a
+//! script and load none, except the one that follows its task (`follow.rs`).
+
+use std::sync::LazyLock;
+
+use base64::Engine as _;
+use http::HeaderValue;
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+use uuid::Uuid;
+
+use super::language::Language;
+use super::translations::{Translations, fill};
+use crate::http::server::problem::{Code, Problem, prefix};
+pub(crate) use crate::task::eyes::visible;
+
+const STYLE: &str = include_str!("layout.css");
+
+static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| policy_with(""));
+
+/// The `Content-Security-Policy` of a page.
+pub(crate) fn content_security_policy() -> HeaderValue {
+    POLICY.clone()
+}
+
+/// A policy that allows only our own style, form posts to us and no framing; `more` is inserted as it is, each directive
+/// with a semicolon and a blank after it.
+pub(super) fn policy_with(more: &str) -> HeaderValue {
+    let hash = base64::prelude::BASE64_STANDARD.encode(Sha256::digest(STYLE));
+    let policy = format!(
+        "default-src 'none'; style-src 'sha256-{hash}'; {more}form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    );
+    HeaderValue::from_str(&policy)
+        .unwrap_or_else(|_| HeaderValue::from_static("default-src 'none'; form-action 'self'"))
+}
+
+/// A whole page in English.
+#[must_use]
+pub(crate) fn frame(title: &str, body: &Markup) -> Markup {
+    frame_in(Language::English, title, &html! { h1 { (title) } (body) })
+}
+
+/// A whole page in a language; its heading is part of `body`.
+#[must_use]
+pub(crate) fn frame_in(language: Language, title: &str, body: &Markup) -> Markup {
+    html! {
+        (DOCTYPE)
+        html lang=(language.tag()) {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="robots" content="noindex";
+                title { (title) " · Holdpoint" }
+                style { (PreEscaped(STYLE)) }
+            }
+            body { main { (body) } }
+        }
+    }
+}
+
+/// A problem as a page: the same words, what was decided instead, and the way back to the request.
+#[must_use]
+pub(crate) fn problem(
+    problem: &Problem,
+    instance: Uuid,
+    public_url: &str,
+    language: Language,
+    sign_in_again: Option<&Markup>,
+) -> Markup {
+    let words = Translations::of(language);
+    let errors = problem.members.get("errors").and_then(|errors| errors.as_array());
+    let request = problem.members.get("request").map(|request| member(request, "request_id"));
+    let title = problem_title(problem.code, words);
+    let (status, instance) = (problem.code.status().as_u16().to_string(), instance.to_string());
+    let line = [("code", problem.code.as_str()), ("status", &status), ("id", &instance)];
+    frame_in(
+        language,
+        title.unwrap_or(problem.code.title()),
+        &html! {
+            h1 { (said(words, problem.code.title(), title)) }
+            // The detail of `invalid` repeats its first error.
+            @if problem.code != Code::Invalid { p { (said(words, &problem.detail, words.translated(&problem.detail))) } }
+            @for error in errors.into_iter().flatten() {
+                @let detail = member(error, "detail");
+                p { code { (visible(member(error, "pointer"))) } " " (said(words, detail, words.translated(detail))) }
+            }
+            @if let Some(decision) = problem.members.get("decision").filter(|decision| decision.is_object()) {
+                p { (first(words, decision)) }
+            }
+            @if let Some(sign_in_again) = sign_in_again { (sign_in_again) }
+            @if let Some(id) = request {
+                p { a href=(format!("{}/resume/{id}", prefix(public_url))) { (words.back) } }
+            }
+            p.soft { (fill(words.code_line, &line)) }
+        },
+    )
+}
+
+/// What stands already.
+fn first(words: &Translations, decision: &Value) -> String {
+    let what = match member(decision, "action") {
+        "approve" => words.did_approve,
+        "reject" => words.did_reject,
+        "edit" => words.did_edit,
+        "respond" => words.did_respond,
+        "retry" => words.did_retry,
+        _ => words.did_mixed,
+    };
+    let by = visible(member(decision, "by"));
+    fill(words.someone_first, &[("what", what), ("user", &by), ("at", &moment(member(decision, "at")))])
+}
+
+/// A sentence in the reader's language, or in English where there is no translation.
+#[must_use]
+pub(crate) fn said(words: &Translations, english: &str, translated: Option<&str>) -> Markup {
+    match (translated, words.language) {
+        (Some(text), _) => html! { (text) },
+        (None, Language::English) => html! { (visible(english)) },
+        (None, Language::Chinese) => html! { span lang="en" { (visible(english)) } },
+    }
+}
+
+/// Whether a text has characters of right-to-left blocks, which reorder the text and digits beside them.
+#[must_use]
+pub(crate) fn has_right_to_left(text: &str) -> bool {
+    let moves = |c: char| {
+        matches!(c, '\u{590}'..='\u{8ff}' | '\u{fb1d}'..='\u{fdff}' | '\u{fe70}'..='\u{feff}'
+            | '\u{10800}'..='\u{10fff}' | '\u{1e800}'..='\u{1efff}')
+    };
+    text.chars().any(moves)
+}
+
+/// A text in the order of its characters where no style reaches: the title of a tab. It is put under a left-to-right
+/// override where it needs one.
+#[must_use]
+pub(crate) fn in_order(text: String) -> String {
+    if has_right_to_left(&text) { format!("\u{202d}{text}\u{202c}") } else { text }
+}
+
+/// A moment of ours for a person: to the second, in UTC.
+#[must_use]
+pub(crate) fn moment(at: &str) -> String {
+    match at.get(..19) {
+        Some(seconds) => format!("{} UTC", seconds.replace('T', " ")),
+        None => at.to_owned(),
+    }
+}
+
+fn problem_title(code: Code, words: &Translations) -> Option<&'static str> {
+    words.translated(code.title())
+}
+
+fn member<'a>(error: &'a Value, name: &str) -> &'a str {
+    error.get(name).and_then(Value::as_str).unwrap_or("")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_policy_names_the_style_by_its_hash() {
+        let policy = content_security_policy();
+        assert!(policy.to_str().unwrap().contains("style-src 'sha256-"), "{policy:?}");
+    }
+
+    #[test]
+    fn title_with_right_to_left_letters_keeps_its_order() {
+        assert_eq!(in_order("Approved by bob.".into()), "Approved by bob.");
+        assert_eq!(in_order("中文 é 17".into()), "中文 é 17");
+        assert_eq!(in_order("by א: 1 ran".into()), "\u{202d}by א: 1 ran\u{202c}");
+        for letter in ["ש", "ب", "ܐ", "ߊ", "\u{fb1d}", "\u{fe8d}", "\u{10840}", "\u{1e900}"] {
+            assert!(has_right_to_left(letter), "{letter}");
+        }
+    }
+
+    #[test]
+    fn style_shows_exact_texts_in_the_order_of_their_characters() {
+        assert!(STYLE.contains("\n.exact, code { unicode-bidi: bidi-override; direction: ltr; }\n"));
+        assert!(STYLE.contains("pre:not(.exact) { unicode-bidi: isolate; }"));
+        assert_eq!(STYLE.matches("unicode-bidi").count(), 2, "nothing else undoes it");
+    }
+
+    #[test]
+    fn a_problem_page_escapes_what_it_shows() {
+        let page =
+            problem(&Problem::invalid_at("/<b>", "no such member"), Uuid::nil(), "http://x", Language::English, None)
+                .into_string();
+        assert!(page.contains("/&lt;b&gt;") && !page.contains("/<b>"));
+        assert!(!page.contains("Back to the request"));
+    }
+
+    #[test]
+    fn a_problem_is_said_in_the_readers_language() {
+        let late = Problem::new(Code::RequestExpired, "The request's deadline has passed.");
+        let page = problem(&late, Uuid::nil(), "http://x", Language::Chinese, None).into_string();
+        assert!(page.contains("lang=\"zh-Hans\"") && page.contains("请求的期限已过。"), "{page}");
+        let other =
+            problem(&Problem::forbidden("Only <b>."), Uuid::nil(), "http://x", Language::Chinese, None).into_string();
+        assert!(other.contains("<span lang=\"en\">Only &lt;b&gt;.</span>"), "{other}");
+    }
+
+    #[test]
+    fn who_comes_too_late_reads_who_was_first() {
+        let late = Problem::new(Code::AlreadyDecided, "Somebody decided first.")
+            .with("request", json!({"request_id": "r"}))
+            .with("decision", json!({"action": "reject", "by": "<b>", "at": "now"}));
+        let page = problem(&late, Uuid::nil(), "https://x/base", Language::English, None).into_string();
+        assert!(page.contains("Rejected by &lt;b&gt;, now") && page.contains(r#"href="/base/resume/r""#), "{page}");
+    }
+}

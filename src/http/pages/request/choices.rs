@@ -1,0 +1,132 @@
+//! One answer for each call: only what may be answered is offered, only what is chosen is sent.
+
+use maud::{Markup, html};
+
+use super::View;
+use super::call::title;
+use super::form::editable;
+use super::forms::{form, reason, result_type, then};
+use super::inputs::InputField;
+use super::submitted::FormName;
+use crate::http::pages::layout::visible;
+use crate::http::wire::request::RequestedCall;
+use crate::task::decision::Action;
+
+/// How much text to be edited a form may carry back; a body has an end.
+const EDITABLE: usize = 600 * 1024;
+
+/// The form in which each of several calls is decided.
+pub(crate) fn each(view: &View<'_>) -> Option<Markup> {
+    let (words, calls) = (view.words, view.open_calls());
+    let actions = [Action::Approve, Action::Reject, Action::Edit, Action::Respond];
+    if calls.len() < 2 || !actions.into_iter().any(|action| view.takes(action)) {
+        return None;
+    }
+    let edits = view.takes(Action::Edit) && calls.iter().map(|call| sent(call)).sum::<usize>() <= EDITABLE;
+    let body = html! {
+        p { (words.each_call_about) }
+        @if view.takes(Action::Edit) && !edits { p { (words.too_long_to_edit) } }
+        @for call in &calls { (one(view, call, edits)) }
+        @if view.takes(Action::Reject) { (then(view, FormName::Calls)) }
+        button type="submit" { (words.each_call_send) }
+    };
+    Some(html! { section { h3 { (words.each_call) } (form(view, "", &body)) } })
+}
+
+/// How many bytes a browser sends for the text of a call.
+fn sent(call: &RequestedCall) -> usize {
+    url::form_urlencoded::byte_serialize(editable(&call.arguments_text).as_bytes()).map(str::len).sum()
+}
+
+fn after_edit(view: &View<'_>) -> &'static str {
+    if view.required() > 1 { view.words.edit_asks } else { view.words.edit_approves }
+}
+
+fn one(view: &View<'_>, call: &RequestedCall, edits: bool) -> Markup {
+    let (words, id) = (view.words, &call.tool_call_id);
+    let index = view.request.tool_calls.iter().position(|other| other.tool_call_id == *id).unwrap_or_default();
+    let place = InputField::new(view, FormName::Calls, format!("call.{id}.action"));
+    let offered = [
+        ("", words.leave, true),
+        ("approve", words.choose_approve, view.takes(Action::Approve)),
+        ("reject", words.choose_reject, view.takes(Action::Reject)),
+        ("edit", words.choose_edit, edits),
+        ("respond", words.choose_respond, view.takes(Action::Respond)),
+    ];
+    let chosen = place.typed().unwrap_or("");
+    html! {
+        fieldset {
+            legend.exact { (title(view, call, index)) }
+            p.exact { (visible(&call.summary)) }
+            (place.mistakes())
+            @for (value, label, _) in offered.iter().filter(|(_, _, offered)| *offered) {
+                @let radio = if value.is_empty() { place.id() } else { format!("{}-{value}", place.id()) };
+                div.choice {
+                    input type="radio" id=(radio) name=(format!("call.{id}.action")) value=(value) checked[chosen == *value]
+                        aria-describedby=[place.described(false)];
+                    label for=(radio) { (label) }
+                }
+            }
+            @if edits { div.more.more-edit { p { (after_edit(view)) } (arguments(view, FormName::Calls, call)) } }
+            @if view.takes(Action::Respond) {
+                div.more.more-respond {
+                    (InputField::new(view, FormName::Calls, format!("call.{id}.result")).lines(words.result_label, 3, "", true))
+                    (result_type(view, FormName::Calls, &format!("call.{id}.result_type"), "text"))
+                }
+            }
+            div.more.more-reason { (reason(view, FormName::Calls, &format!("call.{id}.reason"))) }
+        }
+    }
+}
+
+fn arguments(view: &View<'_>, form: FormName, call: &RequestedCall) -> Markup {
+    let text = editable(&call.arguments_text);
+    let rows = u32::try_from(text.lines().count().max(text.len() / 60)).unwrap_or(u32::MAX).clamp(3, 16);
+    let place = InputField::new(view, form, format!("call.{}.arguments", call.tool_call_id));
+    place.lines(view.words.edit_label, rows, &text, true)
+}
+
+/// The forms for the only open call that do more than let it run or not.
+pub(crate) fn only(view: &View<'_>) -> Vec<Markup> {
+    let calls = view.open_calls();
+    let [call] = calls.as_slice() else { return Vec::new() };
+    let mut forms = Vec::new();
+    if view.takes(Action::Edit) && sent(call) <= EDITABLE {
+        forms.push(edit(view, call));
+    }
+    if view.takes(Action::Respond) {
+        forms.push(respond(view, call));
+    }
+    forms
+}
+
+fn edit(view: &View<'_>, call: &RequestedCall) -> Markup {
+    let (words, id) = (view.words, &call.tool_call_id);
+    let body = html! {
+        p { (after_edit(view)) }
+        input type="hidden" name=(format!("call.{id}.action")) value="edit";
+        (arguments(view, FormName::Edit, call))
+        (reason(view, FormName::Edit, &format!("call.{id}.reason")))
+        button.second type="submit" { (words.edit_send) }
+    };
+    folded(view, FormName::Edit, words.edit_head, &form(view, "", &body))
+}
+
+fn respond(view: &View<'_>, call: &RequestedCall) -> Markup {
+    let (words, id) = (view.words, &call.tool_call_id);
+    let body = html! {
+        p { (words.respond_about) }
+        input type="hidden" name=(format!("call.{id}.action")) value="respond";
+        (InputField::new(view, FormName::Supply, format!("call.{id}.result")).lines(words.result_label, 4, "", true))
+        (result_type(view, FormName::Supply, &format!("call.{id}.result_type"), "text"))
+        (reason(view, FormName::Supply, &format!("call.{id}.reason")))
+        button.second type="submit" { (words.respond_send) }
+    };
+    folded(view, FormName::Supply, words.respond_head, &form(view, "", &body))
+}
+
+/// What is needed less often is opened first.
+fn folded(view: &View<'_>, which: FormName, head: &str, body: &Markup) -> Markup {
+    let open = view.typed.is_some_and(|typed| typed.form == which);
+    html! { section { details open[open] { summary { (head) } (body) } } }
+}

@@ -1,0 +1,73 @@
+//! The time left until a deadline, for display only: the database's clock decides.
+
+use std::time::Duration;
+
+use maud::{Markup, html};
+
+use crate::http::pages::layout::moment;
+use crate::http::pages::translations::{Translations, fill};
+use crate::task::time::Time;
+
+/// A moment in UTC, and how far it is from `now`.
+#[must_use]
+pub(crate) fn when(at: Time, now: Time, words: &Translations) -> Markup {
+    let exact = at.to_string();
+    let far = if at > now {
+        fill(words.in_time, &[("time", &span(at.since(now), words))])
+    } else {
+        fill(words.ago, &[("time", &span(now.since(at), words))])
+    };
+    html! { time datetime=(exact) { (moment(&exact)) } " (" (far) ")" }
+}
+
+/// A duration in its largest sufficient unit, rounded down, so that the page never promises more time than is left.
+#[must_use]
+pub(crate) fn span(time: Duration, words: &Translations) -> String {
+    let minutes = time.as_secs() / 60;
+    let (text, count) = match minutes {
+        0 => return words.less_than_a_minute.to_owned(),
+        1..120 => (words.minutes, minutes),
+        120..2880 => (words.hours, minutes / 60),
+        _ => (words.days, minutes / 1440),
+    };
+    fill(text, &[("count", &count.to_string())])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::pages::language::Language;
+
+    #[test]
+    fn time_is_told_in_the_unit_that_tells_enough() {
+        let words = Translations::of(Language::English);
+        let minute = 60;
+        for (seconds, expected) in [
+            (0, "less than a minute"),
+            (59, "less than a minute"),
+            (60, "1 min"),
+            (119 * minute + 59, "119 min"),
+            (120 * minute, "2 h"),
+            (3 * 60 * minute + 59 * minute, "3 h"),
+            (48 * 60 * minute - 1, "47 h"),
+            (48 * 60 * minute, "2 days"),
+            (400 * 24 * 60 * minute, "400 days"),
+        ] {
+            assert_eq!(span(Duration::from_secs(seconds), words), expected, "{seconds}");
+        }
+        assert_eq!(span(Duration::from_hours(2), Translations::of(Language::Chinese)), "2 小时");
+    }
+
+    #[test]
+    fn a_moment_is_told_in_utc_and_from_now() {
+        let words = Translations::of(Language::English);
+        let at = Time(1_700_000_000_123_000);
+        let before = Time(at.0 - 3 * 3_600_000_000);
+        assert_eq!(
+            when(at, before, words).into_string(),
+            "<time datetime=\"2023-11-14T22:13:20.123000Z\">2023-11-14 22:13:20 UTC</time> (in 3 h)"
+        );
+        assert!(when(before, at, words).into_string().ends_with("(3 h ago)"));
+        assert!(when(at, at, words).into_string().ends_with("(less than a minute ago)"));
+    }
+}

@@ -1,0 +1,267 @@
+//! The forms under a question: what they offer is what this reader may answer, and each carries the digest of what the
+//! page showed.
+
+use std::time::Duration;
+
+use maud::{Markup, html};
+use serde_json::Value;
+
+use super::deadline::span;
+use super::form::default_form;
+use super::inputs::InputField;
+use super::question::{by_rule, then_cancel};
+use super::submitted::FormName;
+use super::{View, choices, schema};
+use crate::http::pages::layout::{has_right_to_left, visible};
+use crate::http::pages::translations::fill;
+use crate::http::wire::request::WireRequestKind;
+use crate::task::decision::Action;
+
+/// Every form that this reader may use.
+pub(crate) fn all(view: &View<'_>) -> Vec<Markup> {
+    let mut forms = Vec::new();
+    if view.takes(Action::Respond) && view.request.kind != WireRequestKind::Approval {
+        forms.push(answer(view));
+    }
+    if view.takes(Action::Retry) {
+        forms.push(retry(view));
+    }
+    if view.request.kind == WireRequestKind::Approval {
+        forms.extend(choices::each(view));
+    }
+    let confirms = view.request.kind == WireRequestKind::Confirmation && view.takes(Action::Respond);
+    if view.takes(Action::Approve) && !confirms {
+        forms.push(approve(view));
+    }
+    // The form of a confirmation has its own yes and its own no.
+    if view.takes(Action::Reject) && !confirms {
+        forms.push(reject(view));
+    }
+    if view.request.kind == WireRequestKind::Approval {
+        forms.extend(choices::only(view));
+    }
+    forms
+}
+
+/// A form with the digest of what was shown.
+pub(crate) fn form(view: &View<'_>, path: &str, body: &Markup) -> Markup {
+    html! {
+        form method="post" action=(format!("{}/resume/{}{path}", view.prefix, view.request.request_id)) autocomplete="off" {
+            input type="hidden" name="digest" value=(view.request.digest);
+            (body)
+        }
+    }
+}
+
+/// A field for a reason.
+pub(crate) fn reason(view: &View<'_>, form: FormName, name: &str) -> Markup {
+    InputField::new(view, form, name).lines(view.words.reason_optional, 2, "", false)
+}
+
+/// What follows a rejection: of an approval as its rule says, of anything else the agent goes on, unless it is chosen.
+pub(crate) fn then(view: &View<'_>, form: FormName) -> Markup {
+    let words = view.words;
+    let approval = view.request.kind == WireRequestKind::Approval;
+    let unless = if approval { words.then_as_ruled } else { words.then_continue };
+    let options: Vec<(&str, &str)> = [
+        ("", unless),
+        ("continue", words.then_continue),
+        ("cancel", then_cancel(view)),
+        ("cancel_root", words.then_cancel_root),
+    ]
+    .into_iter()
+    .filter(|(value, _)| approval || *value != "continue")
+    .collect();
+    let hint = approval.then(|| fill(words.then_rule, &[("then", by_rule(view))]));
+    let label = if view.request.kind == WireRequestKind::Confirmation { words.then_label_no } else { words.then_label };
+    InputField::new(view, form, "then").select(label, hint.as_deref(), &options, "")
+}
+
+/// Whether a result is text or JSON.
+pub(crate) fn result_type(view: &View<'_>, form: FormName, name: &str, default: &str) -> Markup {
+    let words = view.words;
+    let options = [("text", words.result_text), ("json", words.result_json)];
+    InputField::new(view, form, name).select(words.result_type, None, &options, default)
+}
+
+fn counted(view: &View<'_>, one: &'static str, all: &str) -> String {
+    match view.open_calls().len() {
+        0 | 1 => one.to_owned(),
+        count => fill(all, &[("count", &count.to_string())]),
+    }
+}
+
+/// Approves everything that is open.
+pub(crate) fn approve(view: &View<'_>) -> Markup {
+    let words = view.words;
+    let (head, button) = if view.request.kind == WireRequestKind::Confirmation {
+        (words.confirm_yes, words.confirm_yes.to_owned())
+    } else {
+        (words.approve_head, counted(view, words.approve, words.approve_all))
+    };
+    let body = html! {
+        (reason(view, FormName::Approve, "reason"))
+        button type="submit" { (button) }
+    };
+    html! { section { h3 { (head) } (form(view, "/approve", &body)) } }
+}
+
+/// Rejects everything that is open.
+pub(crate) fn reject(view: &View<'_>) -> Markup {
+    let words = view.words;
+    let (head, button) = match view.request.kind {
+        WireRequestKind::Approval => (words.reject_head, counted(view, words.reject, words.reject_all)),
+        WireRequestKind::Confirmation => (words.decline_confirmation, words.confirm_no.to_owned()),
+        WireRequestKind::Reconcile => (words.give_up_head, words.give_up.to_owned()),
+        WireRequestKind::Guidance | WireRequestKind::Credentials | WireRequestKind::ExternalResult => {
+            (words.decline_head, words.decline.to_owned())
+        }
+    };
+    let body = html! {
+        (reason(view, FormName::Reject, "reason"))
+        (then(view, FormName::Reject))
+        button.no type="submit" { (button) }
+    };
+    html! { section { h3 { (head) } (form(view, "/reject", &body)) } }
+}
+
+fn retry(view: &View<'_>) -> Markup {
+    let words = view.words;
+    let body = html! {
+        input type="hidden" name="action" value="retry";
+        (reason(view, FormName::Retry, "reason"))
+        button.second type="submit" { (words.retry) }
+    };
+    html! { section { h3 { (words.retry_head) } p { (words.retry_about) } (form(view, "", &body)) } }
+}
+
+fn answer(view: &View<'_>) -> Markup {
+    let words = view.words;
+    let (head, body) = match view.request.kind {
+        WireRequestKind::Guidance => (words.answer_head, guidance(view)),
+        WireRequestKind::Confirmation => (words.answer_head, confirmation(view)),
+        WireRequestKind::Credentials => (words.credentials_head, credentials(view)),
+        WireRequestKind::ExternalResult => (words.external_head, external(view)),
+        WireRequestKind::Reconcile | WireRequestKind::Approval => (words.reconcile_head, reconcile(view)),
+    };
+    let body = html! { input type="hidden" name="action" value="respond"; (body) };
+    html! { section { h3 { (head) } (form(view, "", &body)) } }
+}
+
+/// The agent's form: its labels are the agent's words, so they stand in its box.
+fn guidance(view: &View<'_>) -> Markup {
+    let words = view.words;
+    let own = view.request.form.as_ref();
+    let schema = own.cloned().unwrap_or_else(default_form);
+    html! {
+        p { (words.shown_to_model) }
+        fieldset.agent {
+            legend.by { (words.by_agent_form) }
+            @if let Some(title) = texts(own, "title") { p { strong.exact { (title) } } }
+            @if let Some(description) = texts(own, "description") { p.exact { (description) } }
+            (fields(view, &schema, false, &options(view)))
+        }
+        button type="submit" { (words.send_answer) }
+    }
+}
+
+/// The answers that an agent proposes, if a person can see all of each.
+fn options(view: &View<'_>) -> Vec<String> {
+    let options = view.request.details.as_ref().and_then(|details| details.get("options")).and_then(Value::as_array);
+    let texts = options.into_iter().flatten().filter_map(Value::as_str);
+    texts.filter(|text| !text.is_empty() && is_plain(text)).map(str::to_owned).collect()
+}
+
+/// Whether a list that the browser draws shows all of a text, in its order.
+fn is_plain(text: &str) -> bool {
+    visible(text) == text && !has_right_to_left(text)
+}
+
+fn texts(form: Option<&Value>, member: &str) -> Option<String> {
+    form.and_then(|form| form.get(member)).and_then(Value::as_str).map(visible)
+}
+
+fn fields(view: &View<'_>, schema: &Value, secret: bool, offered: &[String]) -> Markup {
+    let Some(fields) = schema::fields(schema) else {
+        return InputField::new(view, FormName::Answer, "result").lines(view.words.response_json, 6, "", true);
+    };
+    html! {
+        @for field in &fields {
+            @let name = format!("field.{}", field.name);
+            @let offered = if field.name == "answer" { offered } else { &[] };
+            (InputField::new(view, FormName::Answer, name).of_schema(field, secret, offered))
+        }
+    }
+}
+
+fn confirmation(view: &View<'_>) -> Markup {
+    let words = view.words;
+    html! {
+        p { (words.shown_to_model) }
+        (InputField::new(view, FormName::Answer, "comment").lines(words.comment, 2, "", false))
+        (then(view, FormName::Answer))
+        button type="submit" name="confirmed" value="true" { (words.confirm_yes) }
+        button.no type="submit" name="confirmed" value="false" { (words.confirm_no) }
+    }
+}
+
+/// The operator's form: what it is for, and who is given it.
+fn credentials(view: &View<'_>) -> Markup {
+    let words = view.words;
+    let form = view.request.form.as_ref();
+    let receivers = form.and_then(|form| form.get("x-receivers")).and_then(Value::as_array);
+    let receivers: Vec<String> = receivers.into_iter().flatten().filter_map(Value::as_str).map(visible).collect();
+    html! {
+        @if let Some(title) = texts(form, "title") { p { strong { (title) } } }
+        @if let Some(description) = texts(form, "description") { p { (description) } }
+        @if receivers.is_empty() {
+            p { (words.credentials_none) }
+        } @else {
+            p { (words.credentials_about) }
+            ul { @for receiver in &receivers { li { code { (receiver) } } } }
+        }
+        p { (forgotten(view)) }
+        @if let Some(form) = form { (fields(view, form, true, &[])) }
+        button type="submit" { (words.credentials_send) }
+    }
+}
+
+/// How long a credential is kept.
+fn forgotten(view: &View<'_>) -> String {
+    let seconds = view.request.form.as_ref().and_then(|form| form.get("x-expires-in")).and_then(Value::as_u64);
+    seconds.map_or_else(
+        || view.words.credentials_later.to_owned(),
+        |seconds| fill(view.words.credentials_kept, &[("time", &span(Duration::from_secs(seconds), view.words))]),
+    )
+}
+
+/// A result by the operator's schema.
+fn external(view: &View<'_>) -> Markup {
+    let words = view.words;
+    let form = view.request.form.as_ref();
+    html! {
+        @if let Some(title) = texts(form, "title") { p { strong { (title) } } }
+        @if let Some(description) = texts(form, "description") { p { (description) } }
+        @match form.filter(|form| schema::fields(form).is_some()) {
+            Some(form) => (fields(view, form, false, &[])),
+            None => (result(view, if expects_json(form) { "json" } else { "text" })),
+        }
+        button type="submit" { (words.external_send) }
+    }
+}
+
+fn expects_json(form: Option<&Value>) -> bool {
+    let word = form.and_then(|form| form.get("type"));
+    word.is_some_and(|word| word != "string")
+}
+
+fn reconcile(view: &View<'_>) -> Markup {
+    html! { (result(view, "text")) button type="submit" { (view.words.reconcile_send) } }
+}
+
+fn result(view: &View<'_>, default: &str) -> Markup {
+    html! {
+        (InputField::new(view, FormName::Answer, "result").lines(view.words.result_label, 6, "", true))
+        (result_type(view, FormName::Answer, "result_type", default))
+    }
+}

@@ -1,0 +1,231 @@
+//! The fields of the page's forms: each with its label, its hint, what was typed into it and what is wrong with that.
+
+use std::fmt::Write as _;
+
+use maud::{Markup, html};
+
+use super::View;
+use super::schema::{Field, Takes};
+use super::submitted::{FieldMistake, FormName, SubmittedForm};
+use crate::http::pages::layout::{said, visible};
+use crate::http::wire::request::WireRequestKind;
+
+/// One field of one form.
+pub(crate) struct InputField<'v> {
+    view: &'v View<'v>,
+    form: FormName,
+    name: String,
+}
+
+impl<'v> InputField<'v> {
+    /// A field by its name.
+    pub fn new(view: &'v View<'v>, form: FormName, name: impl Into<String>) -> Self {
+        Self { view, form, name: name.into() }
+    }
+
+    /// Its element's id. Names are anybody's: what no id may hold is written as its number.
+    pub fn id(&self) -> String {
+        element(self.form, &self.name)
+    }
+
+    /// What was typed.
+    pub fn typed(&self) -> Option<&'v str> {
+        self.view.typed.and_then(|typed| typed.text(self.form, &self.name))
+    }
+
+    fn wrong(&self) -> Vec<&'v FieldMistake> {
+        let typed = self.view.typed.filter(|typed| typed.form == self.form);
+        let ours = |wrong: &&FieldMistake| wrong.field.as_deref() == Some(self.name.as_str());
+        typed.map(|typed| typed.wrong.iter().filter(ours).collect()).unwrap_or_default()
+    }
+
+    /// Whether something is wrong with it.
+    pub fn invalid(&self) -> Option<&'static str> {
+        (!self.wrong().is_empty()).then_some("true")
+    }
+
+    /// The ids of what describes it.
+    pub fn described(&self, hint: bool) -> Option<String> {
+        let hint = hint.then(|| format!("{}-hint", self.id()));
+        let wrong = self.invalid().map(|_| format!("{}-error", self.id()));
+        let ids: Vec<String> = hint.into_iter().chain(wrong).collect();
+        (!ids.is_empty()).then(|| ids.join(" "))
+    }
+
+    /// What is wrong, beside the field.
+    pub fn mistakes(&self) -> Markup {
+        let wrong = self.wrong();
+        html! {
+            @if !wrong.is_empty() {
+                p.error id=(format!("{}-error", self.id())) {
+                    (self.view.words.error) (self.view.words.colon)
+                    @for (index, wrong) in wrong.iter().enumerate() {
+                        @if index > 0 { "; " }
+                        (mistake(self.view, wrong))
+                    }
+                }
+            }
+        }
+    }
+
+    /// A text field of several lines.
+    pub fn lines(&self, label: &str, rows: u32, default: &str, json: bool) -> Markup {
+        let text = self.typed().unwrap_or(default);
+        let class = match json {
+            true if self.name.ends_with(".arguments") => Some("typed exact"),
+            true => Some("typed"),
+            false => None,
+        };
+        html! {
+            div.field {
+                label for=(self.id()) { (label) }
+                (self.mistakes())
+                textarea class=[class] id=(self.id()) name=(self.name) rows=(rows) spellcheck=[json.then_some("false")]
+                    autocomplete="off" aria-invalid=[self.invalid()] aria-describedby=[self.described(false)] { "\n" (text) }
+            }
+        }
+    }
+
+    /// A list to choose one of.
+    pub fn select(&self, label: &str, hint: Option<&str>, options: &[(&str, &str)], default: &str) -> Markup {
+        let chosen = self.typed().unwrap_or(default);
+        html! {
+            div.field {
+                label for=(self.id()) { (label) }
+                @if let Some(hint) = hint { p.hint id=(format!("{}-hint", self.id())) { (hint) } }
+                (self.mistakes())
+                select id=(self.id()) name=(self.name) aria-invalid=[self.invalid()]
+                    aria-describedby=[self.described(hint.is_some())] {
+                    @for (value, text) in options { option value=(value) selected[*value == chosen] { (text) } }
+                }
+            }
+        }
+    }
+
+    /// How labels are shown that are the agent's words and not the operator's.
+    fn of_agent(&self) -> Option<&'static str> {
+        (self.view.request.kind == WireRequestKind::Guidance).then_some("exact")
+    }
+
+    /// A field of a schema. `secret` is never shown while it is typed, and never kept.
+    pub fn of_schema(&self, field: &Field, secret: bool, offered: &[String]) -> Markup {
+        let (words, agent) = (self.view.words, self.of_agent());
+        let (hint, rows) = (field.description.is_some(), if self.name == "field.answer" { "4" } else { "2" });
+        let list = (!offered.is_empty()).then(|| format!("{}-offered", self.id()));
+        html! {
+            div.field {
+                label for=(self.id()) {
+                    bdi class=[agent] { (visible(field.title.as_deref().unwrap_or(&field.name))) }
+                    @if !field.required { " " span.soft { "(" (words.optional) ")" } }
+                }
+                @if let Some(description) = &field.description {
+                    p.hint id=(format!("{}-hint", self.id())) { bdi class=[agent] { (visible(description)) } }
+                }
+                (self.mistakes())
+                @match &field.takes {
+                    Takes::Text(None, least, most) if !secret && list.is_none() && most.is_none_or(|most| most > 200) => {
+                        textarea id=(self.id()) name=(self.name) rows=(rows) required[field.required] minlength=[*least]
+                            maxlength=[*most] aria-invalid=[self.invalid()] aria-describedby=[self.described(hint)] {
+                            "\n" (self.typed().unwrap_or_default())
+                        }
+                    }
+                    Takes::Text(format, least, most) => {
+                        input id=(self.id()) name=(self.name) type=(if secret { "password" } else { format.unwrap_or("text") })
+                            required[field.required] minlength=[*least] maxlength=[*most] list=[list.as_deref()] autocomplete="off"
+                            value=[self.typed().filter(|_| !secret)] aria-invalid=[self.invalid()]
+                            aria-describedby=[self.described(hint)];
+                        @if let Some(list) = &list { datalist id=(list) { @for text in offered { option value=(text) {} } } }
+                    }
+                    Takes::Number(whole, least, most) => {
+                        input id=(self.id()) name=(self.name) type=(if secret { "password" } else { "number" })
+                            step=(if *whole { "1" } else { "any" }) min=[least.as_deref()] max=[most.as_deref()]
+                            required[field.required] autocomplete="off" value=[self.typed().filter(|_| !secret)]
+                            aria-invalid=[self.invalid()] aria-describedby=[self.described(hint)];
+                    }
+                    Takes::Boolean => (self.options(field, hint, &[("true", words.yes), ("false", words.no)])),
+                    Takes::Choice(values) => {
+                        @let values: Vec<(String, String)> =
+                            values.iter().map(|(value, _)| (value.clone(), visible(value))).collect();
+                        @let values: Vec<(&str, &str)> = values.iter().map(|(value, text)| (value.as_str(), text.as_str())).collect();
+                        (self.options(field, hint, &values))
+                    }
+                }
+            }
+        }
+    }
+
+    fn options(&self, field: &Field, hint: bool, values: &[(&str, &str)]) -> Markup {
+        let words = self.view.words;
+        let agent = self.of_agent();
+        let nothing = if field.required { words.choose } else { words.no_choice };
+        html! {
+            select class=[agent] id=(self.id()) name=(self.name) required[field.required] aria-invalid=[self.invalid()]
+                aria-describedby=[self.described(hint)] {
+                option value="" { (nothing) }
+                @for (value, text) in values {
+                    option class=[agent] value=(value) selected[self.typed() == Some(*value)] { (text) }
+                }
+            }
+        }
+    }
+}
+
+/// The id of a field's element.
+fn element(form: FormName, name: &str) -> String {
+    let mut id = format!("{}-", form.id());
+    for c in name.chars() {
+        if c.is_ascii_alphanumeric() || c == '-' {
+            id.push(c);
+        } else {
+            let _ = write!(id, "_{:x}_", u32::from(c));
+        }
+    }
+    id
+}
+
+fn mistake(view: &View<'_>, wrong: &FieldMistake) -> Markup {
+    html! {
+        @if !wrong.place.is_empty() { code { (visible(&wrong.place)) } " " }
+        (said(view.words, &wrong.detail, view.words.translated(&wrong.detail)))
+    }
+}
+
+/// What is wrong, all of it, at the top of the page, each with a link to its field.
+pub(crate) fn summary(view: &View<'_>, typed: &SubmittedForm) -> Markup {
+    let words = view.words;
+    let secret = view.row.asked.kind == crate::task::request::RequestKind::Credentials;
+    html! {
+        div.errors role="alert" tabindex="-1" autofocus {
+            h2 { (words.not_stored) }
+            p { (words.mend_below) @if secret { " " (words.type_again) } }
+            ul {
+                @for wrong in &typed.wrong {
+                    li {
+                        @match &wrong.field {
+                            Some(field) => { a href=(format!("#{}", element(typed.form, field))) { (label(view, field)) } (words.colon) (mistake(view, wrong)) }
+                            None => (mistake(view, wrong)),
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What a field is called in the list of mistakes.
+fn label(view: &View<'_>, field: &str) -> String {
+    let words = view.words;
+    let in_call = field.strip_prefix("call.").and_then(|rest| rest.rsplit_once('.'));
+    let part = in_call.map_or(field, |(_, part)| part);
+    let called = match part {
+        "arguments" => words.edit_label,
+        "result" | "result_type" => words.result_label,
+        "reason" => words.reason,
+        "then" => words.then_label,
+        "comment" => words.comment,
+        "action" => words.decision,
+        other => return visible(other.strip_prefix("field.").unwrap_or(other)),
+    };
+    let name = in_call.and_then(|(id, _)| view.request.tool_calls.iter().find(|call| call.tool_call_id == id));
+    name.map_or_else(|| called.to_owned(), |call| format!("{}: {called}", visible(&call.name)))
+}

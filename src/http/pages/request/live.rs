@@ -1,0 +1,123 @@
+//! The part of the page that its script (`pages/follow.js`) fills with later events, with the script's texts in the reader's
+//! language. Without the script it stays empty and hidden.
+
+use maud::{Markup, html};
+use serde_json::{Map, Value};
+
+use super::View;
+use crate::http::pages::follow;
+use crate::http::pages::translations::Translations;
+use crate::http::wire::request::WireRequestStatus;
+
+/// Where it is said, right below the heading, that the request was answered meanwhile.
+pub(crate) fn meanwhile() -> Markup {
+    html! { div #meanwhile role="status" aria-live="polite" {} }
+}
+
+/// What happens, as its script is to show it: of the whole tree, from the beginning.
+pub(crate) fn happens(view: &View<'_>) -> Markup {
+    let (words, request) = (view.words, &view.request);
+    let root = view.row.root_task_id;
+    let status = match request.status {
+        WireRequestStatus::Pending => "pending",
+        WireRequestStatus::Responded
+        | WireRequestStatus::Resumed
+        | WireRequestStatus::Expired
+        | WireRequestStatus::Withdrawn => "closed",
+    };
+    html! {
+        section #live hidden
+            data-events=(format!("{}/v1/tasks/{root}/events", view.prefix))
+            data-requests=(format!("{}/resume/", view.prefix))
+            data-request=(request.request_id)
+            data-status=(status)
+            data-answers=(view.row.answers.len())
+            data-words=(Value::Object(spoken(words)))
+        {
+            h2 { (words.live_head) }
+            p.status #live-state role="status" aria-live="polite" {}
+            div #live-asked hidden { h3 { (words.live_others) } ul #live-others {} }
+            p.soft #live-earlier hidden { (words.live_earlier) }
+            div aria-live="polite" aria-busy="true" { ol #live-log {} }
+            div #live-now {}
+            p.soft #live-connection aria-live="polite" {}
+        }
+        (follow::tag(&view.prefix))
+    }
+}
+
+/// The words of the script, by name.
+fn spoken(words: &Translations) -> Map<String, Value> {
+    macro_rules! named {
+        ($($name:ident)*) => { [$((stringify!($name), words.$name)),*] };
+    }
+    let named = named![
+        by_agent by_result between colon has_expired was_withdrawn
+        did_approve did_reject did_edit did_respond did_retry did_mixed
+        kind_approval kind_guidance kind_credentials kind_confirmation kind_external_result kind_reconcile
+        live_running live_paused live_completed live_failed live_canceled
+        live_follows live_again live_ended live_over live_reload live_cut
+        meanwhile_decided meanwhile_answered
+        happens_created happens_paused happens_resumed happens_completed happens_failed happens_canceled
+        happens_message happens_image happens_answered happens_call happens_asked happens_decided
+        happens_started happens_started_again happens_finished happens_late happens_sub_agent
+        outcome_succeeded outcome_failed outcome_invalid outcome_denied outcome_rejected
+        outcome_responded outcome_expired outcome_withdrawn outcome_canceled outcome_unknown
+    ];
+    named.into_iter().map(|(name, word)| (name.to_owned(), Value::from(word))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use regex::Regex;
+
+    use super::*;
+    use crate::http::openapi::{self, sample};
+    use crate::http::pages::language::Language;
+    use crate::http::pages::request::tests::page_in;
+
+    /// The script's words as the page hands them over.
+    fn handed(page: &str) -> Map<String, Value> {
+        let (_, words) = page.split_once("data-words=\"").unwrap();
+        let (words, _) = words.split_once('"').unwrap();
+        serde_json::from_str(&words.replace("&quot;", "\"").replace("&amp;", "&")).unwrap()
+    }
+
+    #[test]
+    fn every_word_that_the_script_says_is_handed_to_it_in_the_readers_language() {
+        let said = Regex::new(r"words\.([a-z_]+)").unwrap();
+        let wanted: BTreeSet<&str> =
+            said.captures_iter(follow::SCRIPT).map(|found| found.get(1).unwrap().as_str()).collect();
+        assert!(wanted.len() > 15, "{wanted:?}");
+        let said_in = |language| handed(&page_in(language, &sample::request(), &sample::approver()));
+        let (english, chinese) = (said_in(Language::English), said_in(Language::Chinese));
+        for word in wanted {
+            assert!(english.contains_key(word), "{word}");
+        }
+        for (word, text) in &english {
+            assert_ne!(chinese.get(word), Some(text), "{word}");
+        }
+        let document = openapi::document();
+        for (kind, prefix) in
+            [("Outcome", "outcome"), ("RequestKind", "kind"), ("DecisionAction", "did"), ("TaskStatus", "live")]
+        {
+            let all = document["components"]["schemas"][kind]["enum"].as_array().unwrap();
+            assert!(all.len() > 4, "{kind}");
+            for word in all {
+                let name = format!("{prefix}_{}", word.as_str().unwrap().to_lowercase());
+                assert!(english.contains_key(&name), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn without_its_script_there_is_nothing_of_it_to_see() {
+        for language in Language::ALL {
+            let page = page_in(language, &sample::request(), &sample::approver());
+            assert_eq!(page.matches("<section id=\"live\" hidden").count(), 1, "{page}");
+            assert!(page.contains("<div id=\"meanwhile\" role=\"status\" aria-live=\"polite\"></div>"), "{page}");
+        }
+    }
+}

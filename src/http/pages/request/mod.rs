@@ -1,0 +1,249 @@
+//! The page where a person decides a request. It shows every byte that would run before the first button; invisible
+//! characters are shown as their codes, and the agent's text stands in a box that says so. Its forms post the digest of what
+//! the page showed, so that an approval always covers what the approver saw. The page works without its script, which shows
+//! later events.
+
+pub(crate) mod approve_page;
+mod call;
+mod choices;
+mod deadline;
+pub(crate) mod form;
+mod forms;
+mod headline;
+mod inputs;
+pub(crate) mod invalid_form;
+mod live;
+mod question;
+pub(crate) mod reject_page;
+mod schema;
+mod submitted;
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod tests_forms;
+#[cfg(test)]
+mod tests_headline;
+
+use maud::{Markup, html};
+
+use self::headline::{Aftermath, headline, of_agent};
+use self::submitted::SubmittedForm;
+use super::language::Language;
+use super::layout::{frame_in, in_order, visible};
+use super::sign_in::{sign_in_again, signed_in_bar};
+use super::translations::Translations;
+use crate::http::server::problem::{Problem, prefix};
+use crate::http::wire::decision::DecisionAction;
+use crate::http::wire::request::{InterventionRequest, RequestedCall, WireRequestKind, WireRequestStatus, state};
+use crate::http::{Http, Settings};
+use crate::people::Caller;
+use crate::people::may::{may_decide, required_of};
+use crate::store::{ReadError, RequestRow};
+use crate::task::decision::Action;
+use crate::task::status;
+use crate::task::time::Time;
+
+/// A request, and everything about its reader that the page depends on.
+#[derive(Debug)]
+pub(crate) struct View<'a> {
+    /// The request as the reader sees it.
+    pub request: InterventionRequest,
+    pub row: &'a RequestRow,
+    pub caller: &'a Caller,
+    /// The path of `public_url`.
+    pub prefix: String,
+    pub words: &'static Translations,
+    /// Relative times count from this moment.
+    pub now: Time,
+    /// The form that was submitted with mistakes, if the page answers one.
+    pub typed: Option<&'a SubmittedForm>,
+    /// The journal's facts about the calls after the request; `None` while it is open.
+    pub aftermath: Option<Aftermath>,
+    /// The page to return to after signing in as another user.
+    pub path: String,
+}
+
+/// How many items of a journal are read at once.
+const ITEMS: i64 = 16;
+
+impl<'a> View<'a> {
+    /// What `caller` sees at `now`.
+    #[must_use]
+    pub fn new(row: &'a RequestRow, caller: &'a Caller, settings: &Settings, language: Language, now: Time) -> Self {
+        Self {
+            request: InterventionRequest::of(row, caller, settings),
+            row,
+            caller,
+            prefix: prefix(&settings.public_url),
+            words: Translations::of(language),
+            now,
+            typed: None,
+            aftermath: None,
+            path: format!("{}/resume/{}", prefix(&settings.public_url), row.asked.request_id),
+        }
+    }
+
+    /// What `caller` sees now.
+    pub async fn now(
+        http: &Http,
+        row: &'a RequestRow,
+        caller: &'a Caller,
+        language: Language,
+    ) -> Result<Self, Problem> {
+        let mut view = Self::new(row, caller, &http.settings, language, http.clock.now());
+        if row.status != status::RequestStatus::Pending {
+            view.aftermath = aftermath(http, row).await?;
+        }
+        Ok(view)
+    }
+
+    /// Says why there is nothing to answer, and offers another account where the request is for others.
+    fn nothing_to_answer(&self, why: &str) -> Markup {
+        html! {
+            p { strong { (self.words.nothing_here) } " " (why) }
+            @if why == self.words.for_others {
+                (sign_in_again(self.caller, &self.path, &self.prefix, self.words.language))
+            }
+        }
+    }
+
+    fn takes(&self, action: Action) -> bool {
+        self.request.can_decide && self.request.allowed_actions.contains(&DecisionAction::from(action))
+    }
+
+    /// The calls that this reader may still answer.
+    fn open_calls(&self) -> Vec<&RequestedCall> {
+        let open: Vec<String> =
+            state(self.row).open_calls(&self.caller.user_id).map(|call| call.tool_call_id.to_string()).collect();
+        self.request.tool_calls.iter().filter(|call| open.contains(&call.tool_call_id)).collect()
+    }
+
+    /// How many have to approve each call.
+    fn required(&self) -> u32 {
+        required_of(self.caller, &self.row.asked)
+    }
+
+    /// Why a POST of this action would be refused.
+    fn why_not(&self, action: Action) -> Option<&'static str> {
+        let words = self.words;
+        match self.request.status {
+            WireRequestStatus::Responded | WireRequestStatus::Resumed => return Some(words.is_decided),
+            WireRequestStatus::Expired => return Some(words.has_expired),
+            WireRequestStatus::Withdrawn => return Some(words.was_withdrawn),
+            // The deadline has passed; the commit that expires the request is yet to come.
+            WireRequestStatus::Pending if self.row.expired => return Some(words.has_expired),
+            WireRequestStatus::Pending => {}
+        }
+        let (row, terms) = (self.row, &self.row.asked.terms);
+        if !may_decide(self.caller, &row.tenant, &row.owner, &terms.approvers) {
+            return Some(words.for_others);
+        }
+        if state(row).open_calls(&self.caller.user_id).next().is_none() {
+            return Some(words.you_answered);
+        }
+        if self.takes(action) {
+            return None;
+        }
+        let approves = action == Action::Approve;
+        if approves && self.request.approval_url.is_none() {
+            return Some(words.not_of_kind);
+        }
+        let by_rule = self.request.kind == WireRequestKind::Approval && !terms.allow.contains(&action);
+        Some(if by_rule { words.rule_forbids } else { words.not_you })
+    }
+}
+
+/// Whether the page has one form for several calls, or forms for the only one.
+#[must_use]
+pub(crate) fn single(view: &View<'_>) -> bool {
+    view.open_calls().len() < 2
+}
+
+/// The page with every form that this reader may use.
+#[must_use]
+pub(crate) fn whole(view: &View<'_>) -> Markup {
+    let offered = forms::all(view);
+    let nothing_to_answer = || view.why_not(Action::Reject).unwrap_or(view.words.not_you);
+    page(
+        view,
+        &html! {
+            @if offered.is_empty() {
+                (view.nothing_to_answer(nothing_to_answer()))
+            } @else {
+                h2 { (view.words.your_answer) }
+                @for form in &offered { (form) }
+            }
+        },
+    )
+}
+
+/// The page with one button, or with the reason why its POST would be refused.
+#[must_use]
+pub(crate) fn one_button(view: &View<'_>, action: Action) -> Markup {
+    page(
+        view,
+        &html! {
+            @match view.why_not(action) {
+                Some(why) => (view.nothing_to_answer(why)),
+                None if action == Action::Approve => (forms::approve(view)),
+                None => (forms::reject(view)),
+            }
+            p { a href=(format!("{}/resume/{}", view.prefix, view.request.request_id)) { (view.words.back) } }
+        },
+    )
+}
+
+fn page(view: &View<'_>, answers: &Markup) -> Markup {
+    let agent = view.request.agent_path.last().map(String::as_str).unwrap_or_default();
+    let (asked, closed) = (question::heading(view), headline(view.row, view.aftermath.as_ref(), view.words));
+    let is_open = closed.is_none();
+    let title = closed.clone().map_or_else(|| asked.clone(), in_order);
+    let failed = if view.typed.is_some() { view.words.error_prefix } else { "" };
+    frame_in(
+        view.words.language,
+        &format!("{failed}{}: {title}", visible(agent)),
+        &html! {
+            @if let Some(typed) = view.typed { (inputs::summary(view, typed)) }
+            p.soft { bdi { (visible(&view.request.agent_path.join(" › "))) } }
+            @match &closed {
+                None => { h1 #headline { (asked) } }
+                Some(headline) => {
+                    h1.exact #headline { (headline) }
+                    p { (view.words.asked_was) (view.words.colon) (asked) }
+                }
+            }
+            (live::meanwhile())
+            @if is_open { (question::open_status(view)) }
+            (question::question(view))
+            @if !of_agent(view.row) {
+                @for (index, one) in view.request.tool_calls.iter().enumerate() { (call::one(view, one, index)) }
+            }
+            (question::about(view))
+            (question::decided(view))
+            div #answers { (answers) }
+            (live::happens(view))
+            footer { (signed_in_bar(view.caller, &view.prefix, view.words.language)) }
+        },
+    )
+}
+
+/// The journal's facts about a request's calls after it was asked; `None` where the journal cannot be read.
+async fn aftermath(http: &Http, row: &RequestRow) -> Result<Option<Aftermath>, Problem> {
+    let mut aftermath = Aftermath::new(row);
+    let mut after = row.asked_seq;
+    loop {
+        let items = match http.store.items(row.task_id, after, ITEMS).await {
+            Ok(items) => items,
+            Err(ReadError::Corrupt(_)) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        for (item, _) in &items {
+            aftermath.apply(item);
+        }
+        match items.last() {
+            Some((item, _)) if !aftermath.is_settled() => after = item.seq,
+            Some(_) | None => return Ok(Some(aftermath)),
+        }
+    }
+}

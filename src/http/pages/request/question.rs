@@ -1,0 +1,282 @@
+//! The question, its approvers, its deadline and its decision.
+
+use maud::{Markup, html};
+use serde_json::Value;
+
+use super::View;
+use super::call::warnings;
+use super::deadline::when;
+use super::headline::of_agent;
+use crate::http::pages::layout::{moment, visible};
+use crate::http::pages::translations::{Translations, fill};
+use crate::http::wire::decision::{DecisionAction, ThenAction, WireDecision};
+use crate::http::wire::exact::Exact;
+use crate::http::wire::request::WireRequestKind;
+use crate::task::decision::Then;
+
+/// What the page is called: the operator's words, or what kind of question it is.
+pub(crate) fn heading(view: &View<'_>) -> String {
+    match &view.row.asked.terms.message {
+        Some(message) => visible(message),
+        None => kind(view).to_owned(),
+    }
+}
+
+fn kind(view: &View<'_>) -> &'static str {
+    let words = view.words;
+    match view.request.kind {
+        WireRequestKind::Approval => words.kind_approval,
+        WireRequestKind::Guidance => words.kind_guidance,
+        WireRequestKind::Credentials => words.kind_credentials,
+        WireRequestKind::Confirmation => words.kind_confirmation,
+        WireRequestKind::ExternalResult => words.kind_external_result,
+        WireRequestKind::Reconcile => words.kind_reconcile,
+    }
+}
+
+/// How long it may still be answered.
+pub(crate) fn open_status(view: &View<'_>) -> Markup {
+    let words = view.words;
+    html! {
+        div #standing {
+            p.status { (words.status_pending) }
+            p {
+                (words.answer_before) (words.colon)
+                @match view.row.expires_at { Some(at) => (when(at, view.now, words)), None => (words.no_deadline) }
+            }
+        }
+    }
+}
+
+/// The agent's question, in its box; of a call whose outcome is unknown, what is known.
+pub(crate) fn question(view: &View<'_>) -> Markup {
+    let (words, request) = (view.words, &view.request);
+    html! {
+        @match request.kind {
+            WireRequestKind::Reconcile => { p { (words.reconcile_about) } (known(view)) }
+            WireRequestKind::ExternalResult => { p { (words.external_about) } }
+            WireRequestKind::Approval | WireRequestKind::Guidance | WireRequestKind::Credentials | WireRequestKind::Confirmation => {}
+        }
+        // Of a login the details name the service, as its form does in the operator's words.
+        @let ours = matches!(request.kind, WireRequestKind::Reconcile | WireRequestKind::Credentials);
+        @let details = request.details.as_ref().filter(|_| !ours);
+        // A question has no card of its call: nothing runs. Its text stands here, whole and in its order.
+        @let call = request.tool_calls.first().filter(|_| of_agent(view.row));
+        @if let Some(call) = call { (warnings(view, call)) }
+        @if request.question.is_some() || details.is_some() || call.is_some() {
+            div.agent {
+                p.by { (words.by_agent) }
+                @if let Some(question) = &request.question { pre.exact dir="ltr" { (prose(question)) } }
+                @if let Some(details) = details { (written(details)) }
+                @if let Some(call) = call {
+                    details {
+                        summary { (words.exact_text) }
+                        pre.exact dir="ltr" { (visible(&call.arguments_text)) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What is known of a call whose outcome is not: ours, but for the members that we do not know.
+fn known(view: &View<'_>) -> Markup {
+    let words = view.words;
+    let Some(Value::Object(details)) = &view.request.details else { return html! {} };
+    let called = |name: &str| match name {
+        "sent_at" => words.sent_at.to_owned(),
+        "attempt" => words.attempt.to_owned(),
+        "replica" => words.replica.to_owned(),
+        "problem" => words.problem.to_owned(),
+        other => visible(other),
+    };
+    html! {
+        section {
+            h2 { (words.what_is_known) }
+            dl {
+                @for (name, value) in details {
+                    @if !value.is_null() {
+                        dt { (called(name)) }
+                        dd { (if name == "sent_at" { moment(&plain(value)) } else { visible(&plain(value)) }) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Text of several lines: its line breaks are made, everything else that cannot be seen is shown.
+pub(crate) fn prose(text: &str) -> String {
+    text.split('\n').map(visible).collect::<Vec<_>>().join("\n")
+}
+
+/// A value as text: a text as it stands, anything else as JSON.
+pub(crate) fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// A value that is kept as its text: a text as it stands, anything else as the JSON that was written.
+pub(crate) fn exact(value: &Exact) -> String {
+    let text = serde_json::to_string(value).unwrap_or_default();
+    serde_json::from_str::<String>(&text).unwrap_or(text)
+}
+
+/// What an agent wrote beside its question: members or whatever else it is, in the order of its characters.
+fn written(value: &Value) -> Markup {
+    let Value::Object(members) = value else { return html! { pre.exact dir="ltr" { (prose(&plain(value))) } } };
+    html! {
+        dl {
+            @for (name, value) in members {
+                dt.exact { (visible(name)) }
+                dd {
+                    @match value {
+                        Value::Array(list) if list.iter().all(Value::is_string) => {
+                            ul { @for text in list { li.exact { (prose(&plain(text))) } } }
+                        }
+                        value => { pre.exact dir="ltr" { (prose(&plain(value))) } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What a person filled in: members or whatever else it is, as the person's own script is read.
+pub(crate) fn members(value: &Value) -> Markup {
+    let Value::Object(members) = value else { return html! { pre dir="auto" { (prose(&plain(value))) } } };
+    html! {
+        dl {
+            @for (name, value) in members {
+                dt { bdi { (visible(name)) } }
+                dd {
+                    @match value {
+                        Value::Array(list) if list.iter().all(Value::is_string) => {
+                            ul { @for text in list { li dir="auto" { (prose(&plain(text))) } } }
+                        }
+                        value => { pre dir="auto" { (prose(&plain(value))) } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Whose question it is, and whose to decide.
+pub(crate) fn about(view: &View<'_>) -> Markup {
+    let (words, request) = (view.words, &view.request);
+    html! {
+        section {
+            h2 { (words.about) }
+            dl {
+                dt { (words.kind) } dd { (kind(view)) }
+                @if let Some(call) = request.tool_calls.first().filter(|call| of_agent(view.row) && call.rule.is_some()) {
+                    dt { (words.rule) } dd { (call.rule.as_deref().map(visible).unwrap_or_default()) }
+                    @if let Some(reason) = &call.reason { dt { (words.reason) } dd { (visible(reason)) } }
+                }
+                dt { (words.who_may) } dd { (approver_names(view)) }
+                dt { (words.asked_at) } dd { (when(view.row.created_at, view.now, words)) }
+                dt { (words.agent) } dd { (visible(&request.agent_path.join(" › "))) }
+                dt { (words.session) } dd { code { (visible(&request.session_id)) } }
+                dt { (words.task) } dd { code { (request.task_id) } }
+                dt { (words.request) } dd { code { (request.request_id) } }
+            }
+        }
+    }
+}
+
+fn approver_names(view: &View<'_>) -> String {
+    let words = view.words;
+    let names = names(view, &[]);
+    match view.required() {
+        0 | 1 => names,
+        count => fill(words.people_have_to, &[("names", &names), ("count", &count.to_string())]),
+    }
+}
+
+/// Those who may decide, without those who `have`.
+pub(crate) fn names(view: &View<'_>, have: &[&str]) -> String {
+    let (approvers, owner, words) = (&view.request.approvers, &view.row.owner, view.words);
+    let ids = view.caller.user_id.ids();
+    let has = |user: &str| have.iter().any(|name| ids.same(name, user));
+    let mut names = Vec::new();
+    if approvers.owner && !has(owner) {
+        names.push(fill(words.owner, &[("user", &visible(owner))]));
+    }
+    let users = approvers.users.iter().filter(|user| !has(user) && !ids.same(user, owner));
+    names.extend(users.map(|user| fill(words.user, &[("user", &visible(user))])));
+    names.extend(approvers.groups.iter().map(|group| fill(words.group, &[("group", &visible(group))])));
+    if names.is_empty() { words.nobody.to_owned() } else { names.join(words.between) }
+}
+
+/// What was decided about the whole request.
+pub(crate) fn decided(view: &View<'_>) -> Markup {
+    let Some(decision) = &view.request.decision else { return html! {} };
+    html! { section { h2 { (view.words.decision_whole) } (decision_of(view, decision, true)) } }
+}
+
+/// One decision: what, who, when, why, and what came with it.
+pub(crate) fn decision_of(view: &View<'_>, decision: &WireDecision, whole: bool) -> Markup {
+    let words = view.words;
+    let (by, at) = (visible(&decision.by), moment(&decision.at));
+    let via = decision.via.as_deref().map(visible);
+    let said = match &via {
+        Some(via) => fill(words.by_via_at, &[("user", &by), ("via", via), ("at", &at)]),
+        None => fill(words.by_at, &[("user", &by), ("at", &at)]),
+    };
+    let secret = view.request.kind == WireRequestKind::Credentials;
+    html! {
+        p { strong { (did(decision.action, words)) } " " (said) }
+        dl {
+            @if let Some(reason) = &decision.reason { dt { (words.reason) } dd { pre dir="auto" { (prose(reason)) } } }
+            @if let Some(then) = decision.then { dt { (words.then) } dd { (then_of(view, then)) } }
+            @if let Some(response) = decision.response.as_ref().filter(|_| whole) {
+                dt { (words.given_response) } dd { (filled_in(response, secret, words)) }
+            }
+            @if let Some(result) = decision.result.as_ref().filter(|_| whole) {
+                dt { (words.given_result) } dd { pre dir="auto" { (prose(&exact(result))) } }
+            }
+        }
+    }
+}
+
+fn filled_in(response: &Value, secret: bool, words: &Translations) -> Markup {
+    if !secret {
+        return members(response);
+    }
+    let names: Vec<&String> = response.as_object().into_iter().flat_map(|fields| fields.keys()).collect();
+    html! { dl { @for name in names { dt { (visible(name)) } dd { (words.sealed_value) } } } }
+}
+
+/// What somebody did.
+pub(crate) fn did(action: DecisionAction, words: &Translations) -> &'static str {
+    match action {
+        DecisionAction::Approve => words.did_approve,
+        DecisionAction::Reject => words.did_reject,
+        DecisionAction::Edit => words.did_edit,
+        DecisionAction::Respond => words.did_respond,
+        DecisionAction::Retry => words.did_retry,
+        DecisionAction::Mixed => words.did_mixed,
+    }
+}
+
+fn then_of(view: &View<'_>, then: ThenAction) -> &'static str {
+    match then {
+        ThenAction::Continue => view.words.then_continue,
+        ThenAction::Cancel => then_cancel(view),
+        ThenAction::CancelRoot => view.words.then_cancel_root,
+    }
+}
+
+/// What is canceled when the task that asked is: a root, or a sub-agent's task, whose caller goes on.
+pub(crate) fn then_cancel(view: &View<'_>) -> &'static str {
+    if view.row.task_id == view.row.root_task_id { view.words.then_cancel } else { view.words.then_cancel_sub }
+}
+
+/// What a rejection does unless something else is chosen.
+pub(crate) fn by_rule(view: &View<'_>) -> &'static str {
+    match view.row.asked.terms.on_reject {
+        Then::Continue => view.words.then_continue,
+        Then::Cancel => then_cancel(view),
+        Then::CancelRoot => view.words.then_cancel_root,
+    }
+}

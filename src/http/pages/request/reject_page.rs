@@ -1,0 +1,41 @@
+//! `GET /resume/{request_id}/reject`: a page with one button that POSTs. Following the link changes nothing.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use http::HeaderMap;
+
+use super::View;
+use crate::http::Http;
+use crate::http::api::access;
+use crate::http::pages::language::Language;
+use crate::http::pages::{follow, request};
+use crate::http::server::caller::CurrentCaller;
+use crate::http::server::operation::{AuthClass, Op, SMALL};
+use crate::http::server::path_id::Id;
+use crate::http::server::problem::{Code, Problem};
+use crate::task::decision::Action;
+use crate::task::id::RequestId;
+
+pub(crate) const OP: Op = Op { id: "get_reject_page", auth: AuthClass::Key, body: SMALL, problems: &[Code::NotFound] };
+
+/// The page that rejects
+///
+/// One button that POSTs; without it, saying why, where that POST would be refused. Never changes anything.
+#[utoipa::path(
+    get, path = "/resume/{request_id}/reject", operation_id = "get_reject_page", tag = "requests",
+    params(("request_id" = String, Path, format = Uuid, description = "The request")),
+    responses((status = 200, body = String, content_type = "text/html", description = "The page"))
+)]
+pub(crate) async fn get_reject_page(
+    State(http): State<Arc<Http>>,
+    CurrentCaller(caller): CurrentCaller,
+    Id(id): Id<RequestId>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let row = access::readable_request(&http, &caller, id).await?;
+    let mut view = View::now(&http, &row, &caller, Language::of(&headers)).await?;
+    view.path.push_str("/reject");
+    Ok(follow::page(request::one_button(&view, Action::Reject)))
+}

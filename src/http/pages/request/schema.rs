@@ -1,0 +1,248 @@
+//! A JSON Schema as a form: which fields a person fills in, and what JSON a filled-in text is. Only an object of plain
+//! values has fields; anything else is typed as JSON. Whether an answer fits its schema is not judged here.
+
+use serde_json::{Map, Value};
+
+use crate::http::pages::language::Language;
+use crate::http::pages::translations::Translations;
+use crate::http::server::json;
+
+/// One field of a form.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Field {
+    /// The member's name.
+    pub name: String,
+    /// What it is called, where the schema says so.
+    pub title: Option<String>,
+    /// What is to be filled in.
+    pub description: Option<String>,
+    /// Whether an answer needs it.
+    pub required: bool,
+    /// What it takes.
+    pub takes: Takes,
+}
+
+/// What a field takes.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Takes {
+    /// Text, maybe of a format that browsers know, and its shortest and longest length.
+    Text(Option<&'static str>, Option<u64>, Option<u64>),
+    /// A number (a whole one), its least and its most.
+    Number(bool, Option<String>, Option<String>),
+    /// Yes or no.
+    Boolean,
+    /// One of these: the text that stands for it, and the value.
+    Choice(Vec<(String, Value)>),
+}
+
+/// Words of a schema with which a list of its properties is not the whole story.
+const MORE: [&str; 8] =
+    ["$ref", "allOf", "anyOf", "oneOf", "if", "patternProperties", "dependentSchemas", "propertyNames"];
+
+/// The fields of a schema of plain values; `None` where it is no such schema.
+#[must_use]
+pub(crate) fn fields(schema: &Value) -> Option<Vec<Field>> {
+    let schema = schema.as_object()?;
+    let open = schema.get("additionalProperties").is_some_and(Value::is_object);
+    if schema.get("type")? != "object" || open || MORE.iter().any(|word| schema.contains_key(*word)) {
+        return None;
+    }
+    let properties = schema.get("properties")?.as_object().filter(|properties| !properties.is_empty())?;
+    let required: Vec<&str> = match schema.get("required") {
+        Some(names) => names.as_array()?.iter().filter_map(Value::as_str).collect(),
+        None => Vec::new(),
+    };
+    if required.iter().any(|name| !properties.contains_key(*name)) {
+        return None;
+    }
+    properties
+        .iter()
+        .map(|(name, property)| {
+            let property = property.as_object()?;
+            let text = |member: &str| property.get(member).and_then(Value::as_str).map(str::to_owned);
+            Some(Field {
+                name: name.clone(),
+                title: text("title"),
+                description: text("description"),
+                required: required.contains(&name.as_str()),
+                takes: takes(property)?,
+            })
+        })
+        .collect()
+}
+
+fn takes(property: &Map<String, Value>) -> Option<Takes> {
+    if let Some(value) = property.get("const") {
+        return choice(std::slice::from_ref(value));
+    }
+    if let Some(values) = property.get("enum") {
+        return choice(values.as_array()?);
+    }
+    let word = property.get("type")?;
+    let word = match word.as_array() {
+        Some(words) => words.iter().find(|word| *word != "null").filter(|_| words.len() == 2)?,
+        None => word,
+    };
+    let length = |name: &str| property.get(name).and_then(Value::as_u64);
+    let number = |name: &str| property.get(name).filter(|value| value.is_number()).map(ToString::to_string);
+    match word.as_str()? {
+        "string" => Some(Takes::Text(format(property), length("minLength"), length("maxLength"))),
+        "number" => Some(Takes::Number(false, number("minimum"), number("maximum"))),
+        "integer" => Some(Takes::Number(true, number("minimum"), number("maximum"))),
+        "boolean" => Some(Takes::Boolean),
+        _ => None,
+    }
+}
+
+/// Texts, or numbers and truths: never both, so that each text stands for one value.
+fn choice(values: &[Value]) -> Option<Takes> {
+    let texts = values.iter().all(|value| value.as_str().is_some_and(|text| !text.is_empty()));
+    let plain = values.iter().all(|value| value.is_number() || value.is_boolean());
+    if values.is_empty() || !(texts || plain) {
+        return None;
+    }
+    let shown = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    Some(Takes::Choice(values.iter().map(|value| (shown(value), value.clone())).collect()))
+}
+
+/// The type of input that checks a format as the schema does.
+fn format(property: &Map<String, Value>) -> Option<&'static str> {
+    match property.get("format").and_then(Value::as_str)? {
+        "email" => Some("email"),
+        "uri" | "url" => Some("url"),
+        "date" => Some("date"),
+        "password" => Some("password"),
+        _ => None,
+    }
+}
+
+impl Field {
+    /// The JSON text of what was typed: `None` where nothing was, and nothing is needed. Numbers stay as they were typed.
+    ///
+    /// # Errors
+    /// What is expected instead.
+    pub fn json(&self, typed: &str) -> Result<Option<String>, &'static str> {
+        let words = Translations::of(Language::English);
+        if typed.is_empty() {
+            return if self.required { Err(words.needed) } else { Ok(None) };
+        }
+        match &self.takes {
+            Takes::Text(..) => Ok(Some(Value::from(typed).to_string())),
+            Takes::Number(whole, ..) => number(typed.trim(), *whole).map(Some),
+            Takes::Boolean => match typed {
+                "true" | "false" => Ok(Some(typed.to_owned())),
+                _ => Err(words.not_a_boolean),
+            },
+            Takes::Choice(values) => {
+                let chosen = values.iter().find(|(text, _)| text == typed);
+                chosen.map(|(_, value)| Some(value.to_string())).ok_or(words.not_a_choice)
+            }
+        }
+    }
+}
+
+fn number(typed: &str, whole: bool) -> Result<String, &'static str> {
+    let words = Translations::of(Language::English);
+    if whole && typed.chars().any(|c| !c.is_ascii_digit() && c != '-') {
+        return Err(words.not_an_integer);
+    }
+    match json::parse(typed.as_bytes()) {
+        Ok(Value::Number(_)) => Ok(typed.to_owned()),
+        Ok(_) | Err(_) => Err(if whole { words.not_an_integer } else { words.not_a_number }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn an_object_of_plain_values_has_fields() {
+        let schema = json!({"type": "object", "required": ["a"], "additionalProperties": false, "properties": {
+            "a": {"type": "string", "title": "Address", "description": "Where", "format": "email", "maxLength": 80},
+            "b": {"type": "integer", "minimum": 1}, "c": {"type": ["number", "null"]}, "d": {"type": "boolean"},
+            "e": {"enum": ["x", "y"]}, "f": {"enum": [1, 2.5, true]}, "g": {"const": "only"}}});
+        let fields = fields(&schema).unwrap();
+        assert_eq!(
+            fields[0],
+            Field {
+                name: "a".into(),
+                title: Some("Address".into()),
+                description: Some("Where".into()),
+                required: true,
+                takes: Takes::Text(Some("email"), None, Some(80)),
+            }
+        );
+        let kinds: Vec<_> = fields[1..].iter().map(|field| field.takes.clone()).collect();
+        let text = |texts: &[(&str, Value)]| {
+            Takes::Choice(texts.iter().map(|(text, value)| ((*text).to_owned(), value.clone())).collect())
+        };
+        assert_eq!(
+            kinds,
+            [
+                Takes::Number(true, Some("1".into()), None),
+                Takes::Number(false, None, None),
+                Takes::Boolean,
+                text(&[("x", json!("x")), ("y", json!("y"))]),
+                text(&[("1", json!(1)), ("2.5", json!(2.5)), ("true", json!(true))]),
+                text(&[("only", json!("only"))]),
+            ]
+        );
+    }
+
+    #[test]
+    fn anything_else_is_typed_as_json() {
+        let object = |properties: Value| json!({"type": "object", "properties": properties});
+        for schema in [
+            json!(true),
+            json!({}),
+            json!({"type": "string"}),
+            json!({"type": "object"}),
+            object(json!({})),
+            object(json!({"a": {}})),
+            object(json!({"a": true})),
+            object(json!({"a": {"type": "array"}})),
+            object(json!({"a": {"type": "object"}})),
+            object(json!({"a": {"type": ["string", "number", "null"]}})),
+            object(json!({"a": {"enum": ["1", 1]}})),
+            object(json!({"a": {"enum": [null]}})),
+            object(json!({"a": {"enum": [""]}})),
+            object(json!({"a": {"enum": []}})),
+            json!({"type": "object", "properties": {"a": {"type": "string"}}, "required": ["b"]}),
+            json!({"type": "object", "properties": {"a": {"type": "string"}}, "allOf": []}),
+            json!({"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": {"type": "string"}}),
+        ] {
+            assert_eq!(fields(&schema), None, "{schema}");
+        }
+    }
+
+    #[test]
+    fn what_is_typed_becomes_json_as_it_was_typed() {
+        let field = |takes: Value, required| {
+            let required = if required { json!(["a"]) } else { json!([]) };
+            fields(&json!({"type": "object", "properties": {"a": takes}, "required": required})).unwrap().remove(0)
+        };
+        let string = field(json!({"type": "string"}), true);
+        assert_eq!(string.json("a \"b\"\n\u{202e}"), Ok(Some("\"a \\\"b\\\"\\n\u{202e}\"".into())));
+        assert_eq!(string.json(""), Err("this is needed"));
+        assert_eq!(field(json!({"type": "string"}), false).json(""), Ok(None));
+        let number = field(json!({"type": "number"}), false);
+        for text in ["20.10", "1E2", "-0.5", "12345678901234567890123"] {
+            assert_eq!(number.json(text), Ok(Some(text.into())));
+        }
+        for text in ["1,5", "x", "١", "１", "NaN", "1}", "\"1\"", "01", "true", "1 2"] {
+            assert_eq!(number.json(text), Err("a number"), "{text}");
+        }
+        let integer = field(json!({"type": "integer"}), false);
+        assert_eq!(integer.json(" 9007199254740993 "), Ok(Some("9007199254740993".into())));
+        for text in ["1.0", "1e3", "--1", "-", "x"] {
+            assert_eq!(integer.json(text), Err("a whole number"), "{text}");
+        }
+        let boolean = field(json!({"type": "boolean"}), true);
+        assert_eq!((boolean.json("true"), boolean.json("on")), (Ok(Some("true".into())), Err("true or false")));
+        let choice = field(json!({"enum": [1, 2]}), true);
+        assert_eq!(choice.json("2"), Ok(Some("2".into())));
+        assert!(choice.json("3").is_err());
+    }
+}

@@ -1,0 +1,149 @@
+//! The submitted values of an invalid form, and the field of each mistake, so that the page can show both again.
+//! Credentials are never kept.
+
+use std::collections::BTreeMap;
+
+use super::form::default_form;
+use super::schema;
+use crate::engine::FieldError;
+use crate::store::RequestRow;
+use crate::task::decision::Action;
+use crate::task::request::RequestKind;
+
+/// The forms of the page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FormName {
+    /// Approves everything.
+    Approve,
+    /// Rejects everything.
+    Reject,
+    /// One choice for each call.
+    Calls,
+    /// Other arguments for the only call.
+    Edit,
+    /// A result for the only call.
+    Supply,
+    /// An answer.
+    Answer,
+    /// Runs a call again.
+    Retry,
+}
+
+impl FormName {
+    /// The prefix of its elements' ids.
+    #[must_use]
+    pub fn id(self) -> &'static str {
+        match self {
+            Self::Approve => "approve",
+            Self::Reject => "reject",
+            Self::Calls => "calls",
+            Self::Edit => "edit",
+            Self::Supply => "supply",
+            Self::Answer => "answer",
+            Self::Retry => "retry",
+        }
+    }
+
+    /// Which form these fields came from; `single` where the page had no form for several calls.
+    fn of(in_path: Option<Action>, fields: &BTreeMap<String, String>, single: bool) -> Self {
+        // A field of an agent's form may be called `action`, too: its name is `field.action`.
+        let of_answer = |name: &str| name == "action" || (name.starts_with("call.") && name.ends_with(".action"));
+        let says = |action: Action| fields.iter().any(|(name, text)| of_answer(name) && text == action.as_str());
+        match in_path {
+            Some(Action::Approve) => Self::Approve,
+            Some(Action::Reject) => Self::Reject,
+            _ if fields.keys().any(|name| name.starts_with("call.")) => match single {
+                true if says(Action::Respond) => Self::Supply,
+                true => Self::Edit,
+                false => Self::Calls,
+            },
+            _ if says(Action::Reject) => Self::Reject,
+            _ if says(Action::Retry) => Self::Retry,
+            _ => Self::Answer,
+        }
+    }
+}
+
+/// A mistake at its field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FieldMistake {
+    /// The field, if there is one.
+    pub field: Option<String>,
+    /// The place inside of what was typed there; without a field, of the body.
+    pub place: String,
+    /// What was expected.
+    pub detail: String,
+}
+
+/// A submitted form with its mistakes.
+#[derive(Clone, Debug)]
+pub(crate) struct SubmittedForm {
+    /// The form that was posted.
+    pub form: FormName,
+    pub wrong: Vec<FieldMistake>,
+    fields: BTreeMap<String, String>,
+}
+
+impl SubmittedForm {
+    /// Reads what was posted. `single` as in the page that it came from.
+    #[must_use]
+    pub fn new(
+        row: &RequestRow,
+        in_path: Option<Action>,
+        mut fields: BTreeMap<String, String>,
+        errors: &[FieldError],
+        single: bool,
+    ) -> Self {
+        let form = FormName::of(in_path, &fields, single);
+        let wrong = errors.iter().map(|error| place(row, form, error)).collect();
+        if row.asked.kind == RequestKind::Credentials {
+            fields.retain(|name, _| matches!(name.as_str(), "reason" | "then"));
+        }
+        Self { form, wrong, fields }
+    }
+
+    /// The submitted text of a field.
+    #[must_use]
+    pub fn text(&self, form: FormName, name: &str) -> Option<&str> {
+        self.fields.get(name).filter(|_| form == self.form).map(String::as_str)
+    }
+}
+
+/// The field that a place in the body was typed into.
+fn place(row: &RequestRow, form: FormName, error: &FieldError) -> FieldMistake {
+    let parts: Vec<String> =
+        error.pointer.split('/').skip(1).map(|part| part.replace("~1", "/").replace("~0", "~")).collect();
+    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+    let (field, rest): (Option<String>, &[&str]) = match parts.as_slice() {
+        ["decisions", _, "then", rest @ ..] | ["then", rest @ ..] => (Some("then".to_owned()), rest),
+        ["decisions", call, part, rest @ ..] => (Some(format!("call.{call}.{part}")), rest),
+        ["decisions"] => (None, &[]),
+        ["decisions", call] => (Some(format!("call.{call}.action")), &[]),
+        ["response", name, rest @ ..] if row.asked.kind == RequestKind::Confirmation => {
+            (Some((*name).to_owned()), rest)
+        }
+        ["response", rest @ ..] => filled_in(row.asked.form.as_ref().unwrap_or(&default_form()), rest),
+        ["result", rest @ ..] => match &row.asked.form {
+            Some(schema) if row.asked.kind == RequestKind::ExternalResult => filled_in(schema, rest),
+            Some(_) | None => (Some("result".to_owned()), rest),
+        },
+        // A rejection with `then` sends the form's comment as its reason.
+        ["reason", rest @ ..] if row.asked.kind == RequestKind::Confirmation && form == FormName::Answer => {
+            (Some("comment".to_owned()), rest)
+        }
+        ["reason", rest @ ..] => (Some("reason".to_owned()), rest),
+        rest => (None, rest),
+    };
+    let rest: String = rest.iter().map(|part| crate::http::server::fields::pointer("", part)).collect();
+    FieldMistake { field, place: rest, detail: error.detail.clone() }
+}
+
+fn filled_in<'r, 'p>(schema: &serde_json::Value, rest: &'r [&'p str]) -> (Option<String>, &'r [&'p str]) {
+    match (schema::fields(schema), rest) {
+        (None, rest) => (Some("result".to_owned()), rest),
+        (Some(fields), [name, rest @ ..]) if fields.iter().any(|field| field.name == *name) => {
+            (Some(format!("field.{name}")), rest)
+        }
+        (Some(_), rest) => (None, rest),
+    }
+}

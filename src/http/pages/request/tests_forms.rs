@@ -1,0 +1,228 @@
+//! What the page offers, and how it comes back when an answer does not fit.
+
+use std::collections::BTreeMap;
+
+use serde_json::json;
+
+use super::form::to_json;
+use super::submitted::{FormName, SubmittedForm};
+use super::tests::{decider, page};
+use super::{View, single, whole};
+use crate::engine::FieldError;
+use crate::http::openapi::sample;
+use crate::http::pages::language::Language;
+use crate::people::Caller;
+use crate::store::RequestRow;
+use crate::task::decision::Action;
+use crate::task::id::TaskId;
+use crate::task::request::RequestKind;
+
+/// The page after this was posted.
+fn again(
+    row: &RequestRow,
+    caller: &Caller,
+    in_path: Option<Action>,
+    fields: &[(&str, &str)],
+    errors: Vec<FieldError>,
+) -> String {
+    let fields: BTreeMap<String, String> =
+        fields.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
+    let errors = if errors.is_empty() { to_json(row, &fields).unwrap_err() } else { errors };
+    let settings = sample::settings();
+    let mut view = View::new(row, caller, &settings, Language::English, sample::now());
+    let typed = SubmittedForm::new(row, in_path, fields, &errors, single(&view));
+    view.typed = Some(&typed);
+    whole(&view).into_string()
+}
+
+/// Every name that a form on the page would send.
+fn names(page: &str) -> Vec<&str> {
+    let mut names: Vec<&str> =
+        page.split(" name=\"").skip(1).filter_map(|rest| rest.split_once('"')).map(|(name, _)| name).collect();
+    names.retain(|name| *name != "viewport" && *name != "robots");
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+#[test]
+fn every_kind_offers_what_it_takes() {
+    let names = |kind| {
+        let page = page(&sample::of_kind(kind), &decider(kind));
+        names(&page).into_iter().filter(|name| !name.starts_with("call.")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(names(RequestKind::Approval), ["digest", "reason", "then"]);
+    assert_eq!(names(RequestKind::Guidance), ["action", "digest", "field.answer", "reason", "then"]);
+    assert_eq!(names(RequestKind::Confirmation), ["action", "comment", "confirmed", "digest", "then"]);
+    assert_eq!(names(RequestKind::Credentials), ["action", "digest", "field.email", "field.token", "reason", "then"]);
+    assert_eq!(
+        names(RequestKind::ExternalResult),
+        ["action", "digest", "field.orders", "field.since", "reason", "then"]
+    );
+    assert_eq!(names(RequestKind::Reconcile), ["action", "digest", "reason", "result", "result_type", "then"]);
+}
+
+#[test]
+fn confirmation_has_one_yes_and_one_no() {
+    let row = sample::of_kind(RequestKind::Confirmation);
+    let asked = page(&row, &sample::caller());
+    let buttons = |text: &str| asked.matches(text).count();
+    assert_eq!(
+        (buttons("<button"), buttons(">No</button>"), buttons(">Yes, confirmed</button>")),
+        (2, 1, 1),
+        "{asked}"
+    );
+    assert!(asked.contains("After a no") && !asked.contains("/reject\""), "{asked}");
+    let wrong = FieldError { pointer: "/reason".into(), detail: "at most 4096 bytes".into() };
+    let no = [("action", "respond"), ("confirmed", "false"), ("comment", "x"), ("then", "cancel")];
+    let again = again(&row, &sample::caller(), None, &no, vec![wrong]);
+    assert!(again.contains("<a href=\"#answer-comment\">") && again.contains("id=\"answer-comment-error\""), "{again}");
+    assert!(again.contains("<option value=\"cancel\" selected"), "{again}");
+}
+
+#[test]
+fn a_rejection_says_whether_it_ends_the_task_or_a_sub_agents() {
+    let (root, alone) = (sample::request(), "the task is canceled");
+    let mut sub = root.clone();
+    sub.task_id = TaskId(uuid::Uuid::from_u128(9));
+    sub.agent_path = vec!["supervisor".into(), "billing".into()];
+    let told = "this agent's task is canceled, and the agent that called it is told";
+    let says = |row: &RequestRow| {
+        let page = page(row, &sample::approver());
+        (page.contains(alone), page.contains(told), page.contains("the whole task tree is canceled"))
+    };
+    assert_eq!(says(&root), (true, false, true));
+    assert_eq!(says(&sub), (false, true, true));
+    assert!(page(&sub, &sample::approver()).contains("supervisor › billing"));
+}
+
+#[test]
+fn each_of_several_calls_has_its_choice_and_only_what_is_allowed() {
+    let row = sample::several(3);
+    let many = page(&row, &sample::approver());
+    assert_eq!(many.matches("<fieldset>").count(), 3);
+    assert!(many.contains("Approve all 3 open calls") && many.contains("Reject all 3 open calls"));
+    for call in &row.asked.pending_tool_calls {
+        let name = format!("name=\"call.{}.action\"", call.tool_call_id);
+        assert!(many.matches(&name).count() >= 3, "leave, approve, reject");
+        assert!(many.contains(&format!("{name} value=\"\" checked")), "nothing is chosen for anybody");
+    }
+    let mut narrow = row.clone();
+    narrow.asked.terms.allow = vec![Action::Reject];
+    let only = page(&narrow, &sample::approver());
+    assert!(only.contains("value=\"reject\"") && !only.contains("value=\"approve\"") && !only.contains("Approve all"));
+    let mut context = row;
+    context.asked.pending_tool_calls[1].needs_decision = false;
+    let beside = page(&context, &sample::approver());
+    assert_eq!(beside.matches("<fieldset>").count(), 2);
+    assert!(beside.contains("shown for context; not part of this request"));
+}
+
+#[test]
+fn a_form_of_a_schema_has_the_inputs_that_fit() {
+    let mut row = sample::of_kind(RequestKind::ExternalResult);
+    row.asked.form = Some(json!({"type": "object", "required": ["mail", "sure"], "properties": {
+        "mail": {"type": "string", "format": "email", "title": "Address", "description": "Where it <went>", "maxLength": 90},
+        "site": {"type": "string", "format": "uri"}, "day": {"type": "string", "format": "date"},
+        "count": {"type": "integer", "minimum": 1, "maximum": 9}, "share": {"type": "number"},
+        "sure": {"type": "boolean"}, "colour": {"enum": ["red", "blue"]}, "note": {"type": "string", "minLength": 2}}}));
+    let page = page(&row, &sample::caller());
+    for expected in [
+        "name=\"field.mail\" type=\"email\" required maxlength=\"90\" autocomplete=\"off\" aria-describedby=\"answer-field_2e_mail-hint\"",
+        "id=\"answer-field_2e_mail-hint\"><bdi>Where it &lt;went&gt;",
+        "<label for=\"answer-field_2e_mail\"><bdi>Address</bdi></label>",
+        "name=\"field.site\" type=\"url\"",
+        "name=\"field.day\" type=\"date\"",
+        "name=\"field.count\" type=\"number\" step=\"1\" min=\"1\" max=\"9\"",
+        "name=\"field.share\" type=\"number\" step=\"any\"",
+        "<select id=\"answer-field_2e_sure\" name=\"field.sure\" required",
+        "<option value=\"blue\">blue</option>",
+        "name=\"field.note\" rows=\"2\" minlength=\"2\"",
+        "<bdi>note</bdi> <span class=\"soft\">(optional)</span>",
+    ] {
+        assert!(page.contains(expected), "{expected}: {page}");
+    }
+    row.asked.form = None;
+    let free = self::page(&row, &sample::caller());
+    assert!(free.contains("name=\"result\"") && free.contains("<option value=\"text\" selected"));
+    row.asked.form = Some(json!({"type": "array"}));
+    assert!(self::page(&row, &sample::caller()).contains("<option value=\"json\" selected"));
+}
+
+#[test]
+fn the_answers_an_agent_proposes_are_offered_where_all_of_them_can_be_seen() {
+    let mut row = sample::of_kind(RequestKind::Guidance);
+    row.asked.details = Some(json!({"options": ["<17>", "18\u{202e}", "", 4]}));
+    let page = page(&row, &sample::caller());
+    assert!(page.contains("<datalist") && page.matches("<option value=\"&lt;17&gt;\"").count() == 1);
+    let list = page.split("<datalist").nth(1).unwrap().split("</datalist>").next().unwrap();
+    assert_eq!(list.matches("<option").count(), 1);
+}
+
+#[test]
+fn what_does_not_fit_comes_back_with_what_was_typed() {
+    let row = sample::of_kind(RequestKind::ExternalResult);
+    let fields = [("action", "respond"), ("field.orders", "three"), ("field.since", "2026-01-02"), ("reason", "")];
+    let page = again(&row, &sample::caller(), None, &fields, Vec::new());
+    assert!(page.contains("<title>Error: billing: "), "{page}");
+    assert!(page.contains("<a href=\"#answer-field_2e_orders\">orders</a>: a whole number"));
+    assert!(page.find("role=\"alert\"").unwrap() < page.find("<h1 ").unwrap());
+    assert!(page.contains("<p class=\"error\" id=\"answer-field_2e_orders-error\">Error: a whole number</p>"));
+    assert!(page.contains("value=\"three\" aria-invalid=\"true\" aria-describedby=\"answer-field_2e_orders-error\""));
+    assert!(page.contains("value=\"2026-01-02\""));
+}
+
+#[test]
+fn a_mistake_inside_of_an_edit_is_told_at_its_place() {
+    let row = sample::several(2);
+    let mut row = row;
+    row.asked.terms.allow = vec![Action::Approve, Action::Reject, Action::Edit, Action::Respond];
+    let id = row.asked.pending_tool_calls[1].tool_call_id.to_string();
+    let (action, arguments) = (format!("call.{id}.action"), format!("call.{id}.arguments"));
+    let wrong = FieldError { pointer: format!("/decisions/{id}/arguments/amount"), detail: "more than 0".into() };
+    let fields = [(action.as_str(), "edit"), (arguments.as_str(), "{\"amount\":-1}\n")];
+    let page = again(&row, &sample::approver(), None, &fields, vec![wrong]);
+    assert!(page.contains("refund_payment: ") && page.contains("<code>/amount</code> more than 0"), "{page}");
+    let reason = [("reason", "x"), ("then", "continue")];
+    let wrong = FieldError { pointer: "/reason".into(), detail: "at most 4096 bytes".into() };
+    let page = again(&row, &sample::approver(), Some(Action::Reject), &reason, vec![wrong]);
+    assert!(page.contains("href=\"#reject-reason\"") && page.contains("id=\"reject-reason-error\""));
+    assert!(!page.contains("id=\"approve-reason-error\""), "only in the form that was posted");
+    assert!(page.contains("<option value=\"continue\" selected"));
+}
+
+#[test]
+fn credentials_never_come_back() {
+    let row = sample::of_kind(RequestKind::Credentials);
+    let fields = [("action", "respond"), ("field.email", "me@acme.example"), ("field.token", ""), ("reason", "")];
+    let page = again(&row, &sample::caller(), None, &fields, Vec::new());
+    assert!(page.contains("this is needed") && page.contains("What you typed was not kept"), "{page}");
+    assert!(!page.contains("me@acme.example"));
+    let kept: BTreeMap<String, String> =
+        [("field.token", "hunter2"), ("reason", "r")].map(|(name, text)| (name.to_owned(), text.to_owned())).into();
+    let typed = SubmittedForm::new(&row, None, kept, &[], true);
+    assert_eq!(typed.text(FormName::Answer, "field.token"), None, "not even kept");
+    assert_eq!(typed.text(FormName::Answer, "reason"), Some("r"));
+    let unknown = [("action", "respond"), ("field.tokne", "hunter2hunter2")];
+    assert!(!again(&row, &sample::caller(), None, &unknown, Vec::new()).contains("hunter2"));
+}
+
+#[test]
+fn nobody_can_leave_the_page_by_what_he_typed() {
+    let row = sample::of_kind(RequestKind::Reconcile);
+    let fields = [("action", "respond"), ("result", "</textarea><script>"), ("result_type", "json"), ("<x>", "<y>")];
+    let page = again(&row, &sample::approver(), None, &fields, Vec::new());
+    assert!(page.contains("&lt;/textarea&gt;&lt;script&gt;") && !page.contains("<script>") && !page.contains("<x>"));
+}
+
+#[test]
+fn a_field_of_the_agents_that_is_called_as_one_of_ours_stays_the_agents() {
+    let mut row = sample::of_kind(RequestKind::Guidance);
+    row.asked.form = Some(json!({
+        "type": "object", "required": ["action", "count"],
+        "properties": {"action": {"type": "string", "enum": ["approve", "reject"]}, "count": {"type": "integer"}},
+    }));
+    let fields = [("action", "respond"), ("field.action", "reject"), ("field.count", "many")];
+    let page = again(&row, &sample::caller(), None, &fields, Vec::new());
+    assert!(page.contains("value=\"reject\" selected") && page.contains("value=\"many\""), "{page}");
+}

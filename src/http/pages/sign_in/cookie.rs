@@ -1,0 +1,165 @@
+//! Reads, sets and clears the session's cookie. It is `HttpOnly`, `SameSite=Lax`, and `Secure` over https.
+
+use http::header::{COOKIE, HeaderMap, HeaderValue};
+
+use crate::http::server::problem::{Problem, prefix};
+use crate::people::session::{LIFE, Token};
+
+/// Its name over plain http.
+pub(crate) const NAME: &str = "holdpoint_session";
+/// Over https, at the root of a host: a browser takes a cookie of this name only with `Secure` and `Path=/`, and from this
+/// very host, so that no other host of the domain can set it.
+const HOST: &str = "__Host-holdpoint_session";
+/// Over https, under a path.
+const SECURE: &str = "__Secure-holdpoint_session";
+
+/// Its name, which follows from the address that browsers know.
+#[must_use]
+pub(crate) fn name(public_url: &str) -> &'static str {
+    match (is_https(public_url), prefix(public_url).is_empty()) {
+        (true, true) => HOST,
+        (true, false) => SECURE,
+        (false, _) => NAME,
+    }
+}
+
+fn is_https(public_url: &str) -> bool {
+    public_url.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"))
+}
+
+/// The token in a request's cookie; `None` where two come, as another host of the domain may have set one.
+#[must_use]
+pub(crate) fn token(headers: &HeaderMap, public_url: &str) -> Option<Token> {
+    let mut values = values(headers, name(public_url));
+    let (Some(value), None) = (values.next(), values.next()) else { return None };
+    Token::read(value)
+}
+
+/// Whether the request has the cookie, valid or not.
+#[must_use]
+pub(crate) fn is_sent(headers: &HeaderMap, public_url: &str) -> bool {
+    values(headers, name(public_url)).next().is_some()
+}
+
+fn values<'h>(headers: &'h HeaderMap, own: &'static str) -> impl Iterator<Item = &'h str> {
+    headers
+        .get_all(COOKIE)
+        .iter()
+        .filter_map(|header| header.to_str().ok())
+        .flat_map(|header| header.split(';'))
+        .filter_map(|pair| pair.trim().split_once('='))
+        .filter_map(move |(name, value)| (name == own).then_some(value))
+}
+
+/// The header that gives a browser its token.
+///
+/// # Errors
+/// `internal`, when it cannot be written.
+pub(crate) fn set(token: &Token, public_url: &str) -> Result<HeaderValue, Problem> {
+    write(&token.text(), LIFE.as_secs(), public_url)
+}
+
+/// The header that takes it away.
+///
+/// # Errors
+/// `internal`, when it cannot be written.
+pub(crate) fn clear(public_url: &str) -> Result<HeaderValue, Problem> {
+    write("", 0, public_url)
+}
+
+fn write(value: &str, seconds: u64, public_url: &str) -> Result<HeaderValue, Problem> {
+    let secure = if is_https(public_url) { "; Secure" } else { "" };
+    let (name, prefix) = (name(public_url), prefix(public_url));
+    let text = format!("{name}={value}; Path={}; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}", path(&prefix));
+    let mut header = HeaderValue::from_str(&text).map_err(|_| Problem::internal())?;
+    header.set_sensitive(true);
+    Ok(header)
+}
+
+/// Where a browser sends it: what is under `public_url`, and not to the neighbours behind the same proxy.
+fn path(prefix: &str) -> &str {
+    let plain = |c: char| c.is_ascii_graphic() && c != ';';
+    if prefix.is_empty() || !prefix.chars().all(plain) { "/" } else { prefix }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(cookies: &[&str]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for cookie in cookies {
+            headers.append(COOKIE, HeaderValue::from_bytes(cookie.as_bytes()).unwrap());
+        }
+        headers
+    }
+
+    #[test]
+    fn the_flags_follow_the_public_url() {
+        let token = Token::of([1; 32]);
+        let text = |url| set(&token, url).unwrap().to_str().unwrap().to_owned();
+        let pair = format!("holdpoint_session={}; ", token.text());
+        for (url, expected) in [
+            ("http://127.0.0.1:8080", format!("{pair}Path=/; Max-Age=43200; HttpOnly; SameSite=Lax")),
+            ("http://hold.example/base", format!("{pair}Path=/base; Max-Age=43200; HttpOnly; SameSite=Lax")),
+            ("https://hold.example", format!("__Host-{pair}Path=/; Max-Age=43200; HttpOnly; SameSite=Lax; Secure")),
+            ("HTTPS://hold.example/", format!("__Host-{pair}Path=/; Max-Age=43200; HttpOnly; SameSite=Lax; Secure")),
+            (
+                "HTTPS://hold.example/base",
+                format!("__Secure-{pair}Path=/base; Max-Age=43200; HttpOnly; SameSite=Lax; Secure"),
+            ),
+        ] {
+            assert_eq!(text(url), expected, "{url}");
+        }
+        assert!(text("https://hold.example/a;Domain=example").contains("; Path=/; "));
+        assert_eq!(
+            clear("https://hold.example/base").unwrap().to_str().unwrap(),
+            "__Secure-holdpoint_session=; Path=/base; Max-Age=0; HttpOnly; SameSite=Lax; Secure"
+        );
+        assert!(set(&token, "http://x").unwrap().is_sensitive());
+    }
+
+    #[test]
+    fn the_cookie_is_found_among_others_and_two_are_none() {
+        let token = Token::of([1; 32]).text();
+        let own = format!("holdpoint_session={token}");
+        for cookies in [vec![own.as_str()], vec![&format!("a=b;{own} ; c=d")], vec!["a=b", &own], vec!["a", &own]] {
+            assert_eq!(super::token(&sent(&cookies), "http://h").unwrap().text(), token, "{cookies:?}");
+        }
+        let other = format!("holdpoint_session={}", Token::of([2; 32]).text());
+        for cookies in [
+            vec![],
+            vec!["holdpoint_session="],
+            vec!["holdpoint_session"],
+            vec![&format!("Holdpoint_Session={token}")],
+            vec![&format!("xholdpoint_session={token}")],
+            vec![&format!("holdpoint_session=\"{token}\"")],
+            vec![&format!("{own}; {other}")],
+            vec![&own, &other],
+            vec![&own, "holdpoint_session="],
+        ] {
+            assert!(super::token(&sent(&cookies), "http://h").is_none(), "{cookies:?}");
+        }
+        let is_sent = |cookie| is_sent(&sent(&[cookie]), "http://h");
+        assert!(is_sent("holdpoint_session=nonsense") && !is_sent("a=holdpoint_session"));
+    }
+
+    #[test]
+    fn a_cookie_without_the_prefix_is_not_taken_over_https() {
+        let token = Token::of([1; 32]).text();
+        for (url, name) in [
+            ("http://h", "holdpoint_session"),
+            ("https://h", "__Host-holdpoint_session"),
+            ("https://h/base", "__Secure-holdpoint_session"),
+        ] {
+            for sent_as in ["holdpoint_session", "__Host-holdpoint_session", "__Secure-holdpoint_session"] {
+                let headers = sent(&[&format!("{sent_as}={token}")]);
+                assert_eq!(super::token(&headers, url).is_some(), sent_as == name, "{url}: {sent_as}");
+                assert_eq!(is_sent(&headers, url), sent_as == name, "{url}: {sent_as}");
+            }
+            // A neighbour's cookie of the plain name takes nothing away.
+            let both = sent(&[&format!("{name}={token}"), "xholdpoint_session=a"]);
+            assert!(super::token(&both, url).is_some(), "{url}");
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! Sign-in for browsers: a page that takes a key and starts a session. A session stands for its key: it counts only without
+//! an `Authorization` header, has the key's current rights, and ends with the key.
+
+pub(crate) mod cookie;
+pub(crate) mod end_session;
+pub(crate) mod next;
+pub(crate) mod page;
+pub(crate) mod session;
+pub(crate) mod show;
+pub(crate) mod start_session;
+
+pub(crate) use self::page::{sign_in_again, signed_in_bar};

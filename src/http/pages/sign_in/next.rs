@@ -1,0 +1,94 @@
+//! The page to open after signing in: only a path of this service, so that a link to our sign-in cannot redirect to another
+//! site. A doubtful path is refused.
+
+use url::Url;
+
+/// The longest path that is remembered.
+const LONGEST: usize = 2048;
+
+/// The text, if it is a path of ours as a browser sees it: below the path of `public_url`.
+#[must_use]
+pub(crate) fn own_path<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
+    let visible = text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
+    if text.len() > LONGEST || !visible || !text.starts_with('/') || text.starts_with("//") {
+        return None;
+    }
+    let below = text.strip_prefix(prefix)?;
+    if !(below.is_empty() || below.starts_with(['/', '?', '#'])) {
+        return None;
+    }
+    // As a browser reads it: the same host, and no `..` in any spelling, which could lead out of the prefix.
+    let base = Url::parse("http://own.invalid/").ok()?;
+    let read = base.join(text).ok()?;
+    let path = text.split(['?', '#']).next().unwrap_or_default();
+    (read.origin() == base.origin() && read.path() == path).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_paths_are_kept_as_they_are() {
+        for text in [
+            "/",
+            "/resume/019a4b2c-7000-7000-8000-000000000002",
+            "/resume/x/approve?a=b&c=/d//e",
+            "/v1/me",
+            "/resume/x#calls",
+            "/resume/%ff",
+            "/?next=https://evil.example",
+        ] {
+            assert_eq!(own_path(text, ""), Some(text));
+        }
+        for text in ["/base", "/base/", "/base/resume/x", "/base?a"] {
+            assert_eq!(own_path(text, "/base"), Some(text));
+        }
+    }
+
+    #[test]
+    fn whatever_could_lead_elsewhere_is_refused() {
+        let long = format!("/{}", "x".repeat(LONGEST));
+        for text in [
+            "",
+            "resume/x",
+            "//evil.example",
+            "///evil.example",
+            "/\\evil.example",
+            "\\/evil.example",
+            "\\\\evil.example",
+            "/resume\\..\\..",
+            "https://evil.example",
+            "https:evil.example",
+            "HTTPS://evil.example/resume/x",
+            "javascript:alert(1)",
+            "data:text/html,x",
+            "/\t/evil.example",
+            "\t//evil.example",
+            " /resume/x",
+            "/resume/x ",
+            "/\n/evil.example",
+            "/resume/x\r\nset-cookie: a=b",
+            "/resume/\0",
+            "/resume/\u{7f}",
+            "/resume/\u{202e}",
+            "/é",
+            "/..//evil.example",
+            "/./x",
+            "/a/../b",
+            "/a/%2e%2e/b",
+            "/a/.%2E",
+            "/.",
+            "?next=/",
+            "#x",
+            &long,
+        ] {
+            assert_eq!(own_path(text, ""), None, "{text:?}");
+        }
+        for text in
+            ["/", "/other", "/basement", "/base/../other", "/base/%2e%2e/other", "//base/x", "/Base/x", "/base\\x"]
+        {
+            assert_eq!(own_path(text, "/base"), None, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! The sign-in pages, in English and Chinese. They work without a script and never show a submitted key.
+
+use maud::{Markup, html};
+use url::form_urlencoded::byte_serialize;
+
+use super::next;
+use crate::http::pages::language::Language;
+use crate::http::pages::layout::{frame_in, visible};
+use crate::people::Caller;
+
+/// The texts of one language.
+struct SignInTexts {
+    title: &'static str,
+    key: &'static str,
+    hint: &'static str,
+    enter: &'static str,
+    wrong: &'static str,
+    signed_in: &'static str,
+    is_signed_in: &'static str,
+    go_on: &'static str,
+    leave: &'static str,
+    other: &'static str,
+    not_needed: &'static str,
+    open: &'static str,
+}
+
+fn words(language: Language) -> &'static SignInTexts {
+    match language {
+        Language::English => &SignInTexts {
+            title: "Sign in",
+            key: "Key",
+            hint: "The key that the operator of this service gave you. You stay signed in for 12 hours in this browser.",
+            enter: "Sign in",
+            wrong: "This key is not known. Check it and try again.",
+            signed_in: "Signed in as",
+            is_signed_in: "You are signed in",
+            go_on: "Go on to the page you asked for",
+            leave: "Sign out",
+            other: "Sign in as somebody else",
+            not_needed: "No sign-in is needed",
+            open: "This service has no accounts: whoever reaches it is the user local. Close this page and go on.",
+        },
+        Language::Chinese => &SignInTexts {
+            title: "登录",
+            key: "密钥",
+            hint: "请输入本服务的管理员提供给您的密钥。在此浏览器中，登录状态保持 12 小时。",
+            enter: "登录",
+            wrong: "此密钥无效。请检查后重试。",
+            signed_in: "当前用户：",
+            is_signed_in: "您已登录",
+            go_on: "前往您要访问的页面",
+            leave: "退出登录",
+            other: "以其他用户身份登录",
+            not_needed: "无需登录",
+            open: "本服务未设置账户：所有访问者都是用户 local。请关闭此页面并继续。",
+        },
+    }
+}
+
+/// The page that takes a key; `wrong` says that the last key was unknown. `next` is the path to open afterwards.
+#[must_use]
+pub(crate) fn sign_in_form(next: Option<&str>, wrong: bool, prefix: &str, language: Language) -> Markup {
+    let words = words(language);
+    whole(
+        words.title,
+        language,
+        &html! {
+            @if wrong { p #problem role="alert" { strong { (words.wrong) } } }
+            (key_form(next, wrong, prefix, words))
+        },
+    )
+}
+
+fn key_form(next: Option<&str>, wrong: bool, prefix: &str, words: &SignInTexts) -> Markup {
+    html! {
+        form method="post" action=(format!("{prefix}/sign-in")) {
+            @if let Some(next) = next { input type="hidden" name="next" value=(next); }
+            label for="key" { (words.key) }
+            input #key type="password" name="key" required autocomplete="current-password" autocapitalize="none"
+                spellcheck="false" aria-describedby=(if wrong { "problem hint" } else { "hint" })
+                aria-invalid=[wrong.then_some("true")];
+            p #hint { (words.hint) }
+            button type="submit" { (words.enter) }
+        }
+    }
+}
+
+/// The page of a person who is signed in, with the way to the page that was asked for, and to another account.
+#[must_use]
+pub(crate) fn signed_in(caller: &Caller, next: Option<&str>, prefix: &str, language: Language) -> Markup {
+    let words = words(language);
+    whole(
+        words.is_signed_in,
+        language,
+        &html! {
+            (signed_in_bar(caller, prefix, language))
+            @if let Some(next) = next { p { a href=(next) { (words.go_on) } } }
+            h2 { (words.other) }
+            (key_form(next, false, prefix, words))
+        },
+    )
+}
+
+/// The signed-in user with a link to sign in as another one, which leads back to the path `asked`. It says nothing about
+/// the requested resource.
+#[must_use]
+pub(crate) fn sign_in_again(caller: &Caller, asked: &str, prefix: &str, language: Language) -> Markup {
+    let words = words(language);
+    let next = next::own_path(asked, prefix).map(|next| byte_serialize(next.as_bytes()).collect::<String>());
+    let address = next.map_or_else(|| format!("{prefix}/sign-in"), |next| format!("{prefix}/sign-in?next={next}"));
+    html! {
+        @if !caller.unaccounted {
+            p { (identity(caller, words)) " " a href=(address) { (words.other) } }
+        }
+    }
+}
+
+fn identity(caller: &Caller, words: &SignInTexts) -> Markup {
+    html! { (words.signed_in) " " strong.exact { (visible(caller.user_id.as_str())) } " (" (visible(&caller.tenant)) ")" }
+}
+
+/// The page of a service without accounts.
+#[must_use]
+pub(crate) fn not_needed(language: Language) -> Markup {
+    let words = words(language);
+    whole(words.not_needed, language, &html! { p { (words.open) } })
+}
+
+/// The signed-in user and the sign-out button. Empty without accounts; without the button where another key speaks for the
+/// user, as there is no session to end.
+#[must_use]
+pub(crate) fn signed_in_bar(caller: &Caller, prefix: &str, language: Language) -> Markup {
+    let words = words(language);
+    html! {
+        @if !caller.unaccounted {
+            div lang=(language.tag()) {
+                p { (identity(caller, words)) }
+                @if caller.via.is_none() {
+                    form method="post" action=(format!("{prefix}/sign-out")) {
+                        button type="submit" { (words.leave) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn whole(title: &str, language: Language, body: &Markup) -> Markup {
+    frame_in(language, title, &html! { h1 { (title) } (body) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::openapi::sample;
+
+    #[test]
+    fn the_form_has_a_label_and_names_its_problem() {
+        for language in [Language::English, Language::Chinese] {
+            let page = sign_in_form(Some("/resume/x?a=\"><b>"), false, "/base", language).into_string();
+            assert!(page.contains(r#"action="/base/sign-in""#) && page.contains(r#"method="post""#), "{page}");
+            assert!(page.contains(r#"<label for="key">"#) && page.contains(r#"id="key" type="password""#), "{page}");
+            assert!(
+                page.contains(r#"autocomplete="current-password""#) && !page.contains(r#"aria-invalid="true""#),
+                "{page}"
+            );
+            assert!(page.contains("&quot;&gt;&lt;b&gt;") && !page.contains("<script"), "{page}");
+            let again = sign_in_form(None, true, "", language).into_string();
+            assert!(again.contains(r#"role="alert""#) && again.contains(r#"aria-invalid="true">"#), "{again}");
+            assert!(!again.contains(r#"name="next""#));
+        }
+        assert!(sign_in_form(None, false, "", Language::Chinese).into_string().contains("密钥"));
+    }
+
+    #[test]
+    fn who_is_signed_in_is_named_and_can_leave() {
+        let mut caller = sample::caller();
+        caller.user_id = "<b>\u{202e}".into();
+        let bar = |caller: &Caller| signed_in_bar(caller, "/base", Language::English).into_string();
+        assert!(bar(&caller).contains("&lt;b&gt;\\u{202e}") && bar(&caller).contains(r#"action="/base/sign-out""#));
+        caller.via = Some("web".into());
+        assert!(!bar(&caller).contains("<form"));
+        caller.unaccounted = true;
+        assert_eq!(bar(&caller), "");
+    }
+}

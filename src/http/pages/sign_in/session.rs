@@ -1,0 +1,72 @@
+//! The caller of a request's session, and the redirect to sign-in without one.
+
+use axum::response::{IntoResponse, Response};
+use http::header::{HeaderMap, LOCATION};
+use http::{HeaderValue, Method, StatusCode, Uri};
+
+use super::{cookie, next};
+use crate::http::Http;
+use crate::http::server::accept::wants_html;
+use crate::http::server::problem::{Problem, prefix};
+use crate::people::Caller;
+use crate::people::authenticator::AuthError;
+
+/// The caller of the request's session; `None` without a live one.
+///
+/// # Errors
+/// `forbidden` when it wants to speak for somebody else, and the database's.
+pub(crate) async fn caller(http: &Http, headers: &HeaderMap) -> Result<Option<Caller>, Problem> {
+    let Some(token) = cookie::token(headers, &http.settings.public_url) else { return Ok(None) };
+    let Some(binding) = http.store.session(&token.digest()).await? else { return Ok(None) };
+    match http.authenticator.by_session(headers, &token, &binding) {
+        Ok(caller) => Ok(Some(caller)),
+        Err(AuthError::Missing) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether the client asks for a page: without a caller it is redirected to sign-in.
+#[must_use]
+pub(crate) fn wants_page(method: &Method, headers: &HeaderMap) -> bool {
+    matches!(*method, Method::GET | Method::HEAD) && wants_html(headers)
+}
+
+/// Redirects to sign-in, which leads back to this path. The response does not depend on whether the path exists.
+#[must_use]
+pub(crate) fn redirect_to_sign_in(uri: &Uri, public_url: &str) -> Response {
+    let prefix = prefix(public_url);
+    let asked = format!("{prefix}{}", uri.path_and_query().map_or("/", |asked| asked.as_str()));
+    let query = match next::own_path(&asked, &prefix) {
+        Some(asked) => format!("?next={}", url::form_urlencoded::byte_serialize(asked.as_bytes()).collect::<String>()),
+        None => String::new(),
+    };
+    see_other(&format!("{prefix}/sign-in{query}"))
+}
+
+/// 303 to a path.
+#[must_use]
+pub(crate) fn see_other(path: &str) -> Response {
+    match HeaderValue::from_str(path) {
+        Ok(path) => (StatusCode::SEE_OTHER, [(LOCATION, path)]).into_response(),
+        Err(_) => Problem::internal().into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent_to(asked: &str, public_url: &str) -> String {
+        let response = redirect_to_sign_in(&asked.parse().unwrap(), public_url);
+        assert_eq!(response.status(), StatusCode::SEE_OTHER);
+        response.headers()[LOCATION].to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn the_way_in_leads_back() {
+        assert_eq!(sent_to("/resume/x?a=1&b=2", "http://h"), "/sign-in?next=%2Fresume%2Fx%3Fa%3D1%26b%3D2");
+        assert_eq!(sent_to("/resume/x", "https://h/base"), "/base/sign-in?next=%2Fbase%2Fresume%2Fx");
+        assert_eq!(sent_to("/resume/../x", "http://h"), "/sign-in");
+        assert_eq!(sent_to(&format!("/resume/{}", "x".repeat(3000)), "http://h"), "/sign-in");
+    }
+}

@@ -1,0 +1,119 @@
+//! `POST /sign-in`: a key becomes a session. The key is looked at once and kept nowhere; the browser gets a token of
+//! fresh random bytes, whatever it sent before.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use http::header::{SET_COOKIE, WWW_AUTHENTICATE};
+use utoipa::ToSchema;
+
+use super::session::see_other;
+use super::{cookie, next, page};
+use crate::http::Http;
+use crate::http::pages::language::Language;
+use crate::http::server::body::form;
+use crate::http::server::edge::RenderedError;
+use crate::http::server::fields::{Errors, pointer};
+use crate::http::server::operation::{AuthClass, Op};
+use crate::http::server::problem::{Code, Problem, prefix};
+use crate::http::server::wrong_keys::ClientNetwork;
+use crate::people::session::{LIFE, Token};
+use crate::world::random_bytes;
+
+pub(crate) const OP: Op = Op {
+    id: "sign_in",
+    auth: AuthClass::Open,
+    // Unauthenticated, and only a key and a path.
+    body: 16 * 1024,
+    problems: &[
+        Code::BadJson,
+        Code::BadRequest,
+        Code::TooLarge,
+        Code::UnsupportedMediaType,
+        Code::Invalid,
+        Code::TooMany,
+        Code::Unavailable,
+    ],
+};
+
+/// What the page's form sends.
+#[derive(ToSchema)]
+pub(crate) struct SignIn {
+    /// The key.
+    key: String,
+    /// Where to go afterwards: a path of this service; anything else leads to a page that says who is signed in.
+    #[schema(value_type = String, required = false)]
+    next: Option<String>,
+}
+
+impl std::fmt::Debug for SignIn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SignIn")
+    }
+}
+
+/// Sign in
+///
+/// What the page's form posts. A key that is nobody's gets the page again. Without accounts it says that none is needed.
+#[utoipa::path(
+    post, path = "/sign-in", operation_id = "sign_in", tag = "sign-in", security(()),
+    request_body(content = SignIn, content_type = "application/x-www-form-urlencoded"),
+    responses(
+        (status = 200, body = String, content_type = "text/html", description = "Without accounts: no sign-in is needed"),
+        (status = 303, description = "Signed in: on to `next`",
+            headers(("Location" = String, description = "`next`, or the page that says who is signed in"),
+                ("Set-Cookie" = String, description = "`holdpoint_session`"))),
+        (status = 401, body = String, content_type = "text/html", description = "The key is not known: the page again",
+            headers(("WWW-Authenticate" = String, description = "`Bearer`"))),
+    )
+)]
+pub(crate) async fn sign_in(State(http): State<Arc<Http>>, request: Request) -> Result<Response, Problem> {
+    let language = Language::of(request.headers());
+    let source = ClientNetwork::of(request.extensions());
+    let (headers, fields) = form(request).await?;
+    let sent = SignIn::read(fields)?;
+    if http.settings.open {
+        return Ok(page::not_needed(language).into_response());
+    }
+    let prefix = prefix(&http.settings.public_url);
+    let next = sent.next.as_deref().and_then(|next| next::own_path(next, &prefix));
+    let token = Token::of(random_bytes().map_err(|_| Problem::unavailable())?);
+    let key = sent.key.trim();
+    let Some(binding) = http.authenticator.bind(&token, key) else {
+        if !key.is_empty() {
+            http.wrong_keys.note(source, http.clock.uptime())?;
+        }
+        let again = page::sign_in_form(next, true, &prefix, language);
+        let mut response = (StatusCode::UNAUTHORIZED, [(WWW_AUTHENTICATE, "Bearer")], again).into_response();
+        response.extensions_mut().insert(RenderedError);
+        return Ok(response);
+    };
+    http.store.begin_session(&token.digest(), &binding, LIFE).await?;
+    if let Some(old) = cookie::token(&headers, &http.settings.public_url) {
+        // The browser replaces its cookie now.
+        http.store.end_session(&old.digest()).await?;
+    }
+    let mut response = see_other(next.unwrap_or(&format!("{prefix}/sign-in")));
+    response.headers_mut().insert(SET_COOKIE, cookie::set(&token, &http.settings.public_url)?);
+    Ok(response)
+}
+
+impl SignIn {
+    fn read(mut fields: BTreeMap<String, String>) -> Result<Self, Problem> {
+        let mut errors = Errors::default();
+        let (key, next) = (fields.remove("key"), fields.remove("next"));
+        if key.is_none() {
+            errors.add("/key", "the key");
+        }
+        for name in fields.keys() {
+            errors.add(&pointer("", name), "no such member");
+        }
+        match key.filter(|_| errors.0.is_empty()) {
+            Some(key) => Ok(Self { key, next: next.filter(|next| !next.is_empty()) }),
+            None => Err(Problem::invalid(&errors.0)),
+        }
+    }
+}

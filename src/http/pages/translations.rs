@@ -1,0 +1,453 @@
+//! Every text of the request pages in each language, side by side: a missing translation does not compile. [`fill`]
+//! replaces `{name}` in a text. A refusal's English sentence is translated by looking it up here.
+
+use super::language::Language;
+
+macro_rules! words {
+    ($($name:ident: $english:literal, $chinese:literal;)*) => {
+        /// The words of one language.
+        #[derive(Debug)]
+        #[expect(dead_code, reason = "sentences of the engine are looked up in `PAIRS`")]
+        pub(crate) struct Translations {
+            /// Which language it is.
+            pub language: Language,
+            $(#[doc = $english] pub $name: &'static str),*
+        }
+
+        static ENGLISH: Translations = Translations { language: Language::English, $($name: $english),* };
+        static CHINESE: Translations = Translations { language: Language::Chinese, $($name: $chinese),* };
+
+        /// Each text in English and in Chinese.
+        const PAIRS: &[(&str, &str)] = &[$(($english, $chinese)),*];
+    };
+}
+
+words! {
+    // What is asked.
+    asks_default: "Human intervention required.", "需要人工处理。";
+    kind_approval: "May these calls run?", "是否允许执行这些调用？";
+    kind_guidance: "The agent asks for guidance", "智能体请求指导";
+    kind_credentials: "A login is needed", "需要登录凭据";
+    kind_confirmation: "The agent asks for a confirmation", "智能体请求确认";
+    kind_external_result: "A result from outside is awaited", "等待外部结果";
+    kind_reconcile: "What became of this call is not known", "此调用的结果未知";
+    reconcile_about: "The call was started and its answer never arrived. Look where it went, and say what happened there.", "调用已经开始，但未收到答复。请到目标系统核实，再说明实际情况。";
+    external_about: "Nothing here runs this call. Run it yourself and fill in its result.", "本服务不会执行此调用。请自行执行并填写结果。";
+    error_prefix: "Error: ", "错误：";
+    // Where it stands.
+    status_pending: "Waits for an answer.", "等待答复。";
+    // How it was decided, and what has become of its calls.
+    full_stop: ".", "。";
+    head_approved: "Approved by {by}", "{by} 已批准";
+    head_rejected: "Rejected by {by}", "{by} 已拒绝";
+    head_edited: "Changed and approved by {by}", "{by} 已修改并批准";
+    head_changed: "Changed by {by}", "{by} 已修改";
+    head_supplied: "Result given by {by}, the tool did not run", "{by} 已提供结果，工具未执行";
+    head_result: "Result given by {by}", "{by} 已提供结果";
+    head_answered: "Answered by {by}", "{by} 已答复";
+    head_declined: "Declined by {by}", "{by} 已谢绝";
+    head_confirmed: "Confirmed by {by}", "{by} 已确认";
+    head_refused: "Answered with no by {by}", "{by} 已答复“否”";
+    head_login: "Login given by {by}", "{by} 已提供凭据";
+    head_again: "Allowed to run again by {by}", "{by} 已允许再次执行";
+    head_given_up: "Given up by {by}", "{by} 已放弃";
+    head_decided: "Decided by {by}", "{by} 已作出决定";
+    head_expired: "Nobody answered in time", "逾期无人答复";
+    head_withdrawn: "Withdrawn", "已撤回";
+    head_superseded: "Withdrawn: the user went on with another message", "已撤回：用户已发送其他消息";
+    head_task_canceled: "Withdrawn: the task was canceled", "已撤回：任务已取消";
+    head_task_failed: "Withdrawn: the task failed", "已撤回：任务失败";
+    head_tool_changed: "Withdrawn: the tool was changed after this was asked", "已撤回：提问之后工具已更改";
+    head_answered_late: "Withdrawn: the result of the call arrived by itself", "已撤回：调用的结果已自行返回";
+    after_ran: ", and it ran.", "，并已执行。";
+    after_failed: ", but it failed.", "，但执行失败。";
+    after_failed_with: ", but it failed: {status}.", "，但执行失败：{status}。";
+    after_ran_late: ". It ran, and its result came late.", "。已执行，但结果迟到。";
+    after_failed_late: ". It failed, and that was known late.", "。执行失败，但结果迟到。";
+    after_running: ". It is running.", "，正在执行。";
+    after_waiting: ". It has not started yet.", "，尚未开始执行。";
+    after_waiting_again: ". It has not been started again yet.", "，尚未再次开始执行。";
+    after_asked_again: ". It is asked about again.", "，正在重新征求决定。";
+    after_needs_login: ". It waits for a login.", "，正在等待登录凭据。";
+    after_awaits_result: ". Its result is awaited from outside.", "，正在等待外部结果。";
+    after_answered_later: ". A later question about it was answered.", "，之后关于它的提问已有答复。";
+    after_doubtful: ". What became of it is not known: a person is asked.", "，但其结果未知，正在请人核实。";
+    after_unknown: ". What became of it is not known.", "，但其结果未知。";
+    after_responded: ". A person gave its result.", "，其结果由人提供。";
+    after_rejected: ", but it was rejected later.", "，但之后被拒绝。";
+    after_denied: ", but a rule refused it.", "，但规则禁止执行。";
+    after_invalid: ", but it is not valid and did not run.", "，但调用无效，未执行。";
+    after_expired: ", but a later question about it was not answered in time.", "，但之后关于它的提问逾期无人答复。";
+    after_withdrawn: ", but it was withdrawn.", "，但已被撤回。";
+    after_canceled: ", but it was canceled.", "，但已被取消。";
+    after_abandoned: ", but the task failed before it ran.", "，但任务在其执行之前失败。";
+    then_told: ". The agent was told.", "，并已告知智能体。";
+    then_not_told: ". The agent will be told.", "，将告知智能体。";
+    then_failed_untold: ". The task failed before the agent was told.", "，但任务在告知智能体之前失败。";
+    then_ended_untold: ". The task was canceled before the agent was told.", "，但任务在告知智能体之前已取消。";
+    then_was_canceled: ". The task was canceled.", "，任务已取消。";
+    then_was_canceled_sub: ". The agent's task was canceled; the agent that called it is told.", "，该智能体的任务已取消，并告知调用它的智能体。";
+    then_was_canceled_root: ". The whole task tree was canceled.", "，整个任务树已取消。";
+    count_ran: "{count} ran", "{count} 个已执行";
+    count_failed: "{count} failed", "{count} 个失败";
+    count_ran_late: "{count} ran, known late", "{count} 个已执行（结果迟到）";
+    count_failed_late: "{count} failed, known late", "{count} 个失败（结果迟到）";
+    count_running: "{count} running", "{count} 个正在执行";
+    count_waiting: "{count} not started yet", "{count} 个尚未开始";
+    count_asked_again: "{count} asked about again", "{count} 个正在重新征求决定";
+    count_needs_login: "{count} waiting for a login", "{count} 个正在等待凭据";
+    count_awaits_result: "{count} waiting for a result from outside", "{count} 个正在等待外部结果";
+    count_answered_later: "{count} answered later", "{count} 个之后已有答复";
+    count_doubtful: "{count} with an unknown outcome that a person is asked about", "{count} 个结果未知，正在请人核实";
+    count_unknown: "{count} with an unknown outcome", "{count} 个结果未知";
+    count_responded: "{count} answered by a person", "{count} 个由人答复";
+    count_rejected: "{count} rejected", "{count} 个已拒绝";
+    count_denied: "{count} refused by a rule", "{count} 个被规则禁止";
+    count_invalid: "{count} not valid", "{count} 个无效";
+    count_expired: "{count} not answered in time", "{count} 个逾期无人答复";
+    count_withdrawn: "{count} withdrawn", "{count} 个已撤回";
+    count_canceled: "{count} canceled", "{count} 个已取消";
+    count_abandoned: "{count} not started before the task failed", "{count} 个在任务失败前未开始";
+    status: "Status", "状态";
+    about: "About this request", "关于此请求";
+    kind: "Kind", "类型";
+    who_may: "Who may decide", "谁可以决定";
+    asked_at: "Asked", "提出时间";
+    answer_before: "Answer before", "答复期限";
+    no_deadline: "no deadline", "无期限";
+    agent: "Agent", "智能体";
+    task: "Task", "任务";
+    request: "Request", "请求";
+    session: "Session", "会话";
+    owner: "the task's owner ({user})", "任务所有者（{user}）";
+    user: "user {user}", "用户 {user}";
+    group: "group {group}", "组 {group}";
+    people_have_to: "{names}; {count} different people have to approve", "{names}；须有 {count} 个不同的人批准";
+    nobody: "nobody", "无人";
+    between: ", ", "、";
+    colon: ": ", "：";
+    // Time.
+    in_time: "in {time}", "剩余 {time}";
+    ago: "{time} ago", "{time}前";
+    less_than_a_minute: "less than a minute", "不到一分钟";
+    minutes: "{count} min", "{count} 分钟";
+    hours: "{count} h", "{count} 小时";
+    days: "{count} days", "{count} 天";
+    // What the agent wrote.
+    by_agent: "Written by the agent, not verified", "由智能体撰写，未经核实";
+    by_agent_form: "The agent's questions, not verified", "智能体提出的问题，未经核实";
+    by_agent_arguments: "Arguments written by the agent, exactly as they will run", "由智能体撰写的参数，将原样执行";
+    by_agent_asking: "Arguments written by the agent, exactly as it asked", "由智能体撰写的参数，提问原文";
+    by_agent_sent: "Arguments written by the agent, exactly as they were sent", "由智能体撰写的参数，已原样发送";
+    by_editor: "Arguments as {user} changed them, exactly as they will run", "由 {user} 修改的参数，将原样执行";
+    no_bytes: "(no text at all)", "（没有任何文本）";
+    what_is_known: "What is known", "已知情况";
+    sent_at: "Sent", "发送时间";
+    attempt: "Attempt", "第几次尝试";
+    replica: "Replica", "副本";
+    problem: "Problem", "问题";
+    // A call.
+    call: "Call {number} of {count}: {name}", "第 {number} 个调用（共 {count} 个）：{name}";
+    one_call: "Call: {name}", "调用：{name}";
+    not_part: "shown for context; not part of this request", "仅供参考，不属于此请求";
+    summary: "Summary", "摘要";
+    goes_to: "Goes to", "目标";
+    effect: "Effect", "影响";
+    effect_read_only: "read only: changes nothing", "只读：不做任何更改";
+    effect_idempotent: "idempotent: safe to repeat", "幂等：可安全重复";
+    effect_once: "once: every run counts", "一次性：每次执行都会生效";
+    verdict: "Verdict", "判定";
+    verdict_allow: "allowed by a rule", "规则允许";
+    verdict_hold: "held for a person", "须由人决定";
+    verdict_deny: "denied by a rule", "规则禁止";
+    verdict_invalid: "not valid, does not run", "无效，不会执行";
+    verdict_human: "a question to a person", "向人提问";
+    rule: "Rule", "规则";
+    no_rule: "no rule matched", "没有匹配的规则";
+    reason: "Reason", "理由";
+    call_id: "Call id", "调用编号";
+    warning: "Warning", "警告";
+    warned_hidden: "hidden characters.", "含有隐藏字符。";
+    warned_scripts: "letters of several scripts.", "混用多种文字。";
+    warned_alike: "a word in disguise.", "含有形似的词。";
+    warned_reordered: "text from right to left.", "含有从右向左书写的文字。";
+    warned_overlay: "marks drawn over text.", "含有覆盖在文字上的符号。";
+    warned_blanks: "long blanks.", "含有大段空白。";
+    warned_large: "long.", "内容较长。";
+    warned_doubt: "may already have run.", "可能已经执行过。";
+    approvals: "Approvals", "批准情况";
+    approvals_so_far: "{have} of {required}", "{have} / {required}";
+    approvals_missing: "{have} of {required}; still needed: {missing} of {names}", "{have} / {required}；还需 {names} 中的 {missing} 人批准";
+    approved_by: "approved by {user}, {at}", "{user} 于 {at} 批准";
+    // What was answered.
+    decision: "Decision", "决定";
+    decision_whole: "What was decided", "决定结果";
+    did_approve: "Approved", "已批准";
+    did_reject: "Rejected", "已拒绝";
+    did_edit: "Changed and approved", "已修改并批准";
+    did_respond: "Answered", "已答复";
+    did_retry: "To be run again", "再次执行";
+    did_mixed: "Calls were decided differently", "各调用决定不同";
+    by_at: "by {user}, {at}", "{user}，{at}";
+    by_via_at: "by {user} through {via}, {at}", "{user}（经由 {via}），{at}";
+    then: "Then", "随后";
+    then_as_ruled: "as the rule says", "按规则";
+    then_rule: "The rule says: {then}.", "规则规定：{then}。";
+    then_continue: "the agent is told, and goes on", "告知智能体并继续";
+    then_cancel: "the task is canceled", "取消该任务";
+    then_cancel_sub: "this agent's task is canceled, and the agent that called it is told", "取消该智能体的任务，并告知调用它的智能体";
+    then_cancel_root: "the whole task tree is canceled", "取消整个任务树";
+    runs_instead: "What runs instead", "替代执行的内容";
+    given_result: "The result that was given", "所提供的结果";
+    given_response: "What was filled in", "所填写的内容";
+    sealed_value: "(kept sealed)", "（已密封保存）";
+    // What can be answered.
+    your_answer: "Your answer", "您的答复";
+    nothing_here: "Nothing to decide here.", "此处没有需要您决定的事项。";
+    is_decided: "This request is decided.", "此请求已有决定。";
+    has_expired: "This request has expired.", "此请求已过期。";
+    was_withdrawn: "This request was withdrawn.", "此请求已撤回。";
+    for_others: "This request is for others to decide.", "此请求由其他人决定。";
+    you_answered: "You have answered; others have not yet.", "您已答复，其他人尚未答复。";
+    not_of_kind: "This request does not take this answer: answer on its page.", "此请求不接受这种答复，请在请求页面上答复。";
+    rule_forbids: "The rule does not allow this answer.", "规则不允许这种答复。";
+    asked_was: "Asked", "提问";
+    exact_text: "The exact text that the agent wrote", "智能体所写的原文";
+    not_you: "This answer is not yours to give here.", "您不能在此给出这种答复。";
+    back: "Back to the request", "返回请求";
+    approve: "Approve", "批准";
+    approve_all: "Approve all {count} open calls", "批准全部 {count} 个未决调用";
+    approve_head: "Let it run as shown", "按所示内容执行";
+    reject: "Reject", "拒绝";
+    reject_all: "Reject all {count} open calls", "拒绝全部 {count} 个未决调用";
+    reject_head: "Do not let it run", "不执行";
+    decline: "Decline", "谢绝";
+    decline_head: "Decline to answer", "谢绝答复";
+    decline_confirmation: "Say no, and say what follows", "回答“否”并说明后续";
+    give_up: "Give up on it", "放弃此调用";
+    give_up_head: "Let the call count as failed", "将此调用视为失败";
+    retry: "Run it again", "再次执行";
+    retry_head: "Run the call again", "再次执行此调用";
+    retry_about: "If it has happened already, it may happen twice.", "如果它已经发生，可能会重复发生。";
+    reason_optional: "Reason (optional)", "理由（可选）";
+    each_call: "Decide each call", "逐个决定";
+    each_call_about: "Only what you choose is sent. What you leave undecided stays open.", "仅提交您已选择的部分，其余保持未决。";
+    each_call_send: "Send these decisions", "提交这些决定";
+    leave: "Leave undecided", "暂不决定";
+    choose_approve: "Approve: run as shown", "批准：按所示执行";
+    choose_reject: "Reject: do not run", "拒绝：不执行";
+    choose_edit: "Change the arguments", "修改参数";
+    choose_respond: "Give the result yourself: the tool does not run", "自行提供结果：不执行工具";
+    edit_head: "Run it with other arguments", "以其他参数执行";
+    edit_send: "Use these arguments", "使用这些参数";
+    edit_approves: "This approves the arguments as you leave them here.", "提交即批准您在此填写的参数。";
+    edit_asks: "The changed call is asked about anew; whoever changed it may not approve it.", "修改后的调用会重新征求批准，修改者本人不得批准。";
+    too_long_to_edit: "These calls are too long to be changed on this page.", "这些调用过长，无法在此页面修改。";
+    edit_label: "Arguments as JSON: the full replacement", "参数（JSON，完整替换）";
+    respond_head: "Give the result yourself", "自行提供结果";
+    respond_send: "Use this result", "使用此结果";
+    respond_about: "The tool does not run; the agent is given this as its result.", "不执行工具，此内容将作为结果交给智能体。";
+    result_label: "Result", "结果";
+    result_type: "The result is", "结果格式";
+    result_text: "text", "文本";
+    result_json: "JSON", "JSON";
+    then_label: "After a rejection", "拒绝之后";
+    then_label_no: "After a no", "答复“否”之后";
+    answer_head: "Answer the agent", "答复智能体";
+    shown_to_model: "What you type is shown to the model and approves nothing.", "您输入的内容会展示给模型，且不构成任何批准。";
+    send_answer: "Send the answer", "提交答复";
+    response_json: "Answer as JSON", "答复（JSON）";
+    comment: "Comment (optional)", "备注（可选）";
+    confirm_yes: "Yes, confirmed", "是，确认";
+    confirm_no: "No", "否";
+    credentials_later: "It is forgotten when the task ends.", "任务结束时删除。";
+    credentials_head: "Enter the login", "输入凭据";
+    credentials_about: "It is sealed, is not shown to the model, and is given only to these tools:", "凭据将密封保存，不会展示给模型，仅提供给以下工具：";
+    credentials_none: "It is sealed and is not shown to the model.", "凭据将密封保存，不会展示给模型。";
+    credentials_kept: "It is forgotten after {time} at the latest.", "最迟在 {time} 后删除。";
+    credentials_send: "Seal and hand over", "密封并提交";
+    external_head: "Fill in the result", "填写结果";
+    external_send: "Send the result", "提交结果";
+    reconcile_head: "Say what its result was", "说明其结果";
+    reconcile_send: "This is its result", "这就是它的结果";
+    optional: "optional", "可选";
+    choose: "(choose)", "（请选择）";
+    no_choice: "(nothing)", "（不填）";
+    yes: "yes", "是";
+    no: "no", "否";
+    // What does not fit.
+    not_stored: "Your answer was not stored", "您的答复未被保存";
+    mend_below: "Mend what is listed here, and send it again.", "请修正以下各项后重新提交。";
+    type_again: "What you typed was not kept: enter it again.", "为安全起见未保留您输入的内容，请重新输入。";
+    error: "Error", "错误";
+    needed: "this is needed", "此项必填";
+    not_json: "JSON that can be read in one way only", "须为无歧义的 JSON";
+    not_a_number: "a number", "须为数字";
+    not_an_integer: "a whole number", "须为整数";
+    not_a_boolean: "true or false", "须为 true 或 false";
+    not_a_choice: "one of the values that are offered", "须为所提供的选项之一";
+    not_known: "no such member", "没有此字段";
+    no_such_call: "no call of this request that needs a decision", "此请求中没有需要决定的此调用";
+    no_such_action: "`approve`, `reject`, `edit` or `respond`", "须为 `approve`、`reject`、`edit` 或 `respond`";
+    changed_unchosen: "the arguments were changed, but not chosen to be", "参数已被改动，但未选择“修改参数”";
+    result_unchosen: "a result was given, but not chosen to be", "已填写结果，但未选择“自行提供结果”";
+    reason_unchosen: "a reason was given, but no decision", "已填写理由，但未作出决定";
+    choose_one: "at least one answer", "至少作出一个决定";
+    then_unchosen: "`then` only beside `reject`", "仅可与 `reject` 一起使用 `then`";
+    not_a_type: "`text` or `json`", "须为 `text` 或 `json`";
+    an_object: "an object", "须为对象";
+    an_object_replacement: "an object: the full replacement", "须为对象：完整替换";
+    a_string: "a string", "须为字符串";
+    reason_too_long: "at most 4096 bytes", "最多 4096 字节";
+    // What happens while the page is open.
+    live_head: "What happens", "进展";
+    live_running: "The task is running.", "任务进行中。";
+    live_paused: "The task waits for a person.", "任务正在等待人工处理。";
+    live_completed: "The task is completed.", "任务已完成。";
+    live_failed: "The task has failed.", "任务失败。";
+    live_canceled: "The task was canceled.", "任务已取消。";
+    live_follows: "This page follows the task by itself.", "本页面会自动显示任务的最新进展。";
+    live_again: "The connection was lost; it is tried again.", "连接已中断，正在重新连接。";
+    live_ended: "The task has come to its end: nothing more will appear here.", "任务已结束，此处不再更新。";
+    live_over: "This page does not follow the task any more.", "本页面已停止更新。";
+    live_reload: "Load the page again", "重新加载页面";
+    live_others: "Other open questions", "其他未决问题";
+    live_earlier: "Earlier entries are not shown.", "更早的记录不再显示。";
+    live_cut: "(cut: {count} characters in all)", "（已截断，共 {count} 个字符）";
+    meanwhile_decided: "This request was decided meanwhile: {what} by {user}, {at}.", "此请求已有决定：{what}（{user}，{at}）。";
+    meanwhile_answered: "Somebody has answered meanwhile: {what} by {user}, {at}. The request is still open.", "已有人答复：{what}（{user}，{at}）。此请求仍未完结。";
+    happens_created: "Begins.", "开始。";
+    happens_paused: "Waits for a person.", "等待人工处理。";
+    happens_resumed: "Goes on.", "继续进行。";
+    happens_completed: "Completed.", "已完成。";
+    happens_failed: "Failed.", "失败。";
+    happens_canceled: "Canceled.", "已取消。";
+    happens_message: "Message of the user {user}", "用户 {user} 的消息";
+    happens_image: "(an image)", "（图片）";
+    happens_answered: "The agent answers.", "智能体作答。";
+    happens_call: "Asks to run {tool}.", "请求执行 {tool}。";
+    happens_asked: "A person is asked: {kind}", "向人提问：{kind}";
+    happens_decided: "{what} by {user}.", "{what}（{user}）。";
+    happens_started: "{tool} was started.", "{tool} 已开始执行。";
+    happens_started_again: "{tool} was started (attempt {count}).", "{tool} 已开始执行（第 {count} 次）。";
+    happens_finished: "{tool}: {outcome}", "{tool}：{outcome}";
+    happens_late: "{tool}, too late: {outcome}", "{tool}，迟到的结果：{outcome}";
+    happens_sub_agent: "Hands work over to the agent {agent}.", "将工作交给智能体 {agent}。";
+    by_result: "What the agent is told of the call, not verified", "智能体得到的调用结果，未经核实";
+    outcome_succeeded: "done", "已完成";
+    outcome_failed: "failed", "失败";
+    outcome_invalid: "not valid, did not run", "无效，未执行";
+    outcome_denied: "denied by a rule", "规则禁止";
+    outcome_rejected: "rejected by a person", "已被人拒绝";
+    outcome_responded: "answered by a person", "由人答复";
+    outcome_expired: "nobody answered in time", "逾期无人答复";
+    outcome_withdrawn: "withdrawn", "已撤回";
+    outcome_canceled: "canceled", "已取消";
+    outcome_unknown: "nobody knows what became of it", "结果未知";
+    // Problems as pages.
+    code_line: "Code {code}, status {status}, request {id}.", "代码 {code}，状态 {status}，请求 {id}。";
+    someone_first: "{what} by {user}, {at}", "{what}：{user}，{at}";
+    title_bad_json: "The body is not JSON", "请求内容不是 JSON";
+    title_bad_request: "The request cannot be read", "无法读取请求";
+    title_unauthorized: "A key is needed", "需要密钥";
+    title_forbidden: "Not allowed", "不允许";
+    title_not_found: "Not found", "未找到";
+    title_invalid: "The request does not fit", "请求不符合要求";
+    title_method: "This path has no such method", "此路径不支持该方法";
+    title_too_large: "The body is too large", "请求内容过大";
+    title_type: "The body is of another type", "请求内容类型不符";
+    title_key_reused: "The idempotency key was used with another body", "幂等键已用于其他内容";
+    title_digest: "The digest is another one", "摘要不一致";
+    title_expired: "The request has expired", "请求已过期";
+    title_withdrawn: "The request was withdrawn", "请求已撤回";
+    title_decided: "Already decided", "已有决定";
+    title_too_many: "Too many at once", "同时请求过多";
+    title_unavailable: "Not available right now", "暂时不可用";
+    title_internal: "An internal error", "内部错误";
+    detail_others: "This request is for others to decide: see its `approvers`.", "此请求由其他人决定，见其 `approvers`。";
+    detail_readers: "Only the task's owner, who may decide or has decided one of its requests, and an admin read it.", "只有任务所有者、有权决定或已决定其请求的人，以及管理员可以查看。";
+    detail_digest: "What you saw is not what is asked. Look at `request`.", "您所看到的不是当前所询问的内容，请重新查看请求。";
+    detail_expired: "The request's deadline has passed.", "请求的期限已过。";
+    detail_withdrawn: "The request no longer stands.", "此请求已不再有效。";
+    detail_first: "Somebody decided first: see `decision`.", "已有人先作出决定。";
+    detail_origin: "The request comes from a page of another origin, which is not allowed here.", "请求来自其他来源的页面，此处不允许。";
+    detail_unavailable: "The service cannot do this right now. Try again shortly.", "服务暂时无法处理，请稍后再试。";
+    detail_internal: "Something went wrong here. The request's id finds it in the log.", "出现内部错误，可凭请求编号在日志中查找。";
+}
+
+impl Translations {
+    /// The words of a language.
+    #[must_use]
+    pub fn of(language: Language) -> &'static Self {
+        match language {
+            Language::English => &ENGLISH,
+            Language::Chinese => &CHINESE,
+        }
+    }
+
+    /// A sentence that was written in English, in this language; `None` where it is not one of these.
+    #[must_use]
+    pub fn translated(&self, english: &str) -> Option<&'static str> {
+        let (english, chinese) = PAIRS.iter().find(|(known, _)| *known == english)?;
+        Some(match self.language {
+            Language::English => english,
+            Language::Chinese => chinese,
+        })
+    }
+}
+
+/// Replaces each `{name}` in a text; `{name}` in a value is left alone.
+#[must_use]
+pub(crate) fn fill(text: &str, values: &[(&str, &str)]) -> String {
+    let mut filled = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('{') {
+        filled.push_str(before);
+        let (name, tail) = after.split_once('}').unwrap_or((after, ""));
+        filled.push_str(values.iter().find(|(known, _)| *known == name).map_or("", |(_, value)| value));
+        rest = tail;
+    }
+    filled + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn names(text: &str) -> BTreeSet<&str> {
+        text.split('{').skip(1).filter_map(|part| part.split_once('}')).map(|(name, _)| name).collect()
+    }
+
+    #[test]
+    fn both_languages_fill_in_the_same_names() {
+        for (english, chinese) in PAIRS {
+            assert_eq!(names(english), names(chinese), "{english}");
+            assert!(!english.is_empty() && !chinese.is_empty());
+        }
+    }
+
+    #[test]
+    fn nothing_was_left_in_english_but_names() {
+        let same: Vec<&str> = PAIRS.iter().filter(|(english, chinese)| english == chinese).map(|pair| pair.0).collect();
+        assert_eq!(same, ["JSON"]);
+        for (english, chinese) in PAIRS {
+            let letters = |c: char| !c.is_ascii() || "、{}:, /".contains(c);
+            assert!(*chinese == "JSON" || chinese.chars().any(letters), "{english}");
+        }
+    }
+
+    #[test]
+    fn what_is_filled_in_is_not_looked_at_again() {
+        assert_eq!(fill("{a} of {b}", &[("a", "{b}"), ("b", "2")]), "{b} of 2");
+        assert_eq!(fill("{none}|", &[]), "|");
+    }
+
+    #[test]
+    fn what_the_engine_says_is_said_in_the_readers_language() {
+        let said = "The request's deadline has passed.";
+        assert_eq!(Translations::of(Language::English).translated(said), Some(said));
+        assert_eq!(Translations::of(Language::Chinese).translated(said), Some("请求的期限已过。"));
+        assert_eq!(Translations::of(Language::Chinese).translated("something else"), None);
+    }
+}

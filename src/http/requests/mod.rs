@@ -1,3 +1,0 @@
-//! Requests: the inbox.
-
-pub mod list;

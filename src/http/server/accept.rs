@@ -1,0 +1,80 @@
+//! Whether a client wants a page, or a stream of events: a browser says so, a program does not unless it means it.
+
+use http::HeaderMap;
+use http::header::ACCEPT;
+
+/// Whether `text/html` is asked for by name, at least as much as JSON is.
+#[must_use]
+pub(crate) fn wants_html(headers: &HeaderMap) -> bool {
+    prefers(headers, "text/html")
+}
+
+/// Whether `text/event-stream` is asked for by name, at least as much as JSON is.
+#[must_use]
+pub(crate) fn wants_stream(headers: &HeaderMap) -> bool {
+    prefers(headers, "text/event-stream")
+}
+
+fn prefers(headers: &HeaderMap, kind: &str) -> bool {
+    let weight = |wanted: &str| {
+        headers
+            .get_all(ACCEPT)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','))
+            .filter_map(|range| {
+                let mut parts = range.split(';').map(str::trim);
+                let name = parts.next()?;
+                let quality = parts.find_map(|part| part.strip_prefix("q=").or_else(|| part.strip_prefix("Q=")));
+                name.eq_ignore_ascii_case(wanted).then(|| quality.and_then(|q| q.parse().ok()).unwrap_or(1.0_f32))
+            })
+            .fold(0.0_f32, f32::max)
+    };
+    let wanted = weight(kind);
+    wanted > 0.0 && wanted >= weight("application/json")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_browser_gets_a_page_and_a_program_json() {
+        let cases = [
+            ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", true),
+            ("text/html", true),
+            ("*/*", false),
+            ("application/json", false),
+            ("application/json, text/html;q=0.5", false),
+            ("text/html;q=0", false),
+            ("", false),
+        ];
+        for (accept, expected) in cases {
+            let mut headers = HeaderMap::new();
+            headers.insert(ACCEPT, accept.parse().unwrap());
+            assert_eq!(wants_html(&headers), expected, "{accept}");
+        }
+        assert!(!wants_html(&HeaderMap::new()));
+        assert!(!wants_stream(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn a_stream_is_asked_for_by_name() {
+        let cases = [
+            ("text/event-stream", true),
+            ("Text/Event-Stream; q=0.5", true),
+            ("text/event-stream, application/json;q=0.5", true),
+            ("application/json, text/event-stream", true),
+            ("application/json, text/event-stream;q=0.5", false),
+            ("text/event-stream;q=0", false),
+            ("text/*", false),
+            ("*/*", false),
+            ("text/html", false),
+        ];
+        for (accept, expected) in cases {
+            let mut headers = HeaderMap::new();
+            headers.insert(ACCEPT, accept.parse().unwrap());
+            assert_eq!(wants_stream(&headers), expected, "{accept}");
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! The body of a POST: read once, whole, within its operation's limit; its type; its JSON. A replayed key comes before
+//! all that, so reading and understanding are two steps. A large body is understood off the runtime's threads.
+
+use axum::body::Body;
+use axum::extract::{FromRequest, Request};
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt as _;
+use http::HeaderMap;
+use http::header::CONTENT_TYPE;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::caller::CurrentCaller;
+use super::fields::{Errors, refuse_nul};
+use super::json;
+use super::operation::Op;
+use super::problem::{Code, Problem};
+use crate::engine::Key;
+use crate::http::Http;
+use crate::people::Caller;
+use crate::secret::seal::Body as Kept;
+
+/// How long a body may take to arrive.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// What a page's form is sent as.
+const FORM: &str = "application/x-www-form-urlencoded";
+/// A larger body is understood off the runtime's threads.
+const SHORT: usize = 64 * 1024;
+/// So many of these at once: each may take as much memory as 100,000 values do.
+const AT_ONCE: usize = 2;
+
+/// Where large bodies are understood. All others go on meanwhile.
+#[derive(Clone, Debug)]
+pub(crate) struct Parsing(Arc<Semaphore>);
+
+impl Default for Parsing {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(AT_ONCE)))
+    }
+}
+
+impl Parsing {
+    /// Does `work` for a body of so many bytes.
+    async fn run<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
+    ) -> Result<T, Problem> {
+        if bytes <= SHORT {
+            return work();
+        }
+        let turn = Arc::clone(&self.0).acquire_owned().await.map_err(|_| Problem::internal())?;
+        let done = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            work()
+        });
+        done.await.map_err(|_| Problem::internal())?
+    }
+}
+
+/// A POST whose body has arrived.
+#[derive(Debug)]
+pub(crate) struct Posted {
+    /// Who sent it.
+    pub caller: Caller,
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// Its body.
+    pub bytes: Bytes,
+    /// Its `Idempotency-Key`, or why it cannot be one.
+    key: Result<Option<Key>, String>,
+}
+
+impl FromRequest<Arc<Http>> for Posted {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, http: &Arc<Http>) -> Result<Self, Problem> {
+        let limit = request.extensions().get::<&'static Op>().map_or(0, |op| op.body);
+        let (parts, body) = request.into_parts();
+        let Some(CurrentCaller(caller)) = parts.extensions.get::<CurrentCaller>().cloned() else {
+            return Err(Problem::internal());
+        };
+        let bytes = arrived(body, limit).await?;
+        let key = idempotency_key(&parts.headers).map(|key| {
+            key.map(|key| Key {
+                path: format!("{} {}", parts.method, parts.uri.path()),
+                key,
+                body: Kept::new(bytes.clone(), http.settings.sealer.as_ref()),
+            })
+        });
+        Ok(Self { caller, headers: parts.headers, bytes, key })
+    }
+}
+
+async fn arrived(body: Body, limit: usize) -> Result<Bytes, Problem> {
+    let slow = |_| Problem::bad_request("The body took too long to arrive.");
+    timeout(PATIENCE, read(body, limit)).await.map_err(slow)?
+}
+
+async fn read(body: Body, limit: usize) -> Result<Bytes, Problem> {
+    let mut stream = body.into_data_stream();
+    let mut whole = BytesMut::new();
+    while let Some(piece) = stream.next().await {
+        let piece = piece.map_err(|_| Problem::bad_request("The body could not be read to its end."))?;
+        if whole.len() + piece.len() > limit {
+            return Err(too_large(limit));
+        }
+        whole.extend_from_slice(&piece);
+    }
+    Ok(whole.freeze())
+}
+
+/// The body is larger than `limit` bytes.
+#[must_use]
+pub(crate) fn too_large(limit: usize) -> Problem {
+    Problem::new(Code::TooLarge, format!("The body may have {limit} bytes."))
+}
+
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, String> {
+    let mut keys = headers.get_all("idempotency-key").iter();
+    let Some(key) = keys.next() else { return Ok(None) };
+    let fits =
+        keys.next().is_none() && (1..=255).contains(&key.len()) && key.as_bytes().iter().all(u8::is_ascii_graphic);
+    match key.to_str() {
+        Ok(key) if fits => Ok(Some(key.to_owned())),
+        Ok(_) | Err(_) => Err("Idempotency-Key is one header of 1 to 255 visible ASCII characters.".to_owned()),
+    }
+}
+
+impl Posted {
+    /// Its key.
+    ///
+    /// # Errors
+    /// `bad_request` when the header cannot be one.
+    pub fn key(&self) -> Result<Option<Key>, Problem> {
+        self.key.clone().map_err(Problem::bad_request)
+    }
+
+    /// What `read` makes of its JSON; the second argument is the text it was written as. An empty body is an empty object.
+    ///
+    /// # Errors
+    /// Another type, no JSON, too many values, a U+0000 somewhere, or those of `read`.
+    pub async fn json<T: Send + 'static>(
+        &self,
+        parsing: &Parsing,
+        read: impl FnOnce(Value, &[u8]) -> Result<T, Problem> + Send + 'static,
+    ) -> Result<T, Problem> {
+        if self.bytes.is_empty() {
+            return read(Value::Object(Map::new()), b"{}");
+        }
+        if !self.is_type("application/json") {
+            return Err(Problem::new(Code::UnsupportedMediaType, "A body needs Content-Type: application/json."));
+        }
+        self.understand(parsing, move |bytes| read(clean(json::parse(bytes)?)?, bytes)).await
+    }
+
+    /// What `read` makes of its bytes; for a large body not on the runtime's threads.
+    ///
+    /// # Errors
+    /// The errors of `read`.
+    pub async fn understand<T: Send + 'static>(
+        &self,
+        parsing: &Parsing,
+        read: impl FnOnce(&[u8]) -> Result<T, Problem> + Send + 'static,
+    ) -> Result<T, Problem> {
+        let bytes = self.bytes.clone();
+        parsing.run(bytes.len(), move || read(&bytes)).await
+    }
+
+    /// The fields of a page's form, line ends as LF.
+    ///
+    /// # Errors
+    /// A field sent twice, or a U+0000 somewhere.
+    pub fn fields(&self) -> Result<BTreeMap<String, String>, Problem> {
+        form_fields(&self.bytes)
+    }
+
+    /// Whether a page's form sent it.
+    #[must_use]
+    pub fn is_form(&self) -> bool {
+        self.is_type(FORM)
+    }
+
+    fn is_type(&self, wanted: &str) -> bool {
+        is_type(&self.headers, wanted)
+    }
+}
+
+/// The headers and the form of somebody who needs no key.
+///
+/// # Errors
+/// Another type, a body that is too large or slow, a field sent twice, or a U+0000 somewhere.
+pub(crate) async fn form(request: Request) -> Result<(HeaderMap, BTreeMap<String, String>), Problem> {
+    let limit = request.extensions().get::<&'static Op>().map_or(0, |op| op.body);
+    let (parts, body) = request.into_parts();
+    let bytes = arrived(body, limit).await?;
+    if !is_type(&parts.headers, FORM) {
+        return Err(Problem::new(Code::UnsupportedMediaType, "The body is a form: application/x-www-form-urlencoded."));
+    }
+    Ok((parts.headers, form_fields(&bytes)?))
+}
+
+/// A form's fields, line ends as LF.
+///
+/// # Errors
+/// A field sent twice, or a U+0000 somewhere.
+pub(crate) fn form_fields(bytes: &[u8]) -> Result<BTreeMap<String, String>, Problem> {
+    let mut fields = BTreeMap::new();
+    for (name, value) in url::form_urlencoded::parse(bytes) {
+        if name.contains('\0') || value.contains('\0') {
+            return Err(Problem::invalid_at("", "text without U+0000"));
+        }
+        if fields.insert(name.into_owned(), value.replace("\r\n", "\n")).is_some() {
+            return Err(Problem::new(Code::BadJson, "A field is repeated."));
+        }
+    }
+    Ok(fields)
+}
+
+fn is_type(headers: &HeaderMap, wanted: &str) -> bool {
+    let mut types = headers.get_all(CONTENT_TYPE).iter();
+    let (Some(found), None) = (types.next(), types.next()) else { return false };
+    let essence = found.to_str().unwrap_or("").split(';').next().unwrap_or("").trim();
+    essence.eq_ignore_ascii_case(wanted)
+}
+
+fn clean(value: Value) -> Result<Value, Problem> {
+    let mut errors = Errors::default();
+    refuse_nul(&value, "", &mut errors);
+    if errors.0.is_empty() { Ok(value) } else { Err(Problem::invalid(&errors.0)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn posted(content_type: &str, body: &str) -> Posted {
+        let mut headers = HeaderMap::new();
+        if !content_type.is_empty() {
+            headers.insert(CONTENT_TYPE, content_type.parse().unwrap());
+        }
+        let caller = crate::http::openapi::sample::caller();
+        Posted { caller, headers, bytes: Bytes::copy_from_slice(body.as_bytes()), key: Ok(None) }
+    }
+
+    async fn read(posted: &Posted) -> Result<Value, Problem> {
+        posted.json(&Parsing::default(), |value, _| Ok(value)).await
+    }
+
+    #[tokio::test]
+    async fn a_body_needs_its_type_and_an_empty_one_needs_none() {
+        assert_eq!(read(&posted("", "")).await.unwrap(), json!({}));
+        assert_eq!(read(&posted("text/plain", "")).await.unwrap(), json!({}));
+        assert!(read(&posted("application/json; charset=utf-8", "{}")).await.is_ok());
+        for content_type in
+            ["", "text/plain", "application/x-www-form-urlencoded", "application/jsonp", "multipart/form-data"]
+        {
+            let refused = read(&posted(content_type, "{}")).await.unwrap_err();
+            assert_eq!(refused.code, Code::UnsupportedMediaType, "{content_type}");
+        }
+        for (body, code) in [("{", Code::BadJson), (" ", Code::BadJson), (r#"{"a":"\u0000"}"#, Code::Invalid)] {
+            assert_eq!(read(&posted("application/json", body)).await.unwrap_err().code, code, "{body}");
+        }
+        let many = format!("[{}0]", "0,".repeat(json::VALUES - 1));
+        let refused = read(&posted("application/json", &many)).await.unwrap_err();
+        let errors = json!([{"pointer": "", "detail": "at most 100000 JSON values"}]);
+        assert_eq!((refused.code, &refused.members["errors"]), (Code::Invalid, &errors));
+    }
+
+    /// A test has one thread for its runtime: what runs on another one does not block it.
+    #[tokio::test]
+    async fn a_large_body_is_understood_off_the_runtime_and_two_at_once() {
+        let parsing = Parsing::default();
+        let thread = || Ok::<_, Problem>(std::thread::current().id());
+        let here = std::thread::current().id();
+        assert_eq!(parsing.run(SHORT, thread).await.unwrap(), here);
+        assert_ne!(parsing.run(SHORT + 1, thread).await.unwrap(), here);
+
+        let (leave, wait) = std::sync::mpsc::channel::<()>();
+        let wait = Arc::new(std::sync::Mutex::new(wait));
+        let (begun, mut begins) = tokio::sync::mpsc::unbounded_channel();
+        let mut running = tokio::task::JoinSet::new();
+        for number in 0..5 {
+            let (parsing, begun, wait) = (parsing.clone(), begun.clone(), Arc::clone(&wait));
+            running.spawn(async move {
+                let work = move || {
+                    begun.send(number).unwrap();
+                    wait.lock().unwrap().recv().unwrap();
+                    Ok(())
+                };
+                parsing.run(SHORT + 1, work).await.unwrap();
+            });
+        }
+        begins.recv().await.unwrap();
+        begins.recv().await.unwrap();
+        // The runtime goes on, and short bodies wait for nobody.
+        assert_eq!(parsing.run(SHORT, thread).await.unwrap(), here);
+        assert!(begins.is_empty() && parsing.0.available_permits() == 0, "only two of five have begun");
+        for _ in 0..5 {
+            leave.send(()).unwrap();
+        }
+        while running.join_next().await.is_some() {}
+        assert_eq!(begins.len(), 3);
+    }
+
+    #[test]
+    fn a_form_is_fields_that_stand_there_once() {
+        let form = |body| posted("application/x-www-form-urlencoded", body).fields();
+        let expected = [("action", "reject"), ("reason", "a\nb \u{202e}"), ("then", "")];
+        assert_eq!(
+            form("action=reject&reason=a%0D%0Ab+%E2%80%AE&then=").unwrap(),
+            expected.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
+        );
+        assert_eq!(form("a=1&a=2").unwrap_err().code, Code::BadJson);
+        assert_eq!(form("a=%00").unwrap_err().code, Code::Invalid);
+        assert_eq!(form("a%00=1").unwrap_err().code, Code::Invalid);
+    }
+
+    #[test]
+    fn a_key_is_one_visible_header() {
+        let read = |keys: &[&[u8]]| {
+            let mut headers = HeaderMap::new();
+            for key in keys {
+                headers.append("idempotency-key", http::HeaderValue::from_bytes(key).unwrap());
+            }
+            idempotency_key(&headers)
+        };
+        assert_eq!(read(&[]), Ok(None));
+        assert_eq!(read(&[b"\"a\""]), Ok(Some("\"a\"".to_owned())));
+        assert!(read(&[&[b'x'; 255]]).is_ok());
+        for keys in [&[b"".as_slice()][..], &[b"a b"], &[&[b'x'; 256]], &["é".as_bytes()], &[b"a", b"b"]] {
+            assert!(read(keys).is_err(), "{keys:?}");
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! The caller of a request: set by the guard, read by the operation.
+
+use axum::extract::FromRequestParts;
+use http::request::Parts;
+
+use super::problem::{Code, Problem};
+use crate::http::Http;
+use crate::people::Caller;
+use crate::people::authenticator::AuthError;
+use std::sync::Arc;
+
+/// The authenticated caller.
+#[derive(Clone, Debug)]
+pub(crate) struct CurrentCaller(pub Caller);
+
+impl FromRequestParts<Arc<Http>> for CurrentCaller {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Arc<Http>) -> Result<Self, Problem> {
+        // The guard of an operation of `AuthClass::Key` always sets it.
+        parts.extensions.get::<Self>().cloned().ok_or_else(Problem::internal)
+    }
+}
+
+impl From<AuthError> for Problem {
+    fn from(error: AuthError) -> Self {
+        match error {
+            AuthError::Missing => {
+                Self::new(Code::Unauthorized, "Send a key: Authorization: Bearer <key>; in a browser, sign in.")
+            }
+            AuthError::Wrong => Self::new(Code::Unauthorized, "The key is not known."),
+            AuthError::Forbidden(detail) => Self::forbidden(detail),
+            AuthError::BadHeader(detail) => Self::bad_request(detail),
+        }
+    }
+}
+
+/// Refuses a key without the right to read.
+///
+/// # Errors
+/// `forbidden`.
+pub(crate) fn must_read(caller: &Caller) -> Result<(), Problem> {
+    if caller.may.read { Ok(()) } else { Err(Problem::forbidden("This key may not read.")) }
+}
+
+/// Refuses a key without the right to create and move tasks.
+///
+/// # Errors
+/// `forbidden`.
+pub(crate) fn must_create(caller: &Caller) -> Result<(), Problem> {
+    if caller.may.create { Ok(()) } else { Err(Problem::forbidden("This key may not create or move tasks.")) }
+}

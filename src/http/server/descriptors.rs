@@ -1,0 +1,91 @@
+//! How many connections fit into what the system lets this process open. The database, tools and models come first: a
+//! service whose clients hold every descriptor could not carry out what was approved.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// What is open in any case: standard streams, listeners, the runtime's own, the metrics' connections.
+const OWN: u64 = 64;
+/// Of one connection to the database: an SQLite one has the file and its log open.
+const OF_DATABASE: u64 = 3;
+/// Of one running task: the calls that run together, and a model's connection.
+const OF_TASK: u64 = 9;
+/// Fewer connections than this are no service.
+const FEWEST: u64 = 16;
+
+/// How the descriptors are shared out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Share {
+    /// What the process may open.
+    pub limit: u64,
+    /// Descriptors kept for the database and for outbound calls.
+    pub reserve: u64,
+    /// Connections at most.
+    pub connections: u32,
+}
+
+/// There are too few for a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "this process may have {limit} descriptors, and needs {needed}: raise the limit (`ulimit -n`, `LimitNOFILE=`), or \
+     lower `database.max_connections` or `server.max_running`"
+)]
+pub(crate) struct TooFew {
+    limit: u64,
+    needed: u64,
+}
+
+impl Share {
+    /// Shares out `limit` descriptors: `wanted` connections, or fewer where the rest would not do.
+    ///
+    /// # Errors
+    /// [`TooFew`] when hardly any connection is left.
+    pub fn of(limit: u64, wanted: u32, database: u32, running: u32) -> Result<Self, TooFew> {
+        let reserve = OWN + OF_DATABASE * u64::from(database) + OF_TASK * u64::from(running);
+        let room = limit.saturating_sub(reserve);
+        if room < FEWEST.min(u64::from(wanted)) {
+            return Err(TooFew { limit, needed: reserve + FEWEST });
+        }
+        Ok(Self { limit, reserve, connections: u32::try_from(room).unwrap_or(u32::MAX).min(wanted) })
+    }
+
+    /// How many event streams there may be where `wanted` are: some connections stay for everything else.
+    #[must_use]
+    pub fn streams(&self, wanted: u32) -> u32 {
+        wanted.min(self.connections - self.connections.min(96) / 4)
+    }
+}
+
+/// The number of descriptors that this process may open now.
+#[must_use]
+pub(crate) fn limit() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Raises the soft limit to the hard one. Where the system refuses that, the soft one stays.
+pub(crate) fn raise() {
+    let limits = getrlimit(Resource::Nofile);
+    if limits.current != limits.maximum {
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, maximum: limits.maximum });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn database_and_tools_keep_their_descriptors() {
+        let share = |limit, wanted| Share::of(limit, wanted, 32, 64);
+        let usual = share(524_288, 1024).unwrap();
+        assert_eq!((usual.connections, usual.reserve), (1024, 736));
+        assert_eq!(usual.streams(1000), 1000);
+        let few = share(1024, 1024).unwrap();
+        assert_eq!((few.connections, few.streams(1000)), (288, 264));
+        assert_eq!(share(752, 1024).unwrap().connections, 16);
+        assert_eq!(share(751, 1024), Err(TooFew { limit: 751, needed: 752 }));
+        assert_eq!(share(740, 4).unwrap().connections, 4);
+        assert_eq!(share(0, 1024), Err(TooFew { limit: 0, needed: 752 }));
+        assert_eq!(share(u64::MAX, u32::MAX).unwrap().connections, u32::MAX);
+        assert_eq!(Share::of(1024, 1, 1, 1).unwrap().streams(1000), 1);
+    }
+}

@@ -1,0 +1,85 @@
+//! Drains request bodies that an operation left unread. Closing a connection while its client still sends resets it, and
+//! the client never reads why its request was refused. So the unread part of a body is read to its end, within bounds, while
+//! the answer goes out.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::Error;
+use axum::body::{Body, BodyDataStream, HttpBody as _};
+use axum::extract::Request;
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt as _};
+use http::header::EXPECT;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+/// More than the largest body that an operation accepts.
+const MAX_DRAINED: usize = 32 * 1024 * 1024;
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Receives the unread part of a body once the operation has dropped it.
+#[derive(Debug)]
+pub(crate) struct UnreadBody(Option<oneshot::Receiver<BodyDataStream>>);
+
+/// Wraps the body of `request` so that its unread part can be drained. A client that waits for `100 Continue` has sent
+/// nothing yet and is left alone.
+pub(crate) fn track(request: &mut Request) -> UnreadBody {
+    if request.body().is_end_stream() || request.headers().contains_key(EXPECT) {
+        return UnreadBody(None);
+    }
+    let (give_back, unread) = oneshot::channel();
+    let body = std::mem::take(request.body_mut()).into_data_stream();
+    *request.body_mut() = Body::from_stream(TrackedBody { body: Some(body), give_back: Some(give_back) });
+    UnreadBody(Some(unread))
+}
+
+impl UnreadBody {
+    /// The unread part; `None` where the body was read to its end or is still in use.
+    #[must_use]
+    pub fn take(self) -> Option<BodyDataStream> {
+        self.0?.try_recv().ok()
+    }
+}
+
+/// Reads a body to its end and discards it.
+pub(crate) async fn drain(mut body: BodyDataStream) {
+    let mut left = MAX_DRAINED;
+    let all = async {
+        while let Some(Ok(piece)) = body.next().await {
+            left = left.saturating_sub(piece.len());
+            if left == 0 {
+                return;
+            }
+        }
+    };
+    let _ = timeout(DRAIN_TIMEOUT, all).await;
+}
+
+/// A body that is sent back when it is dropped before its end.
+struct TrackedBody {
+    body: Option<BodyDataStream>,
+    give_back: Option<oneshot::Sender<BodyDataStream>>,
+}
+
+impl Stream for TrackedBody {
+    type Item = Result<Bytes, Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let Some(body) = self.body.as_mut() else { return Poll::Ready(None) };
+        let next = ready!(body.poll_next_unpin(context));
+        if !matches!(next, Some(Ok(_))) {
+            self.body = None;
+        }
+        Poll::Ready(next)
+    }
+}
+
+impl Drop for TrackedBody {
+    fn drop(&mut self) {
+        if let (Some(body), Some(give_back)) = (self.body.take(), self.give_back.take()) {
+            let _ = give_back.send(body);
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The outermost layer around every response. It gives the request its id, renders problems (as JSON, or as a page for a
+//! browser at `/resume` or the sign-in), answers preflights, and adds the headers that depend on the request's origin and
+//! path. Its log line holds ids, names, sizes and durations, never a path's values or a query.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, StatusCode};
+use uuid::Uuid;
+
+use super::accept::wants_html;
+use super::caller::CurrentCaller;
+use super::drain_body;
+use super::origin::not_from_here;
+use super::problem::{Code, Problem, prefix};
+use crate::http::Http;
+use crate::http::api::health;
+use crate::http::pages::language::Language;
+use crate::http::pages::layout;
+use crate::http::pages::sign_in::sign_in_again;
+
+/// The operation of a request: set by the guard, read by the log line, also after a panic.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OperationSlot(Arc<OnceLock<&'static str>>);
+
+impl OperationSlot {
+    pub fn set(&self, id: &'static str) {
+        let _ = self.0.set(id);
+    }
+}
+
+/// Marks an error response that has its page already.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RenderedError;
+
+/// Health checks come every few seconds; what they find is logged elsewhere.
+const PROBES: [&str; 2] = [health::HEALTHZ.id, health::READYZ.id];
+
+/// The parts of the request that its response depends on.
+struct RequestContext {
+    id: Uuid,
+    origin: Option<HeaderValue>,
+    preflight: bool,
+    refused_host: Option<&'static str>,
+    private: bool,
+    page: bool,
+    /// The path and query of the request.
+    path: String,
+    language: Language,
+}
+
+impl RequestContext {
+    fn of(http: &Http, request: &Request) -> Self {
+        let (headers, path) = (request.headers(), request.uri().path());
+        let under = |root: &str| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        let shared = http.origins.shares_with(headers);
+        Self {
+            id: http.ids.fresh(),
+            origin: headers.get(header::ORIGIN).filter(|_| shared).cloned(),
+            preflight: *request.method() == Method::OPTIONS
+                && headers.contains_key(header::ORIGIN)
+                && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD),
+            refused_host: if http.settings.open {
+                not_from_here(headers, request.uri(), request.version())
+            } else {
+                None
+            },
+            private: under("/v1") || under("/resume") || under("/sign-in") || under("/sign-out"),
+            page: ["/resume", "/sign-in", "/sign-out", "/problems"].into_iter().any(under) && wants_html(headers),
+            path: request.uri().path_and_query().map_or_else(String::new, ToString::to_string),
+            language: Language::of(headers),
+        }
+    }
+}
+
+pub(crate) async fn edge(State(http): State<Arc<Http>>, mut request: Request, next: Next) -> Response {
+    let context = RequestContext::of(&http, &request);
+    let slot = OperationSlot::default();
+    request.extensions_mut().insert(slot.clone());
+    let unread = drain_body::track(&mut request);
+    let started = Instant::now();
+    let response = next.run(request).await;
+    if let Some(body) = unread.take() {
+        http.tracker.spawn(drain_body::drain(body));
+    }
+    let mut response = write_out(&http, &context, response);
+    let taken = started.elapsed().as_secs_f64();
+    add_headers(&context, response.headers_mut());
+    let operation = slot.0.get().copied().unwrap_or("none");
+    let status = response.status().as_u16();
+    if PROBES.contains(&operation) {
+        tracing::debug!(operation, status, seconds = taken, http_request_id = %context.id, "answered");
+    } else {
+        tracing::info!(operation, status, seconds = taken, http_request_id = %context.id, "answered");
+    }
+    tracing::info!(target: "holdpoint::metric", metric = "http_request", operation, status, seconds = taken);
+    response
+}
+
+/// Answers a preflight of a known path, and renders an error as a problem.
+fn write_out(http: &Http, context: &RequestContext, mut response: Response) -> Response {
+    let status = response.status();
+    if context.preflight && status == StatusCode::METHOD_NOT_ALLOWED {
+        if let Some(why) = context.refused_host {
+            return problem(http, context, &Problem::forbidden(why), None);
+        }
+        return preflight(context, response.headers().get(header::ALLOW));
+    }
+    let caller = response.extensions_mut().remove::<CurrentCaller>();
+    let is_problem = status.is_client_error() || status.is_server_error();
+    match response.extensions_mut().remove::<Problem>() {
+        Some(found) => problem(http, context, &found, caller),
+        None if is_problem && response.extensions().get::<RenderedError>().is_none() => {
+            let mut found = Problem::of_status(status);
+            let allow = response.headers().get(header::ALLOW).cloned();
+            found.headers.extend(allow.map(|allow| (header::ALLOW, allow)));
+            problem(http, context, &found, caller)
+        }
+        None => response,
+    }
+}
+
+fn preflight(context: &RequestContext, allow: Option<&HeaderValue>) -> Response {
+    let mut response = StatusCode::NO_CONTENT.into_response();
+    if context.origin.is_some() {
+        let headers = response.headers_mut();
+        if let Some(methods) = allow {
+            headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods.clone());
+        }
+        headers.insert(
+            header::ACCESS_CONTROL_ALLOW_HEADERS,
+            HeaderValue::from_static("Authorization, Content-Type, Idempotency-Key, Prefer, Last-Event-ID"),
+        );
+        headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
+    }
+    response
+}
+
+fn problem(http: &Http, context: &RequestContext, problem: &Problem, caller: Option<CurrentCaller>) -> Response {
+    let status = problem.code.status();
+    let mut response = if context.page {
+        let public_url = &http.settings.public_url;
+        // The user may have another account with access. The page does not say whether the resource exists.
+        let refused = matches!(problem.code, Code::Forbidden | Code::NotFound);
+        let sign_in_again_link = caller.filter(|_| refused).map(|CurrentCaller(caller)| {
+            let prefix = prefix(public_url);
+            sign_in_again(&caller, &format!("{prefix}{}", context.path), &prefix, context.language)
+        });
+        (status, layout::problem(problem, context.id, public_url, context.language, sign_in_again_link.as_ref()))
+            .into_response()
+    } else {
+        let mut response = (status, Json(problem.document(&http.settings.public_url, context.id))).into_response();
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        response
+    };
+    response.headers_mut().extend(problem.headers.iter().cloned());
+    response
+}
+
+fn add_headers(context: &RequestContext, headers: &mut HeaderMap) {
+    let mut set = |name: HeaderName, value: HeaderValue| headers.insert(name, value);
+    if let Ok(id) = HeaderValue::from_str(&context.id.to_string()) {
+        set(HeaderName::from_static("x-request-id"), id);
+    }
+    set(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    if context.private {
+        // A stream sets a stricter value.
+        headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    }
+    headers.append(header::VARY, HeaderValue::from_static("Origin"));
+    if context.private {
+        headers.append(header::VARY, HeaderValue::from_static("Accept"));
+    }
+    if let Some(origin) = &context.origin {
+        headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
+        headers.insert(
+            header::ACCESS_CONTROL_EXPOSE_HEADERS,
+            HeaderValue::from_static(
+                "Location, Content-Location, Retry-After, Preference-Applied, Idempotency-Replayed, X-Request-Id",
+            ),
+        );
+    }
+    let is_page = headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/html"));
+    if is_page {
+        headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("same-origin"));
+        headers.insert(header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
+        if context.private {
+            headers.append(header::VARY, HeaderValue::from_static("Accept-Language"));
+        }
+        headers.entry(header::CONTENT_SECURITY_POLICY).or_insert_with(layout::content_security_policy);
+    }
+}

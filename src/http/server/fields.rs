@@ -1,0 +1,175 @@
+//! Reads the members of a body one by one and collects everything that does not fit, each with its place. Members that
+//! nobody asked for are mistakes too.
+
+use serde_json::{Map, Value};
+
+use crate::engine::FieldError;
+pub(crate) use crate::task::text::pointer;
+
+/// How many mistakes are told at once.
+const TOLD: usize = 50;
+
+/// What does not fit.
+#[derive(Debug, Default)]
+pub(crate) struct Errors(pub Vec<FieldError>);
+
+impl Errors {
+    /// Adds one.
+    pub fn add(&mut self, pointer: &str, detail: impl Into<String>) {
+        if self.0.len() < TOLD {
+            self.0.push(FieldError { pointer: pointer.to_owned(), detail: detail.into() });
+        }
+    }
+}
+
+/// An object that is being read.
+#[derive(Debug)]
+pub(crate) struct Fields {
+    at: String,
+    members: Map<String, Value>,
+}
+
+impl Fields {
+    /// The object at `at`; anything else is a mistake.
+    pub fn of(value: Value, at: &str, errors: &mut Errors) -> Option<Self> {
+        if let Value::Object(members) = value {
+            return Some(Self { at: at.to_owned(), members });
+        }
+        errors.add(at, "an object");
+        None
+    }
+
+    /// The pointer of one of its members.
+    #[must_use]
+    pub fn pointer(&self, name: &str) -> String {
+        pointer(&self.at, name)
+    }
+
+    /// A member as it stands, `null` included.
+    pub fn raw(&mut self, name: &str) -> Option<Value> {
+        self.members.remove(name)
+    }
+
+    /// A member; `null` is none.
+    pub fn take(&mut self, name: &str) -> Option<Value> {
+        self.raw(name).filter(|value| !value.is_null())
+    }
+
+    /// A text member.
+    pub fn text(&mut self, name: &str, errors: &mut Errors) -> Option<String> {
+        match self.take(name)? {
+            Value::String(text) => Some(text),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
+                errors.add(&self.pointer(name), "a string");
+                None
+            }
+        }
+    }
+
+    /// A text member of at most `bytes` bytes.
+    pub fn text_within(&mut self, name: &str, bytes: usize, errors: &mut Errors) -> Option<String> {
+        let text = self.text(name, errors)?;
+        if text.len() > bytes {
+            errors.add(&self.pointer(name), format!("at most {bytes} bytes"));
+        }
+        Some(text)
+    }
+
+    /// A member that is true or false.
+    pub fn flag(&mut self, name: &str, errors: &mut Errors) -> Option<bool> {
+        let value = self.take(name)?;
+        if value.as_bool().is_none() {
+            errors.add(&self.pointer(name), "true or false");
+        }
+        value.as_bool()
+    }
+
+    /// An object member.
+    pub fn object(&mut self, name: &str, errors: &mut Errors) -> Option<Map<String, Value>> {
+        if let Value::Object(members) = self.take(name)? {
+            return Some(members);
+        }
+        errors.add(&self.pointer(name), "an object");
+        None
+    }
+
+    /// What is left is unknown.
+    pub fn finish(self, errors: &mut Errors) {
+        for name in self.members.keys() {
+            errors.add(&place(&self.at, name), "no such member");
+        }
+    }
+}
+
+/// How long the place of a mistake may be. A longer one ends at the member above it: a long name is not copied for each
+/// value below it.
+const PLACE: usize = 1024;
+
+fn place(at: &str, name: &str) -> String {
+    if at.len() + name.len() > PLACE { at.to_owned() } else { pointer(at, name) }
+}
+
+/// Text holds no U+0000, wherever it stands.
+pub(crate) fn refuse_nul(value: &Value, at: &str, errors: &mut Errors) {
+    match value {
+        Value::String(text) if text.contains('\0') => errors.add(at, "text without U+0000"),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        Value::Array(list) => {
+            for (index, value) in list.iter().enumerate() {
+                refuse_nul(value, &place(at, &index.to_string()), errors);
+            }
+        }
+        Value::Object(members) => {
+            for (name, value) in members {
+                if name.contains('\0') {
+                    errors.add(at, "member names without U+0000");
+                } else {
+                    refuse_nul(value, &place(at, name), errors);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn every_mistake_is_told_with_its_place() {
+        let mut errors = Errors::default();
+        let body = json!({"a": 1, "b": "four", "c": "yes", "d": [], "e/f~": 0});
+        let mut fields = Fields::of(body, "", &mut errors).unwrap();
+        assert_eq!(fields.text("a", &mut errors), None);
+        fields.text_within("b", 3, &mut errors);
+        assert_eq!(fields.flag("c", &mut errors), None);
+        assert_eq!(fields.object("d", &mut errors), None);
+        fields.finish(&mut errors);
+        let places: Vec<&str> = errors.0.iter().map(|error| error.pointer.as_str()).collect();
+        assert_eq!(places, ["/a", "/b", "/c", "/d", "/e~1f~0"]);
+        assert!(Fields::of(json!([]), "", &mut errors).is_none());
+    }
+
+    #[test]
+    fn place_of_a_mistake_ends_above_a_long_name() {
+        let long = "n".repeat(1024 * 1024);
+        let body = json!({ long.as_str(): vec!["\0"; 20], "short": ["\0"] });
+        let mut errors = Errors::default();
+        refuse_nul(&body, "", &mut errors);
+        assert!(errors.0.iter().all(|error| error.pointer.len() <= PLACE));
+        assert!(errors.0.iter().any(|error| error.pointer == "/short/0"));
+        let mut errors = Errors::default();
+        Fields::of(body, "", &mut errors).unwrap().finish(&mut errors);
+        let places: Vec<&str> = errors.0.iter().map(|error| error.pointer.as_str()).collect();
+        assert_eq!(places, ["", "/short"]);
+    }
+
+    #[test]
+    fn a_nul_is_found_at_every_depth() {
+        let mut errors = Errors::default();
+        refuse_nul(&json!({"a": ["x", {"b": "\0"}], "c\0": 1, "d": "fine"}), "", &mut errors);
+        let places: Vec<&str> = errors.0.iter().map(|error| error.pointer.as_str()).collect();
+        assert_eq!(places, ["/a/1/b", ""]);
+    }
+}

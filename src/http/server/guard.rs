@@ -1,0 +1,124 @@
+//! The guard runs before each operation. It is a layer of the operation's own method, so the router answers unknown paths
+//! (404) and unknown methods (405) first. It checks, in this order: that the request comes from this machine (without
+//! accounts), the origin, the announced size, and the key or the session's cookie.
+
+use std::sync::{Arc, Weak};
+
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
+use http::HeaderMap;
+use http::header::CONTENT_LENGTH;
+
+use super::body::too_large;
+use super::caller::CurrentCaller;
+use super::connections::ConnectionSlot;
+use super::edge::OperationSlot;
+use super::operation::{AuthClass, Op};
+use super::origin::not_from_here;
+use super::problem::Problem;
+use super::wrong_keys::ClientNetwork;
+use crate::http::Http;
+use crate::http::pages::sign_in::cookie;
+use crate::http::pages::sign_in::session::{self, redirect_to_sign_in, wants_page};
+use crate::people::Caller;
+use crate::people::authenticator::{AuthError, only_ours, speaks_for_nobody};
+
+/// Checks what comes before the operation.
+///
+/// # Errors
+/// The problem of the first check that fails.
+pub(crate) async fn guard(
+    State((http, op)): State<(Arc<Http>, &'static Op)>,
+    mut request: Request,
+    next: Next,
+) -> Result<Response, Problem> {
+    if let Some(slot) = request.extensions().get::<OperationSlot>() {
+        slot.set(op.id);
+    }
+    let asked_here = http.settings.open && op.auth != AuthClass::Health;
+    if let Some(why) = asked_here.then(|| not_from_here(request.headers(), request.uri(), request.version())).flatten()
+    {
+        return Err(Problem::forbidden(why));
+    }
+    if !http.origins.may_change(request.method(), request.headers(), request.uri()) {
+        return Err(Problem::forbidden("The request comes from a page of another origin, which is not allowed here."));
+    }
+    let announced = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    if announced.is_some_and(|length| length > op.body as u64) {
+        return Err(too_large(op.body));
+    }
+    let mut found = None;
+    match op.auth {
+        AuthClass::Key => {
+            let key = caller_of_key(&http, &request)?;
+            match or_session(&http, request.headers(), key).await? {
+                Some(caller) => {
+                    if let Some(slot) = request.extensions().get::<Weak<ConnectionSlot>>().and_then(Weak::upgrade) {
+                        slot.protect();
+                    }
+                    found = Some(CurrentCaller(caller.clone()));
+                    request.extensions_mut().insert(CurrentCaller(caller));
+                }
+                None if wants_page(request.method(), request.headers()) => {
+                    return Ok(redirect_to_sign_in(request.uri(), &http.settings.public_url));
+                }
+                None => return Err(AuthError::Missing.into()),
+            }
+        }
+        AuthClass::Out => {
+            check_sign_out(&http, request.headers(), caller_of_key(&http, &request)?)?;
+        }
+        AuthClass::Open => only_ours(request.headers())?,
+        AuthClass::Health => {}
+    }
+    request.extensions_mut().insert(op);
+    let mut response = next.run(request).await;
+    if let Some(authenticate) = found {
+        // The edge names the signed-in user on the page of a refusal.
+        response.extensions_mut().insert(authenticate);
+    }
+    Ok(response)
+}
+
+/// The caller of these headers; `None` without credentials. A key beats a session: the cookie counts only without an
+/// `Authorization` header, so a wrong key is refused beside a valid cookie.
+///
+/// # Errors
+/// `unauthorized`, `forbidden`, or the database's.
+pub(crate) async fn authenticate(http: &Http, headers: &HeaderMap) -> Result<Option<Caller>, Problem> {
+    or_session(http, headers, http.authenticator.authenticate(headers)).await
+}
+
+async fn or_session(
+    http: &Http,
+    headers: &HeaderMap,
+    found: Result<Caller, AuthError>,
+) -> Result<Option<Caller>, Problem> {
+    match found {
+        Err(AuthError::Missing) => session::caller(http, headers).await,
+        found => Ok(Some(found?)),
+    }
+}
+
+/// The caller of the request's key. Counts a wrong key.
+///
+/// # Errors
+/// `too_many` after too many wrong keys of one client. A right key is never refused for them.
+fn caller_of_key(http: &Http, request: &Request) -> Result<Result<Caller, AuthError>, Problem> {
+    let found = http.authenticator.authenticate(request.headers());
+    if found == Err(AuthError::Wrong) {
+        http.wrong_keys.note(ClientNetwork::of(request.extensions()), http.clock.uptime())?;
+    }
+    Ok(found)
+}
+
+/// Sign-out accepts any session cookie, even an expired one.
+fn check_sign_out(http: &Http, headers: &HeaderMap, found: Result<Caller, AuthError>) -> Result<(), Problem> {
+    match found {
+        Err(AuthError::Missing) if cookie::is_sent(headers, &http.settings.public_url) => {
+            Ok(speaks_for_nobody(headers)?)
+        }
+        found => Ok(found.map(|_| ())?),
+    }
+}

@@ -1,0 +1,338 @@
+//! JSON read so that nobody reads it differently: a repeated member is an error, and so is deep nesting. What comes from
+//! outside is counted before anything is built of it: a megabyte of `[[],[],…` would become a hundred in memory.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+use serde_json::{Map, Number, Value};
+
+use super::problem::{Code, Problem};
+
+/// How deep a body may be nested.
+const DEPTH: usize = 64;
+
+/// How many values a body may have, nested ones included.
+pub(crate) const VALUES: usize = 100_000;
+
+/// Why a text from outside was not read. It says where, never what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Unread {
+    /// It is no JSON that can be read in one way; a sentence for a person.
+    Bad(String),
+    /// It has more than [`VALUES`] values.
+    TooMany,
+}
+
+impl From<Unread> for Problem {
+    fn from(unread: Unread) -> Self {
+        match unread {
+            Unread::Bad(detail) => Self::new(Code::BadJson, detail),
+            Unread::TooMany => Self::invalid_at("", format!("at most {VALUES} JSON values")),
+        }
+    }
+}
+
+/// Reads one JSON value from outside, and nothing after it.
+///
+/// # Errors
+/// [`Unread`].
+pub(crate) fn parse(bytes: &[u8]) -> Result<Value, Unread> {
+    check(bytes)?;
+    build(bytes)
+}
+
+/// Whether [`parse`] would read it but for repeated members. It builds nothing.
+///
+/// # Errors
+/// [`Unread`].
+pub(crate) fn check(bytes: &[u8]) -> Result<(), Unread> {
+    let mut left = VALUES;
+    let mut reader = serde_json::Deserializer::from_slice(bytes);
+    let counted = Count { left: &mut left, depth: DEPTH }.deserialize(&mut reader).and_then(|()| reader.end());
+    counted.map_err(|error| unread(&error))
+}
+
+/// Reads one JSON value of our own, however many values it has, and nothing after it.
+///
+/// # Errors
+/// [`Unread`].
+pub(crate) fn build(bytes: &[u8]) -> Result<Value, Unread> {
+    let mut reader = serde_json::Deserializer::from_slice(bytes);
+    let value = Strict(DEPTH).deserialize(&mut reader).and_then(|value| reader.end().map(|()| value));
+    value.map_err(|error| unread(&error))
+}
+
+fn unread(error: &serde_json::Error) -> Unread {
+    let (line, column) = (error.line(), error.column());
+    Unread::Bad(match error.classify() {
+        serde_json::error::Category::Data => {
+            let text = error.to_string();
+            if text.starts_with(TOO_MANY) {
+                return Unread::TooMany;
+            }
+            let what = if text.starts_with(REPEATED) { REPEATED } else { TOO_DEEP };
+            format!("{what}: line {line}, column {column}.")
+        }
+        serde_json::error::Category::Eof => "The JSON ends too early.".to_owned(),
+        serde_json::error::Category::Io | serde_json::error::Category::Syntax => {
+            format!("The body is not JSON: line {line}, column {column}.")
+        }
+    })
+}
+
+/// The text of a member of an object, exactly as it was written but for the blanks between its parts: where numbers have
+/// to stay what they were, a value that went through a double will not do. For what [`parse`] has accepted.
+#[must_use]
+pub(crate) fn member(bytes: &[u8], name: &str) -> Option<String> {
+    let members: BTreeMap<String, &RawValue> = serde_json::from_slice(bytes).ok()?;
+    members.get(name).map(|value| compact(value.get()))
+}
+
+/// The same of all members, read once however many there are.
+#[must_use]
+pub(crate) fn members(bytes: &[u8]) -> BTreeMap<String, String> {
+    let members: BTreeMap<String, &RawValue> = serde_json::from_slice(bytes).unwrap_or_default();
+    members.into_iter().map(|(name, value)| (name, compact(value.get()))).collect()
+}
+
+/// JSON without the blanks that say nothing.
+fn compact(text: &str) -> String {
+    let (mut inside, mut escaped) = (false, false);
+    text.chars()
+        .filter(|&c| {
+            let kept = inside || !matches!(c, ' ' | '\t' | '\n' | '\r');
+            if escaped {
+                escaped = false;
+            } else if inside && c == '\\' {
+                escaped = true;
+            } else if c == '"' {
+                inside = !inside;
+            }
+            kept
+        })
+        .collect()
+}
+
+const REPEATED: &str = "A member is repeated";
+const TOO_DEEP: &str = "The JSON is nested too deeply";
+const TOO_MANY: &str = "The JSON has too many values";
+
+/// Counts values down.
+struct Count<'c> {
+    left: &'c mut usize,
+    depth: usize,
+}
+
+impl<'de> DeserializeSeed<'de> for Count<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<(), D::Error> {
+        *self.left = self.left.checked_sub(1).ok_or_else(|| D::Error::custom(TOO_MANY))?;
+        reader.deserialize_any(self)
+    }
+}
+
+impl Count<'_> {
+    fn below<E: serde::de::Error>(&mut self) -> Result<Count<'_>, E> {
+        let depth = self.depth.checked_sub(1).ok_or_else(|| E::custom(TOO_DEEP))?;
+        Ok(Count { left: self.left, depth })
+    }
+}
+
+impl<'de> Visitor<'de> for Count<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut members: A) -> Result<(), A::Error> {
+        // An empty list is as deep as one that has something in it.
+        let _: Count<'_> = self.below()?;
+        while members.next_element_seed(self.below()?)?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut members: A) -> Result<(), A::Error> {
+        let _: Count<'_> = self.below()?;
+        while members.next_key::<IgnoredAny>()?.is_some() {
+            members.next_value_seed(self.below()?)?;
+        }
+        Ok(())
+    }
+}
+
+struct Strict(usize);
+
+impl<'de> DeserializeSeed<'de> for Strict {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Value, D::Error> {
+        reader.deserialize_any(self)
+    }
+}
+
+impl Strict {
+    fn deeper<E: serde::de::Error>(&self) -> Result<usize, E> {
+        self.0.checked_sub(1).ok_or_else(|| E::custom(TOO_DEEP))
+    }
+}
+
+impl<'de> Visitor<'de> for Strict {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::Number(value.into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(Value::Number(value.into()))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::String(value.to_owned()))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(Value::String(value))
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
+        let depth = self.deeper()?;
+        let mut list = Vec::new();
+        while let Some(value) = members.next_element_seed(Strict(depth))? {
+            list.push(value);
+        }
+        Ok(Value::Array(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
+        let depth = self.deeper()?;
+        let mut map = Map::new();
+        while let Some(name) = members.next_key::<String>()? {
+            let value = members.next_value_seed(Strict(depth))?;
+            if map.insert(name, value).is_some() {
+                return Err(A::Error::custom(REPEATED));
+            }
+        }
+        Ok(Value::Object(map))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(text: &str) -> String {
+        let Err(Unread::Bad(detail)) = parse(text.as_bytes()) else { panic!("{text}") };
+        detail
+    }
+
+    #[test]
+    fn what_is_read_is_what_was_written() {
+        let text = r#"{"a":[1,-2,2.5,true,null,"x"],"b":{"c":18446744073709551615}}"#;
+        assert_eq!(parse(text.as_bytes()).unwrap().to_string(), text);
+    }
+
+    #[test]
+    fn what_can_be_read_in_two_ways_is_refused() {
+        for text in [
+            r#"{"action":"reject","action":"approve"}"#,
+            r#"{"a":{"b":1,"b":1}}"#,
+            r#"{"a":1,"\u0061":2}"#,
+            "",
+            "{",
+            "{}{}",
+            "{} x",
+            "nan",
+            "NaN",
+            "{'a':1}",
+            r#"{"a":1,}"#,
+            r#""\ud800""#,
+            "\u{feff}{}",
+            "[1e999]",
+            "01",
+        ] {
+            assert!(parse(text.as_bytes()).is_err(), "{text}");
+        }
+        assert!(parse(b"\"\xff\"").is_err());
+        assert!(told(r#"{"a":1,"a":2}"#).starts_with(REPEATED));
+    }
+
+    #[test]
+    fn a_member_is_given_as_it_was_written() {
+        let body = br#"{"a": 1, "m\u0065ta": { "z" : [1.10, 12345678901234567890123, 1E2], "t": " \" \\ \u00e9" }}"#;
+        let expected = r#"{"z":[1.10,12345678901234567890123,1E2],"t":" \" \\ \u00e9"}"#;
+        assert_eq!(member(body, "meta").as_deref(), Some(expected));
+        assert_eq!(member(body, "none"), None);
+    }
+
+    #[test]
+    fn nesting_has_an_end() {
+        let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        assert!(parse(nested(64).as_bytes()).is_ok());
+        assert!(told(&nested(65)).starts_with(TOO_DEEP));
+        assert!(told(&nested(100_001)).starts_with(TOO_DEEP));
+        assert!(told(&format!("{}0{}", r#"{"a":"#.repeat(65), "}".repeat(65))).starts_with(TOO_DEEP));
+    }
+
+    #[test]
+    fn a_text_of_100_000_values_is_read_and_one_more_is_refused_before_anything_is_built() {
+        // The list itself is a value.
+        let flat = |values: usize| format!("[{}0]", "0,".repeat(values - 2));
+        // Two in each: an object and a list.
+        let nested = |values: usize| format!("[{}0]", r#"{"a":[]},"#.repeat((values - 2) / 2));
+        for list in [flat, nested] {
+            assert_eq!(check(list(VALUES).as_bytes()), Ok(()));
+            assert!(parse(list(VALUES).as_bytes()).is_ok());
+            assert_eq!(parse(list(VALUES + 2).as_bytes()), Err(Unread::TooMany));
+            assert!(build(list(VALUES + 2).as_bytes()).is_ok(), "what is ours is not counted");
+        }
+        assert_eq!(parse(flat(VALUES + 1).as_bytes()), Err(Unread::TooMany));
+        // Nothing after the last value that counts is looked at.
+        assert_eq!(parse(format!("[{}", "0,".repeat(VALUES)).as_bytes()), Err(Unread::TooMany));
+        assert!(parse(format!(r#"["{}"]"#, "0,".repeat(VALUES)).as_bytes()).is_ok(), "a text is one value");
+    }
+}

@@ -1,0 +1,22 @@
+//! Everything between a socket and an operation: connections, the guard, the parts of a request, and problem documents.
+
+pub(crate) mod accept;
+pub(crate) mod body;
+pub(crate) mod caller;
+pub(crate) mod connections;
+pub(crate) mod descriptors;
+mod drain_body;
+pub(crate) mod edge;
+pub(crate) mod fields;
+pub(crate) mod guard;
+pub(crate) mod json;
+pub(crate) mod operation;
+pub(crate) mod origin;
+pub(crate) mod params;
+pub(crate) mod path_id;
+pub(crate) mod prefer;
+pub(crate) mod problem;
+pub(crate) mod query;
+pub(crate) mod serve;
+mod write_timeout;
+pub(crate) mod wrong_keys;

@@ -1,0 +1,266 @@
+//! Which web pages may make a browser change something here. A changing request of a foreign origin is refused before its
+//! credentials are read, so a foreign page cannot approve. Without accounts only requests to a loopback name of this machine
+//! are answered at all.
+
+use http::header::{HOST, HeaderName, ORIGIN};
+use http::{HeaderMap, Method, Uri, Version};
+use url::Url;
+
+/// One origin: scheme, host, port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Origin {
+    scheme: String,
+    host: String,
+    port: u16,
+}
+
+impl Origin {
+    fn parse(text: &str) -> Option<Self> {
+        if text.contains(['@', '?', '#', '\\', ' ', '\t']) {
+            return None;
+        }
+        let url = Url::parse(text).ok()?;
+        if !matches!(url.scheme(), "http" | "https") {
+            return None;
+        }
+        Some(Self {
+            scheme: url.scheme().to_owned(),
+            host: url.host_str()?.to_owned(),
+            port: url.port_or_known_default()?,
+        })
+    }
+}
+
+/// The origins that may change something.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Origins {
+    public: Option<Origin>,
+    allowed: Vec<Origin>,
+}
+
+impl Origins {
+    /// Those of `public_url` and of `cors_origins`.
+    #[must_use]
+    pub fn new(public_url: &str, cors_origins: &[String]) -> Self {
+        Self {
+            public: Origin::parse(public_url),
+            allowed: cors_origins.iter().filter_map(|origin| Origin::parse(origin)).collect(),
+        }
+    }
+
+    /// Whether a request that may change something comes from a page that may.
+    #[must_use]
+    pub fn may_change(&self, method: &Method, headers: &HeaderMap, uri: &Uri) -> bool {
+        if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) {
+            return true;
+        }
+        let mut origins = headers.get_all(ORIGIN).iter();
+        match (origins.next(), origins.next()) {
+            (None, _) => !headers
+                .get_all("sec-fetch-site")
+                .iter()
+                .any(|site| matches!(site.as_bytes(), b"cross-site" | b"same-site")),
+            (Some(origin), None) => {
+                let Some(origin) = origin.to_str().ok().and_then(header_origin) else { return false };
+                own(&origin, headers, uri) || self.public.as_ref() == Some(&origin) || self.allowed.contains(&origin)
+            }
+            (Some(_), Some(_)) => false,
+        }
+    }
+
+    /// Whether the request's one origin is in `cors_origins`: its answers carry the CORS headers.
+    #[must_use]
+    pub fn shares_with(&self, headers: &HeaderMap) -> bool {
+        let mut origins = headers.get_all(ORIGIN).iter();
+        let (Some(origin), None) = (origins.next(), origins.next()) else { return false };
+        origin.to_str().ok().and_then(header_origin).is_some_and(|origin| self.allowed.contains(&origin))
+    }
+}
+
+/// An `Origin` header has no path, not even a slash.
+fn header_origin(text: &str) -> Option<Origin> {
+    let (_, rest) = text.split_once("://")?;
+    if rest.contains('/') { None } else { Origin::parse(text) }
+}
+
+fn own(origin: &Origin, headers: &HeaderMap, uri: &Uri) -> bool {
+    authority(headers, uri)
+        .and_then(|host| header_origin(&format!("{}://{host}", origin.scheme)))
+        .is_some_and(|own| own == *origin)
+}
+
+/// The host the request is for; `None` when it names none or several.
+fn authority<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a str> {
+    let mut hosts = headers.get_all(HOST).iter();
+    match (hosts.next(), hosts.next(), uri.authority()) {
+        (Some(host), None, None) => host.to_str().ok(),
+        (Some(host), None, Some(authority)) => {
+            host.to_str().ok().filter(|host| host.eq_ignore_ascii_case(authority.as_str()))
+        }
+        (None, None, Some(authority)) => Some(authority.as_str()),
+        (_, _, _) => None,
+    }
+}
+
+/// Headers that a proxy adds; `X-Forwarded-…` are more.
+const OF_PROXIES: [&str; 6] =
+    ["forwarded", "via", "x-real-ip", "cf-connecting-ip", "true-client-ip", "x-original-forwarded-for"];
+
+/// Without accounts: why a request is refused, if it is. A proxy in front would make everybody `local`, so what looks as if
+/// one had passed it on is refused; proxies also ask in HTTP/1.0, as nginx does by default. The `Host` must be a loopback
+/// name, else a page whose name was rebound to this machine would be let in.
+#[must_use]
+pub(crate) fn not_from_here(headers: &HeaderMap, uri: &Uri, version: Version) -> Option<&'static str> {
+    let added = |name: &HeaderName| OF_PROXIES.contains(&name.as_str()) || name.as_str().starts_with("x-forwarded-");
+    if headers.keys().any(added) {
+        return Some(
+            "Without accounts the service answers nobody through a proxy: the request has a header that proxies add. \
+             Configure auth.api_keys.",
+        );
+    }
+    if version != Version::HTTP_11 {
+        return Some(
+            "Without accounts the service answers nobody through a proxy: the request is not HTTP/1.1. Configure \
+             auth.api_keys.",
+        );
+    }
+    if authority(headers, uri).is_some_and(is_local) {
+        return None;
+    }
+    Some(
+        "Without accounts the service answers only to the host names localhost, 127.0.0.1 and [::1]. Configure \
+         auth.api_keys to reach it by another.",
+    )
+}
+
+fn is_local(host: &str) -> bool {
+    let (name, port) = match host.rsplit_once(':') {
+        Some((name, port)) if !port.contains(']') => (name, Some(port)),
+        _ => (host, None),
+    };
+    let port_fits = port.is_none_or(|port| port.parse::<u16>().is_ok() && port.bytes().all(|b| b.is_ascii_digit()));
+    port_fits && (name.eq_ignore_ascii_case("localhost") || name == "127.0.0.1" || name == "[::1]")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), value.parse().unwrap());
+        }
+        headers
+    }
+
+    #[test]
+    fn a_change_is_let_in_only_from_known_origins() {
+        let origins =
+            Origins::new("https://hold.example/base", &["https://app.example".into(), "http://dev:3000/".into()]);
+        let host = ("host", "127.0.0.1:8080");
+        let cases: &[(&[(&str, &str)], bool)] = &[
+            (&[], true),
+            (&[("origin", "http://127.0.0.1:8080")], true),
+            (&[("origin", "https://127.0.0.1:8080")], true),
+            (&[("origin", "http://127.0.0.1:8081")], false),
+            (&[("origin", "http://127.0.0.1")], false),
+            (&[("origin", "http://localhost:8080")], false),
+            (&[("origin", "https://hold.example")], true),
+            (&[("origin", "https://hold.example:443")], true),
+            (&[("origin", "http://hold.example")], false),
+            (&[("origin", "https://hold.example/base")], false),
+            (&[("origin", "https://app.example")], true),
+            (&[("origin", "https://APP.example")], true),
+            (&[("origin", "http://dev:3000")], true),
+            (&[("origin", "https://app.example.evil.com")], false),
+            (&[("origin", "https://evil.com")], false),
+            (&[("origin", "null")], false),
+            (&[("origin", "")], false),
+            (&[("origin", "file://")], false),
+            (&[("origin", "https://app.example https://evil.com")], false),
+            (&[("origin", "https://app.example"), ("origin", "https://evil.com")], false),
+            (&[("origin", "https://app.example"), ("sec-fetch-site", "cross-site")], true),
+            (&[("sec-fetch-site", "cross-site")], false),
+            (&[("sec-fetch-site", "same-site")], false),
+            (&[("sec-fetch-site", "same-origin")], true),
+            (&[("sec-fetch-site", "none")], true),
+        ];
+        for (pairs, expected) in cases {
+            let mut all = vec![host];
+            all.extend_from_slice(pairs);
+            let found = origins.may_change(&Method::POST, &headers(&all), &Uri::from_static("/v1/tasks"));
+            assert_eq!(found, *expected, "{pairs:?}");
+        }
+        let foreign = headers(&[host, ("origin", "https://evil.com"), ("sec-fetch-site", "cross-site")]);
+        assert!(origins.may_change(&Method::GET, &foreign, &Uri::from_static("/")));
+        assert!(!origins.may_change(&Method::DELETE, &foreign, &Uri::from_static("/")));
+    }
+
+    #[test]
+    fn the_own_host_counts_with_the_schemes_default_port() {
+        let origins = Origins::new("http://127.0.0.1:8080", &[]);
+        let uri = Uri::from_static("/v1/tasks");
+        let own = headers(&[("host", "hold.internal"), ("origin", "https://hold.internal")]);
+        assert!(origins.may_change(&Method::POST, &own, &uri));
+        let two = headers(&[("host", "a"), ("host", "evil"), ("origin", "http://evil")]);
+        assert!(!origins.may_change(&Method::POST, &two, &uri));
+    }
+
+    fn refused(pairs: &[(&str, &str)], uri: &Uri) -> Option<&'static str> {
+        not_from_here(&headers(pairs), uri, Version::HTTP_11)
+    }
+
+    #[test]
+    fn without_accounts_only_loopback_names_are_answered() {
+        let uri = Uri::from_static("/v1/tasks");
+        for host in ["localhost", "LOCALHOST:8080", "127.0.0.1", "127.0.0.1:1", "[::1]", "[::1]:8080"] {
+            assert_eq!(refused(&[("host", host)], &uri), None, "{host}");
+        }
+        for host in [
+            "evil.com",
+            "localhost.evil.com",
+            "127.0.0.1.nip.io",
+            "localhost.",
+            "127.0.0.2",
+            "[::2]",
+            "::1",
+            "",
+            "0.0.0.0",
+            "localhost:",
+            "localhost:80:80",
+            "localhost:+80",
+            "localhost@evil",
+            "127.0.0.1:99999",
+        ] {
+            assert!(refused(&[("host", host)], &uri).is_some(), "{host}");
+        }
+        assert!(refused(&[], &uri).is_some());
+        let absolute = "http://evil.com/v1/tasks".parse().unwrap();
+        assert!(refused(&[("host", "localhost")], &absolute).is_some());
+    }
+
+    #[test]
+    fn without_accounts_nobody_is_answered_through_a_proxy() {
+        let uri = Uri::from_static("/v1/tasks");
+        for name in [
+            "Forwarded",
+            "X-Forwarded-For",
+            "X-Forwarded-Host",
+            "X-Forwarded-Anything",
+            "Via",
+            "X-Real-IP",
+            "CF-Connecting-IP",
+            "True-Client-IP",
+            "X-Original-Forwarded-For",
+        ] {
+            let why = refused(&[("host", "localhost"), (name, "")], &uri).unwrap_or_default();
+            assert!(why.contains("through a proxy"), "{name}: {why}");
+        }
+        assert_eq!(refused(&[("host", "localhost"), ("x-request-id", "a"), ("x-real-ipx", "1.2.3.4")], &uri), None);
+        let local = headers(&[("host", "localhost")]);
+        for version in [Version::HTTP_09, Version::HTTP_10, Version::HTTP_2, Version::HTTP_3] {
+            assert!(not_from_here(&local, &uri, version).is_some_and(|why| why.contains("HTTP/1.1")), "{version:?}");
+        }
+    }
+}

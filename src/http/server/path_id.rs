@@ -1,0 +1,23 @@
+//! An id in the path of an operation.
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+use axum::extract::{FromRequestParts, Path};
+use http::request::Parts;
+
+use super::problem::Problem;
+use crate::http::Http;
+
+/// An id in the path. A malformed id is 404, like an unknown one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Id<T>(pub T);
+
+impl<T: FromStr + Send> FromRequestParts<Arc<Http>> for Id<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, http: &Arc<Http>) -> Result<Self, Problem> {
+        let Path(text) = Path::<String>::from_request_parts(parts, http).await.map_err(|_| Problem::not_found())?;
+        text.parse().map(Self).map_err(|_| Problem::not_found())
+    }
+}

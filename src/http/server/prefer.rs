@@ -1,0 +1,95 @@
+//! `Prefer` (RFC 7240): how long a client wants to wait. What cannot be read is ignored.
+
+use std::time::Duration;
+
+use http::HeaderMap;
+
+/// The longest wait.
+const LONGEST: u64 = 300;
+
+/// What a client prefers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Prefer {
+    wait: Option<u64>,
+    respond_async: bool,
+}
+
+impl Prefer {
+    /// What the headers say; of a preference said twice the first counts.
+    #[must_use]
+    pub fn read(headers: &HeaderMap) -> Self {
+        let mut prefer = Self::default();
+        let values = headers.get_all("prefer").iter().filter_map(|value| value.to_str().ok());
+        for preference in values.flat_map(|value| value.split(',')) {
+            let preference = preference.split(';').next().unwrap_or("").trim();
+            let (name, value) = preference.split_once('=').unwrap_or((preference, ""));
+            let (name, value) = (name.trim(), value.trim().trim_matches('"'));
+            if name.eq_ignore_ascii_case("respond-async") && value.is_empty() {
+                prefer.respond_async = true;
+            } else if name.eq_ignore_ascii_case("wait")
+                && !value.is_empty()
+                && value.bytes().all(|b| b.is_ascii_digit())
+            {
+                prefer.wait.get_or_insert(value.parse().unwrap_or(LONGEST).min(LONGEST));
+            }
+        }
+        prefer
+    }
+
+    /// How long to wait, `default` when nothing is preferred.
+    #[must_use]
+    pub fn time(self, default: Duration) -> Duration {
+        match (self.wait, self.respond_async) {
+            (Some(seconds), _) => Duration::from_secs(seconds),
+            (None, true) => Duration::ZERO,
+            (None, false) => default.min(Duration::from_secs(LONGEST)),
+        }
+    }
+
+    /// The `Preference-Applied` of the answer.
+    #[must_use]
+    pub fn applied(self) -> Option<String> {
+        match (self.wait, self.respond_async) {
+            (Some(seconds), true) => Some(format!("respond-async, wait={seconds}")),
+            (Some(seconds), false) => Some(format!("wait={seconds}")),
+            (None, true) => Some("respond-async".to_owned()),
+            (None, false) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn preferences_are_read_or_ignored() {
+        let cases: &[(&[&str], u64, Option<&str>)] = &[
+            (&[], 10, None),
+            (&["wait=5"], 5, Some("wait=5")),
+            (&["WAIT=\"5\""], 5, Some("wait=5")),
+            (&["wait=0"], 0, Some("wait=0")),
+            (&["wait=301"], 300, Some("wait=300")),
+            (&["wait=99999999999999999999999"], 300, Some("wait=300")),
+            (&["respond-async"], 0, Some("respond-async")),
+            (&["respond-async, wait=3"], 3, Some("respond-async, wait=3")),
+            (&["respond-async", "wait=3"], 3, Some("respond-async, wait=3")),
+            (&["wait=3; x=y, return=minimal"], 3, Some("wait=3")),
+            (&["wait=3, wait=9"], 3, Some("wait=3")),
+            (&["wait=abc"], 10, None),
+            (&["wait=-1"], 10, None),
+            (&["wait=1.5"], 10, None),
+            (&["wait"], 10, None),
+            (&["wait=abc, wait=4"], 4, Some("wait=4")),
+        ];
+        for (values, seconds, applied) in cases {
+            let mut headers = HeaderMap::new();
+            for value in *values {
+                headers.append("prefer", value.parse().unwrap());
+            }
+            let prefer = Prefer::read(&headers);
+            assert_eq!(prefer.time(Duration::from_secs(10)), Duration::from_secs(*seconds), "{values:?}");
+            assert_eq!(prefer.applied().as_deref(), *applied, "{values:?}");
+        }
+    }
+}

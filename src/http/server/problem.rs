@@ -1,0 +1,300 @@
+//! Every error is a problem document (RFC 9457) with a code. Where it happens only the code, one sentence and the code's
+//! own members are said; the edge fills in the rest, because it alone knows the request's id and what the client reads.
+
+use axum::response::{IntoResponse, Response};
+use http::header::{HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{StatusCode, Uri};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use std::str::FromStr;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use crate::engine::FieldError;
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident = $word:literal, $status:literal, $title:literal;)*) => {
+        /// What went wrong, in one word. Each has a page under `/problems/{code}`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, ToSchema)]
+        #[serde(rename_all = "snake_case")]
+        #[schema(as = ProblemCode)]
+        pub(crate) enum Code { $($(#[$doc])* $name),* }
+
+        impl Code {
+            /// All of them, in the contract's order.
+            pub const ALL: &'static [Self] = &[$(Self::$name),*];
+
+            /// The word on the wire.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $word),* }
+            }
+
+            /// The HTTP status it comes with.
+            #[must_use]
+            pub fn status(self) -> StatusCode {
+                let number: u16 = match self { $(Self::$name => $status),* };
+                StatusCode::from_u16(number).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+            }
+
+            /// Its name for a person.
+            #[must_use]
+            pub fn title(self) -> &'static str {
+                match self { $(Self::$name => $title),* }
+            }
+        }
+    };
+}
+
+codes! {
+    /// The body is not JSON, or repeats a member.
+    BadJson = "bad_json", 400, "The body is not JSON";
+    /// A header or an event number cannot be read.
+    BadRequest = "bad_request", 400, "The request cannot be read";
+    /// There is no key, or it is not known.
+    Unauthorized = "unauthorized", 401, "A key is needed";
+    /// Known, but not allowed.
+    Forbidden = "forbidden", 403, "Not allowed";
+    /// Nothing is there.
+    NotFound = "not_found", 404, "Not found";
+    /// The path has no such method.
+    MethodNotAllowed = "method_not_allowed", 405, "This path has no such method";
+    /// The body is too large.
+    TooLarge = "too_large", 413, "The body is too large";
+    /// The body is of another type.
+    UnsupportedMediaType = "unsupported_media_type", 415, "The body is of another type";
+    /// The request does not fit; `errors` says where.
+    Invalid = "invalid", 422, "The request does not fit";
+    /// The `Idempotency-Key` was used with another body.
+    IdempotencyKeyReused = "idempotency_key_reused", 422, "The idempotency key was used with another body";
+    /// The digest is not that of the request.
+    DigestMismatch = "digest_mismatch", 412, "The digest is another one";
+    /// The request's deadline has passed.
+    RequestExpired = "request_expired", 410, "The request has expired";
+    /// The request no longer stands.
+    RequestWithdrawn = "request_withdrawn", 409, "The request was withdrawn";
+    /// Somebody decided first.
+    AlreadyDecided = "already_decided", 409, "Already decided";
+    /// The task is running.
+    TaskRunning = "task_running", 409, "The task is running";
+    /// The task waits for a human.
+    TaskPaused = "task_paused", 409, "The task waits for a human";
+    /// The task has ended.
+    TaskFinal = "task_final", 409, "The task has ended";
+    /// The task has not failed.
+    TaskNotFailed = "task_not_failed", 409, "The task has not failed";
+    /// The task is a sub-agent's.
+    NotARootTask = "not_a_root_task", 409, "The task is a sub-agent's";
+    /// Too much at once.
+    TooMany = "too_many", 429, "Too many at once";
+    /// Not now.
+    Unavailable = "unavailable", 503, "Not available right now";
+    /// A mistake of the service.
+    Internal = "internal", 500, "An internal error";
+    /// Of a task: the model gave no usable answer.
+    ModelFailed = "model_failed", 500, "The model gave no usable answer";
+    /// Of a task: a limit was reached.
+    LimitReached = "limit_reached", 500, "A limit was reached";
+    /// Of a task: what is stored contradicts itself.
+    Integrity = "integrity", 500, "What is stored contradicts itself";
+    /// Of a task: the configuration lacks something it needs.
+    Configuration = "configuration", 500, "The configuration lacks something";
+    /// Of a task: taken over again and again without progress.
+    NoProgress = "no_progress", 500, "The task makes no progress";
+}
+
+impl FromStr for Code {
+    type Err = ();
+
+    fn from_str(word: &str) -> Result<Self, ()> {
+        Self::ALL.iter().copied().find(|code| code.as_str() == word).ok_or(())
+    }
+}
+
+/// An error on its way to the edge.
+#[derive(Clone, Debug)]
+pub(crate) struct Problem {
+    /// What went wrong.
+    pub code: Code,
+    /// One sentence: the place and what was expected, never a value.
+    pub detail: String,
+    /// The code's own members.
+    pub members: Map<String, Value>,
+    /// Headers that belong to it.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+impl Problem {
+    /// A problem with the headers its code asks for.
+    #[must_use]
+    pub fn new(code: Code, detail: impl Into<String>) -> Self {
+        let headers = if code == Code::Unauthorized {
+            vec![(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))]
+        } else if code == Code::Unavailable || code == Code::TooMany {
+            vec![(RETRY_AFTER, HeaderValue::from_static("1"))]
+        } else {
+            Vec::new()
+        };
+        Self { code, detail: detail.into(), members: Map::new(), headers }
+    }
+
+    /// The same with one more member.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: impl Serialize) -> Self {
+        self.members.insert(name.to_owned(), serde_json::to_value(value).unwrap_or(Value::Null));
+        self
+    }
+
+    /// Nothing is there.
+    #[must_use]
+    pub fn not_found() -> Self {
+        Self::new(Code::NotFound, "There is nothing at this address.")
+    }
+
+    /// Known, but not allowed.
+    #[must_use]
+    pub fn forbidden(detail: impl Into<String>) -> Self {
+        Self::new(Code::Forbidden, detail)
+    }
+
+    /// A header cannot be read.
+    #[must_use]
+    pub fn bad_request(detail: impl Into<String>) -> Self {
+        Self::new(Code::BadRequest, detail)
+    }
+
+    /// A mistake of the service.
+    #[must_use]
+    pub fn internal() -> Self {
+        Self::new(Code::Internal, "Something went wrong here. The request's id finds it in the log.")
+    }
+
+    /// The database does not answer, or the service is going down.
+    #[must_use]
+    pub fn unavailable() -> Self {
+        Self::new(Code::Unavailable, "The service cannot do this right now. Try again shortly.")
+    }
+
+    /// The request does not fit.
+    #[must_use]
+    pub fn invalid(errors: &[FieldError]) -> Self {
+        let detail = in_words(errors);
+        let errors: Vec<Value> =
+            errors.iter().map(|error| json!({ "pointer": error.pointer, "detail": error.detail })).collect();
+        Self::new(Code::Invalid, detail).with("errors", errors)
+    }
+
+    /// One place of the request does not fit.
+    #[must_use]
+    pub fn invalid_at(pointer: &str, detail: impl Into<String>) -> Self {
+        Self::invalid(&[FieldError { pointer: pointer.to_owned(), detail: detail.into() }])
+    }
+
+    /// The problem of an answer that somebody else's code made: a router's 404 or 405, a panic.
+    #[must_use]
+    pub fn of_status(status: StatusCode) -> Self {
+        match status.as_u16() {
+            404 => Self::not_found(),
+            405 => Self::new(Code::MethodNotAllowed, "The header Allow says which methods this path has."),
+            413 => Self::new(Code::TooLarge, "The body is larger than this operation takes."),
+            415 => Self::new(Code::UnsupportedMediaType, "The body's type is not one this operation takes."),
+            400..=499 => Self::bad_request("The request cannot be read."),
+            503 => Self::unavailable(),
+            _ => Self::internal(),
+        }
+    }
+
+    /// The whole document.
+    #[must_use]
+    pub fn document(&self, public_url: &str, instance: Uuid) -> Value {
+        let mut document = Map::new();
+        document.insert("type".to_owned(), type_url(public_url, self.code.as_str()).into());
+        document.insert("title".to_owned(), self.code.title().into());
+        document.insert("status".to_owned(), self.code.status().as_u16().into());
+        document.insert("detail".to_owned(), self.detail.as_str().into());
+        document.insert("instance".to_owned(), instance.to_string().into());
+        document.insert("code".to_owned(), self.code.as_str().into());
+        document.extend(self.members.clone());
+        Value::Object(document)
+    }
+}
+
+/// The first place that does not fit, in words, and how many more there are.
+fn in_words(errors: &[FieldError]) -> String {
+    let Some((first, more)) = errors.split_first() else { return "The request does not fit.".to_owned() };
+    let expected = first.detail.trim_end_matches('.');
+    let place = if first.pointer.is_empty() { String::new() } else { format!(" at `{}`", first.pointer) };
+    let rest = if more.is_empty() { String::new() } else { format!(" (and {} more in `errors`)", more.len()) };
+    format!("The request does not fit{place}: {expected}{rest}.")
+}
+
+/// The address of a code's page.
+#[must_use]
+pub(crate) fn type_url(public_url: &str, code: &str) -> String {
+    format!("{public_url}/problems/{code}")
+}
+
+/// The path part of `public_url`, for links that must stay on the page's own origin.
+#[must_use]
+pub(crate) fn prefix(public_url: &str) -> String {
+    public_url.parse::<Uri>().map(|uri| uri.path().trim_end_matches('/').to_owned()).unwrap_or_default()
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut response = self.code.status().into_response();
+        response.headers_mut().extend(self.headers.iter().cloned());
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_writes_itself_as_its_word() {
+        for code in Code::ALL {
+            assert_eq!(serde_json::to_value(code).unwrap(), json!(code.as_str()));
+        }
+        assert_eq!(Code::ALL.len(), 27);
+    }
+
+    #[test]
+    fn a_document_has_every_member() {
+        let id = Uuid::nil();
+        let document = Problem::invalid_at("/a", "a string").document("http://x", id);
+        assert_eq!(
+            document,
+            json!({
+                "type": "http://x/problems/invalid", "title": "The request does not fit", "status": 422,
+                "detail": "The request does not fit at `/a`: a string.", "instance": id.to_string(), "code": "invalid",
+                "errors": [{ "pointer": "/a", "detail": "a string" }]
+            })
+        );
+    }
+
+    #[test]
+    fn the_detail_of_a_misfit_is_its_first_place_in_words() {
+        let error = |pointer: &str, detail: &str| FieldError { pointer: pointer.into(), detail: detail.into() };
+        let said = |errors: &[FieldError]| Problem::invalid(errors).detail;
+        assert_eq!(said(&[error("", "`action` or `decisions`")]), "The request does not fit: `action` or `decisions`.");
+        assert_eq!(
+            said(&[error("/input", "a string"), error("/x", "no such member"), error("/y", "no such member")]),
+            "The request does not fit at `/input`: a string (and 2 more in `errors`)."
+        );
+    }
+
+    #[test]
+    fn a_missing_key_is_told_how_to_send_one() {
+        let response = Problem::new(Code::Unauthorized, "x").into_response();
+        assert_eq!(response.headers()[WWW_AUTHENTICATE], "Bearer");
+    }
+
+    #[test]
+    fn the_prefix_is_the_path_of_the_public_url() {
+        assert_eq!(prefix("https://a.example/holdpoint"), "/holdpoint");
+        assert_eq!(prefix("http://127.0.0.1:8080"), "");
+    }
+}

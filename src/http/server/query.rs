@@ -1,0 +1,166 @@
+//! Reads a query string: a filter may be repeated, what is unknown or does not fit is 422.
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use http::Uri;
+use uuid::Uuid;
+
+use super::fields::{Errors, pointer};
+use super::problem::Problem;
+
+/// How many of a list are given unless it is said.
+const LIMIT: i64 = 50;
+/// How many at most.
+pub(crate) const MOST: i64 = 200;
+
+/// A query that is being read.
+#[derive(Debug)]
+pub(crate) struct Query {
+    pairs: Vec<(String, String)>,
+    errors: Errors,
+}
+
+impl Query {
+    /// The query of an address.
+    #[must_use]
+    pub fn of(uri: &Uri) -> Self {
+        let query = uri.query().unwrap_or("").as_bytes();
+        let mut errors = Errors::default();
+        let pairs: Vec<(String, String)> = url::form_urlencoded::parse(query).into_owned().collect();
+        for (name, value) in &pairs {
+            if name.contains('\0') || value.contains('\0') {
+                errors.add("", "text without U+0000");
+            }
+        }
+        Self { pairs, errors }
+    }
+
+    /// Every value of a filter.
+    pub fn texts(&mut self, name: &str) -> Vec<String> {
+        let mut values = Vec::new();
+        self.pairs.retain(|(found, value)| {
+            let wanted = found == name;
+            if wanted {
+                values.push(value.clone());
+            }
+            !wanted
+        });
+        values
+    }
+
+    /// Every value of a filter, each read by `read`; one that cannot be is a mistake.
+    pub fn many<T>(&mut self, name: &str, expected: &str, read: impl Fn(&str) -> Option<T>) -> Vec<T> {
+        let mut values = Vec::new();
+        for text in self.texts(name) {
+            match read(&text) {
+                Some(value) => values.push(value),
+                None => self.errors.add(&pointer("", name), expected),
+            }
+        }
+        values
+    }
+
+    /// The one value of a parameter.
+    pub fn one<T>(&mut self, name: &str, expected: &str, read: impl Fn(&str) -> Option<T>) -> Option<T> {
+        let mut values = self.many(name, expected, read);
+        if values.len() > 1 {
+            self.errors.add(&pointer("", name), "only once");
+        }
+        values.pop()
+    }
+
+    /// How many to give.
+    pub fn limit(&mut self) -> i64 {
+        let read = |text: &str| digits(text).filter(|limit| (1..=MOST).contains(limit));
+        self.one("limit", "a number from 1 to 200", read).unwrap_or(LIMIT)
+    }
+
+    /// From where to go on.
+    pub fn cursor(&mut self) -> Option<Uuid> {
+        self.one("cursor", "a cursor of an earlier answer", |text| {
+            Uuid::from_slice(&BASE64_URL_SAFE_NO_PAD.decode(text).ok()?).ok()
+        })
+    }
+
+    /// A number from 0 on.
+    pub fn number(&mut self, name: &str) -> Option<i64> {
+        self.one(name, "a number from 0 on", digits)
+    }
+
+    /// What is left is unknown.
+    ///
+    /// # Errors
+    /// Every place that does not fit.
+    pub fn finish(mut self) -> Result<(), Problem> {
+        for (name, _) in &self.pairs {
+            self.errors.add(&pointer("", name), "no such parameter");
+        }
+        if self.errors.0.is_empty() { Ok(()) } else { Err(Problem::invalid(&self.errors.0)) }
+    }
+}
+
+fn digits(text: &str) -> Option<i64> {
+    if text.bytes().all(|b| b.is_ascii_digit()) { text.parse().ok() } else { None }
+}
+
+/// The cursor behind an id.
+#[must_use]
+pub(crate) fn cursor_of(id: Uuid) -> String {
+    BASE64_URL_SAFE_NO_PAD.encode(id.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str) -> Query {
+        Query::of(&format!("/v1/tasks?{text}").parse().unwrap())
+    }
+
+    #[test]
+    fn filters_may_be_repeated_and_parameters_may_not() {
+        let mut query = of("a=1&b=x%20y&a=2&limit=7");
+        assert_eq!(
+            (query.texts("a"), query.texts("b"), query.limit()),
+            (vec!["1".into(), "2".into()], vec!["x y".into()], 7)
+        );
+        assert!(query.finish().is_ok());
+        let mut query = of("limit=7&limit=8");
+        query.limit();
+        assert!(query.finish().is_err());
+    }
+
+    #[test]
+    fn limits_are_from_1_to_200() {
+        assert_eq!(of("").limit(), 50);
+        for text in [
+            "limit=0",
+            "limit=201",
+            "limit=-1",
+            "limit=x",
+            "limit=",
+            "limit=1.5",
+            "limit=99999999999999999999",
+            "limit=+5",
+        ] {
+            let mut query = of(text);
+            query.limit();
+            assert!(query.finish().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_cursor_comes_back_and_a_made_up_one_does_not() {
+        let id = Uuid::from_u128(12345);
+        assert_eq!(of(&format!("cursor={}", cursor_of(id))).cursor(), Some(id));
+        let mut query = of("cursor=abc");
+        assert_eq!(query.cursor(), None);
+        assert!(query.finish().is_err());
+    }
+
+    #[test]
+    fn what_is_unknown_is_refused() {
+        assert!(of("stauts=Running").finish().is_err());
+        assert!(of("a=%00").finish().is_err());
+    }
+}

@@ -1,0 +1,384 @@
+//! Connections in memory and a clock that goes only when it is told to.
+
+use async_trait::async_trait;
+use axum::body::Bytes;
+use axum::middleware::{Next, from_fn};
+use axum::routing::{get, post};
+use futures_util::{StreamExt as _, stream};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::task::JoinHandle;
+
+use std::sync::Weak;
+
+use super::*;
+use crate::http::server::write_timeout::WRITE_TIMEOUT;
+use crate::task::time::Time;
+
+struct Hand(watch::Sender<Duration>);
+
+impl Hand {
+    fn leap(&self, by: Duration) {
+        self.0.send_modify(|now| *now += by);
+    }
+}
+
+#[async_trait]
+impl Clock for Hand {
+    fn now(&self) -> Time {
+        Time(0)
+    }
+
+    fn uptime(&self) -> Duration {
+        *self.0.borrow()
+    }
+
+    async fn sleep(&self, time: Duration) {
+        let (end, mut time_changes) = (self.uptime() + time, self.0.subscribe());
+        while *time_changes.borrow_and_update() < end {
+            time_changes.changed().await.unwrap();
+        }
+    }
+}
+
+struct Opened(mpsc::UnboundedReceiver<io::Result<DuplexStream>>);
+
+impl Acceptor for Opened {
+    type Io = DuplexStream;
+
+    async fn accept(&mut self) -> io::Result<(DuplexStream, SocketAddr)> {
+        match self.0.recv().await {
+            Some(opened) => Ok((opened?, ([127, 0, 0, 1], 4711).into())),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+struct World {
+    clock: Arc<Hand>,
+    connections: Connections,
+    opened: mpsc::UnboundedSender<io::Result<DuplexStream>>,
+    closed: CancellationToken,
+    /// Lets `/held` answer.
+    leave: Arc<Semaphore>,
+    /// A request has come to `/held`.
+    held: Arc<Notify>,
+    server: JoinHandle<()>,
+}
+
+impl World {
+    fn new(most: usize) -> Self {
+        let clock = Arc::new(Hand(watch::Sender::new(Duration::ZERO)));
+        let (opened, accepts) = mpsc::unbounded_channel();
+        let (closing, leave, held) = (CancellationToken::new(), Arc::new(Semaphore::new(0)), Arc::new(Notify::new()));
+        let (waits, tells) = (Arc::clone(&leave), Arc::clone(&held));
+        let answers_later = || async move {
+            tells.notify_one();
+            waits.acquire().await.unwrap().forget();
+            "held"
+        };
+        let endless =
+            || async { Body::from_stream(stream::iter([Ok::<_, io::Error>("first")]).chain(stream::pending())) };
+        let router = Router::new()
+            .route("/", get(|ConnectInfo(peer): ConnectInfo<SocketAddr>| async move { peer.to_string() }))
+            .route("/held", get(answers_later))
+            .route("/endless", get(endless))
+            .route("/large", get(|| async { "x".repeat(1024 * 1024) }))
+            .route("/body", post(|body: Bytes| async move { body.len().to_string() }))
+            .route_layer(from_fn(kept))
+            .route("/sign-in", post(|body: Bytes| async move { body.len().to_string() }));
+        let connections = Connections::new(most);
+        let server = Server { router, connections: connections.clone(), clock: Arc::<Hand>::clone(&clock) };
+        let server = TaskTracker::new().spawn(server.serve(Opened(accepts), closing.clone()));
+        Self { clock, connections, opened, closed: closing, leave, held, server }
+    }
+
+    fn open(&self) -> Client {
+        let (client, server) = duplex(64 * 1024);
+        self.opened.send(Ok(server)).unwrap();
+        Client(client)
+    }
+}
+
+/// Keeps the connection, as a key that is known does.
+async fn kept(request: axum::extract::Request, next: Next) -> Response {
+    request.extensions().get::<Weak<ConnectionSlot>>().and_then(Weak::upgrade).unwrap().protect();
+    next.run(request).await
+}
+
+struct Client(DuplexStream);
+
+impl Client {
+    async fn send(&mut self, text: &str) {
+        self.0.write_all(text.as_bytes()).await.unwrap();
+    }
+
+    async fn get(&mut self, path: &str) {
+        self.send(&format!("GET {path} HTTP/1.1\r\nhost: h\r\n\r\n")).await;
+    }
+
+    /// The head and the body of one answer.
+    async fn answer(&mut self) -> (String, String) {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(self.0.read_u8().await.expect("the connection was closed"));
+        }
+        let head = String::from_utf8(head).unwrap();
+        let length = head.split("content-length: ").nth(1).and_then(|rest| rest.lines().next());
+        let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
+        self.0.read_exact(&mut body).await.unwrap();
+        (head, String::from_utf8(body).unwrap())
+    }
+
+    /// Asks for the short answer and gets it.
+    async fn asks(&mut self) {
+        self.get("/").await;
+        let (head, body) = self.answer().await;
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && body == "127.0.0.1:4711", "{head}");
+    }
+
+    /// Everything until the connection is closed.
+    async fn rest(&mut self) -> Vec<u8> {
+        let mut rest = Vec::new();
+        let _ = self.0.read_to_end(&mut rest).await;
+        rest
+    }
+
+    async fn is_closed(&mut self) -> bool {
+        self.rest().await.is_empty()
+    }
+}
+
+fn just_before(time: Duration) -> Duration {
+    time.saturating_sub(Duration::from_millis(1))
+}
+
+#[tokio::test]
+async fn silent_connection_is_closed_10_seconds_after_its_opening() {
+    let world = World::new(10);
+    let (mut silent, mut late) = (world.open(), world.open());
+    tokio::task::yield_now().await;
+    world.clock.leap(just_before(HEADER_TIMEOUT));
+    late.asks().await;
+    world.clock.leap(Duration::from_millis(1));
+    assert!(silent.is_closed().await);
+    late.asks().await;
+}
+
+#[tokio::test]
+async fn half_a_head_is_closed_after_10_seconds_however_it_drips() {
+    let world = World::new(10);
+    let mut slow = world.open();
+    for byte in ["GET / HT", "TP/1.1\r\n", "host: h"] {
+        slow.send(byte).await;
+        tokio::task::yield_now().await;
+        world.clock.leap(Duration::from_secs(3));
+        tokio::task::yield_now().await;
+    }
+    world.clock.leap(Duration::from_secs(1));
+    assert!(slow.is_closed().await);
+    // The same on a connection that is kept: its first byte begins the ten seconds.
+    let mut kept = world.open();
+    kept.asks().await;
+    world.clock.leap(Duration::from_secs(70));
+    kept.send("G").await;
+    tokio::task::yield_now().await;
+    world.clock.leap(just_before(HEADER_TIMEOUT));
+    kept.send("ET / HTTP/1.1\r\nhost: h\r\n\r\n").await;
+    assert!(kept.answer().await.0.starts_with("HTTP/1.1 200"));
+    kept.send("G").await;
+    tokio::task::yield_now().await;
+    world.clock.leap(HEADER_TIMEOUT);
+    assert!(kept.is_closed().await);
+}
+
+#[tokio::test]
+async fn kept_connection_is_closed_after_75_seconds_without_a_request() {
+    let world = World::new(10);
+    let mut kept = world.open();
+    for _ in 0..3 {
+        kept.asks().await;
+        world.clock.leap(just_before(KEEP_ALIVE_TIMEOUT));
+    }
+    kept.asks().await;
+    world.clock.leap(KEEP_ALIVE_TIMEOUT);
+    assert!(kept.is_closed().await);
+}
+
+#[tokio::test]
+async fn waiting_request_and_open_stream_are_not_idle() {
+    let world = World::new(2);
+    let (mut waits, mut watches) = (world.open(), world.open());
+    waits.get("/held").await;
+    world.held.notified().await;
+    watches.get("/endless").await;
+    watches.answer().await;
+    let mut third = world.open();
+    third.get("/").await;
+    for _ in 0..10 {
+        world.clock.leap(Duration::from_mins(10));
+        tokio::task::yield_now().await;
+    }
+    let mut first = [0; 5 + "5\r\n\r\n".len()];
+    watches.0.read_exact(&mut first).await.unwrap();
+    world.leave.add_permits(1);
+    assert_eq!(waits.answer().await.1, "held");
+    // It serves no more, so it makes room.
+    assert!(third.answer().await.0.starts_with("HTTP/1.1 200"));
+    assert!(waits.is_closed().await);
+    drop(watches);
+    world.open().asks().await;
+}
+
+#[tokio::test]
+async fn longest_idle_connection_makes_room_for_the_next() {
+    let world = World::new(3);
+    let (mut first, mut second, mut third) = (world.open(), world.open(), world.open());
+    for client in [&mut first, &mut second, &mut third] {
+        client.asks().await;
+    }
+    first.asks().await;
+    // The second one has been idle for the longest time, the first one for the shortest.
+    world.open().asks().await;
+    assert!(second.is_closed().await);
+    third.asks().await;
+    // Half-open connections are as idle as any other.
+    for _ in 0..200 {
+        let mut half = world.open();
+        half.send("GET / HTTP/1.1\r\n").await;
+        std::mem::forget(half);
+    }
+    for _ in 0..5 {
+        world.open().asks().await;
+    }
+}
+
+#[tokio::test]
+async fn request_of_a_stranger_makes_room_for_the_next_client() {
+    let world = World::new(2);
+    let mut strangers = [world.open(), world.open()];
+    for stranger in &mut strangers {
+        stranger.send("POST /sign-in HTTP/1.1\r\nhost: h\r\ncontent-length: 4\r\n\r\nab").await;
+        tokio::task::yield_now().await;
+    }
+    let mut known = world.open();
+    known.get("/held").await;
+    world.held.notified().await;
+    assert!(strangers[0].is_closed().await);
+    // A known caller's request is not given up, so the second stranger's is.
+    world.open().asks().await;
+    assert!(strangers[1].is_closed().await);
+    world.leave.add_permits(1);
+    assert_eq!(known.answer().await.1, "held");
+}
+
+#[tokio::test]
+async fn client_that_takes_nothing_is_let_go_and_is_not_idle_before() {
+    let world = World::new(1);
+    let mut deaf = world.open();
+    deaf.get("/large").await;
+    tokio::task::yield_now().await;
+    let mut next = world.open();
+    next.get("/").await;
+    for _ in 0..5 {
+        // It takes a little now and then.
+        world.clock.leap(just_before(WRITE_TIMEOUT));
+        deaf.0.read_exact(&mut vec![0; 32 * 1024]).await.unwrap();
+        tokio::task::yield_now().await;
+    }
+    world.clock.leap(WRITE_TIMEOUT);
+    assert!(next.answer().await.0.starts_with("HTTP/1.1 200"));
+    assert!(deaf.rest().await.len() < 1024 * 1024 - 5 * 32 * 1024);
+}
+
+#[tokio::test]
+async fn body_that_is_still_read_keeps_its_connection() {
+    let world = World::new(10);
+    let mut slow = world.open();
+    slow.send("POST /body HTTP/1.1\r\nhost: h\r\ncontent-length: 4\r\n\r\nab").await;
+    tokio::task::yield_now().await;
+    world.clock.leap(Duration::from_mins(2));
+    tokio::task::yield_now().await;
+    slow.send("cd").await;
+    assert_eq!(slow.answer().await.1, "4");
+    world.clock.leap(just_before(KEEP_ALIVE_TIMEOUT));
+    slow.asks().await;
+}
+
+#[tokio::test]
+async fn http_2_is_refused_with_prior_knowledge_and_by_upgrade() {
+    let world = World::new(10);
+    let mut prior = world.open();
+    prior.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\u{4}\0\0\0\0\0").await;
+    assert!(prior.is_closed().await, "no frame, no answer");
+    let mut upgrade = world.open();
+    upgrade
+        .send("GET / HTTP/1.1\r\nhost: h\r\nconnection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n\r\n")
+        .await;
+    assert!(upgrade.answer().await.0.starts_with("HTTP/1.1 200 OK"));
+}
+
+#[tokio::test]
+async fn head_over_64_kib_is_refused() {
+    let world = World::new(10);
+    let start = "GET / HTTP/1.1\r\nhost: h\r\na: ";
+    let head = |size: usize| format!("{start}{}\r\n\r\n", "x".repeat(size - start.len() - 4));
+    let mut fits = world.open();
+    fits.send(&head(MAX_HEADER_SIZE)).await;
+    assert!(fits.answer().await.0.starts_with("HTTP/1.1 200"));
+    for text in
+        [head(MAX_HEADER_SIZE + 1), format!("{start}{}", "x".repeat(MAX_HEADER_SIZE)), head(5 * MAX_HEADER_SIZE)]
+    {
+        let mut large = world.open();
+        let _ = large.0.write_all(text.as_bytes()).await;
+        assert!(large.rest().await.starts_with(b"HTTP/1.1 431 "));
+    }
+}
+
+#[tokio::test]
+async fn going_down_closes_idle_connections_and_answers_the_others() {
+    let world = World::new(10);
+    let (mut silent, mut half, mut kept, mut waits) = (world.open(), world.open(), world.open(), world.open());
+    half.send("GET /").await;
+    kept.asks().await;
+    waits.get("/held").await;
+    world.held.notified().await;
+    world.closed.cancel();
+    for client in [&mut silent, &mut half, &mut kept] {
+        assert!(client.is_closed().await);
+    }
+    assert!(!world.server.is_finished());
+    world.leave.add_permits(1);
+    let (head, body) = waits.answer().await;
+    assert!(head.contains("connection: close") && body == "held", "{head}");
+    assert!(waits.is_closed().await);
+    world.server.await.unwrap();
+}
+
+#[tokio::test]
+async fn failed_accepts_end_nothing_and_do_not_spin() {
+    let world = World::new(10);
+    let mut kept = world.open();
+    kept.asks().await;
+    for _ in 0..3 {
+        world.opened.send(Err(io::ErrorKind::ConnectionAborted.into())).unwrap();
+    }
+    world.open().asks().await;
+    // EMFILE, as often as the loop asks: it rests in between, and gives a descriptor back.
+    for _ in 0..3 {
+        world.opened.send(Err(io::Error::from_raw_os_error(24))).unwrap();
+    }
+    let mut next = world.open();
+    next.get("/").await;
+    assert!(kept.is_closed().await);
+    for _ in 0..3 {
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        let mut byte = [0];
+        assert!(futures_util::FutureExt::now_or_never(next.0.read(&mut byte)).is_none(), "it rests");
+        world.clock.leap(ACCEPT_PAUSE);
+    }
+    assert!(next.answer().await.0.starts_with("HTTP/1.1 200"));
+    world.connections.close_longest();
+}

@@ -1,0 +1,101 @@
+//! The write timeout of a connection. A client that stops reading would keep the unsent bytes, and the task that writes
+//! them, in memory without an end. The stream also reports reads and pending writes to the connection's place.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::connections::ConnectionSlot;
+use crate::world::Clock;
+
+/// How long a write may make no progress.
+pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A stream whose writes fail with `TimedOut` once one has made no progress for [`WRITE_TIMEOUT`]; the server then drops
+/// the connection.
+pub(crate) struct TimeoutStream<I> {
+    io: I,
+    clock: Arc<dyn Clock>,
+    slot: Arc<ConnectionSlot>,
+    /// Runs while a write is pending.
+    timer: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    timed_out: bool,
+}
+
+impl<I: fmt::Debug> fmt::Debug for TimeoutStream<I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("TimeoutStream").field(&self.io).finish()
+    }
+}
+
+impl<I> TimeoutStream<I> {
+    /// Reports to `place`; `clock` runs the timeout.
+    pub fn new(io: I, clock: Arc<dyn Clock>, slot: Arc<ConnectionSlot>) -> Self {
+        Self { io, clock, slot, timer: None, timed_out: false }
+    }
+
+    /// The result of one attempt to write: starts the timer when it is pending, stops it on progress.
+    fn timed<T>(&mut self, write: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+        self.slot.unwritten(write.is_pending());
+        if write.is_ready() && !self.timed_out {
+            self.timer = None;
+            return write;
+        }
+        let clock = &self.clock;
+        let timer = self.timer.get_or_insert_with(|| {
+            let clock = Arc::clone(clock);
+            Box::pin(async move { clock.sleep(WRITE_TIMEOUT).await })
+        });
+        if !self.timed_out && timer.as_mut().poll(context).is_pending() {
+            return Poll::Pending;
+        }
+        self.timed_out = true;
+        tracing::info!("a connection was closed whose client took nothing of what was written to him");
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<I: AsyncRead + Unpin> AsyncRead for TimeoutStream<I> {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = into.filled().len();
+        let read = Pin::new(&mut self.io).poll_read(context, into);
+        if into.filled().len() > before {
+            self.slot.received();
+        }
+        read
+    }
+}
+
+impl<I: AsyncWrite + Unpin> AsyncWrite for TimeoutStream<I> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let write = Pin::new(&mut self.io).poll_write(context, bytes);
+        self.timed(write, context)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let write = Pin::new(&mut self.io).poll_write_vectored(context, bytes);
+        self.timed(write, context)
+    }
+}

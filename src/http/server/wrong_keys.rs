@@ -1,0 +1,222 @@
+//! Wrong keys, counted by the address they come from. After ten in a minute a further one is 429, and the log names the
+//! address. A right key, a session and a missing key never get here.
+//! What must stay true: the table and the log lines are bounded, however many addresses there are.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::extract::ConnectInfo;
+use http::Extensions;
+use http::header::{HeaderValue, RETRY_AFTER};
+
+use super::problem::{Code, Problem};
+
+/// How many wrong keys of one source are answered as such in a minute.
+const MOST: usize = 10;
+const MINUTE: Duration = Duration::from_mins(1);
+/// How many sources are told apart; all others together are one.
+const SOURCES: usize = 10_000;
+/// How often room is made where there is none left.
+const SWEEP: Duration = Duration::from_secs(1);
+/// How many lines are logged in a minute.
+const LINES: u32 = 100;
+
+/// Where requests come from: an IPv4 address, or an IPv6 network of 64 bits, as one client has all of it. Requests whose
+/// connection is not known share one source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ClientNetwork(Option<IpAddr>);
+
+impl ClientNetwork {
+    /// The source of a request with these extensions.
+    #[must_use]
+    pub fn of(extensions: &Extensions) -> Self {
+        Self(extensions.get::<ConnectInfo<SocketAddr>>().map(
+            |ConnectInfo(address)| match address.ip().to_canonical() {
+                IpAddr::V6(address) => {
+                    let network = u128::from(address) & !u128::from(u64::MAX);
+                    IpAddr::V6(Ipv6Addr::from(network))
+                }
+                address @ IpAddr::V4(_) => address,
+            },
+        ))
+    }
+}
+
+impl fmt::Display for ClientNetwork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(IpAddr::V6(network)) => write!(f, "{network}/64"),
+            Some(address) => write!(f, "{address}"),
+            None => f.write_str("unknown"),
+        }
+    }
+}
+
+/// The wrong keys of the last minute.
+#[derive(Debug, Default)]
+pub(crate) struct WrongKeys(Mutex<Table>);
+
+#[derive(Debug, Default)]
+struct Table {
+    sources: HashMap<ClientNetwork, Recent>,
+    /// Of all sources that have no room in the table.
+    others: Recent,
+    swept: Duration,
+    log: Log,
+}
+
+/// The wrong keys of one source.
+#[derive(Debug, Default)]
+struct Recent {
+    /// When the last ones came, the oldest first: [`MOST`] at most.
+    at: VecDeque<Duration>,
+    /// Whether the last one was one too many, which is logged already.
+    refused: bool,
+}
+
+impl Recent {
+    fn forget(&mut self, now: Duration) {
+        while self.at.front().is_some_and(|at| now.saturating_sub(*at) >= MINUTE) {
+            self.at.pop_front();
+        }
+    }
+
+    /// Counts one more; for how long it is too many, if it is.
+    fn another(&mut self, now: Duration) -> Option<Duration> {
+        self.forget(now);
+        let many = self.at.len() >= MOST;
+        if many {
+            self.at.pop_front();
+        }
+        self.at.push_back(now);
+        let oldest = self.at.front().copied().unwrap_or(now);
+        many.then(|| MINUTE.saturating_sub(now.saturating_sub(oldest)))
+    }
+}
+
+/// How much was logged in this minute.
+#[derive(Debug, Default)]
+struct Log {
+    since: Duration,
+    lines: u32,
+    silent: u64,
+}
+
+impl Log {
+    fn line(&mut self, source: ClientNetwork, many: bool, now: Duration) {
+        if now.saturating_sub(self.since) >= MINUTE {
+            if self.silent > 0 {
+                tracing::warn!(count = self.silent, "more wrong keys came than are logged");
+            }
+            *self = Self { since: now, ..Self::default() };
+        }
+        if self.lines >= LINES {
+            self.silent += 1;
+            return;
+        }
+        self.lines += 1;
+        if many {
+            tracing::warn!(%source, "too many wrong keys from this address: they are answered 429 for now");
+        } else {
+            tracing::warn!(%source, "a wrong key");
+        }
+    }
+}
+
+impl WrongKeys {
+    /// Notes a wrong key from `source` at that time since boot.
+    ///
+    /// # Errors
+    /// `too_many`, when there were too many in the last minute.
+    pub fn note(&self, source: ClientNetwork, now: Duration) -> Result<(), Problem> {
+        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Table { sources, others, swept, log } = &mut *table;
+        if sources.len() >= SOURCES && now.saturating_sub(*swept) >= SWEEP {
+            *swept = now;
+            sources.retain(|_, recent| {
+                recent.forget(now);
+                !recent.at.is_empty()
+            });
+        }
+        let room = sources.len() < SOURCES || sources.contains_key(&source);
+        let recent = if room { sources.entry(source).or_default() } else { others };
+        let wait = recent.another(now);
+        let repeated = recent.refused && wait.is_some();
+        recent.refused = wait.is_some();
+        if !repeated {
+            log.line(source, wait.is_some(), now);
+        }
+        let Some(wait) = wait else { return Ok(()) };
+        let detail = "Too many wrong keys came from your address. A right one is answered at any time.";
+        let mut problem = Problem::new(Code::TooMany, detail);
+        let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+        problem.headers = vec![(RETRY_AFTER, HeaderValue::from(seconds.max(1)))];
+        Err(problem)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(text: &str) -> ClientNetwork {
+        let mut extensions = Extensions::new();
+        extensions.insert(ConnectInfo(SocketAddr::new(text.parse().unwrap(), 1)));
+        ClientNetwork::of(&extensions)
+    }
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(1000 + seconds)
+    }
+
+    #[test]
+    fn eleventh_wrong_key_of_a_minute_is_too_many() {
+        let (keys, one, other) = (WrongKeys::default(), source("192.0.2.1"), source("192.0.2.2"));
+        for second in 0..10 {
+            assert!(keys.note(one, at(second)).is_ok());
+        }
+        let refused = keys.note(one, at(30)).unwrap_err();
+        assert_eq!((refused.code, refused.headers.len()), (Code::TooMany, 1));
+        assert_eq!(refused.headers[0], (RETRY_AFTER, HeaderValue::from(31)), "until the second one is a minute old");
+        assert!(keys.note(other, at(30)).is_ok(), "another address is not slowed");
+        assert!(keys.note(one, at(60)).is_err() && keys.note(one, at(130)).is_ok());
+    }
+
+    #[test]
+    fn source_is_an_ipv4_address_or_an_ipv6_network() {
+        assert_eq!(source("2001:db8:1:2::1"), source("2001:db8:1:2:ffff::"));
+        assert_ne!(source("2001:db8:1:2::1"), source("2001:db8:1:3::1"));
+        assert_eq!(source("::ffff:192.0.2.1"), source("192.0.2.1"));
+        assert_ne!(source("192.0.2.1"), source("192.0.2.2"));
+        let shown = [source("2001:db8:1:2::1"), source("192.0.2.1"), ClientNetwork::of(&Extensions::new())]
+            .map(|it| it.to_string());
+        assert_eq!(shown, ["2001:db8:1:2::/64", "192.0.2.1", "unknown"]);
+    }
+
+    #[test]
+    fn full_table_counts_further_sources_together() {
+        let keys = WrongKeys::default();
+        let number = |number: u32| source(&std::net::Ipv4Addr::from(number).to_string());
+        for source in 0..12_000 {
+            let _ = keys.note(number(source), at(0));
+        }
+        assert_eq!(keys.0.lock().unwrap().sources.len(), SOURCES);
+        assert!(keys.note(number(12_001), at(1)).is_err(), "one of the many that have no room");
+        assert!(keys.note(number(1), at(1)).is_ok(), "its second");
+        assert!(keys.note(number(12_001), at(61)).is_ok(), "a minute later there is room");
+        assert!(keys.0.lock().unwrap().sources.len() < 3);
+    }
+
+    #[test]
+    fn siege_logs_a_bounded_number_of_lines() {
+        let lines = || {
+            let mut log = Log::default();
+            (0..1000).for_each(|number| log.line(source(&std::net::Ipv4Addr::from(number).to_string()), false, at(1)));
+            (log.lines, log.silent)
+        };
+        assert_eq!(lines(), (LINES, 900));
+    }
+}

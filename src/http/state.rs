@@ -1,0 +1,50 @@
+//! The state that every operation shares.
+
+use std::fmt;
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::Settings;
+use super::api::agents::AgentCard;
+use super::api::health;
+use super::events::seats::Seats;
+use super::server::body::Parsing;
+use super::server::origin::Origins;
+use super::server::wrong_keys::WrongKeys;
+use crate::engine::Engine;
+use crate::people::authenticator::Authenticator;
+use crate::store::Store;
+use crate::world::{Clock, Ids};
+
+/// The state that every operation shares.
+pub(crate) struct Http {
+    pub engine: Arc<Engine>,
+    pub store: Store,
+    /// What `GET /v1/agents` shows.
+    pub agents: Vec<AgentCard>,
+    pub authenticator: Arc<dyn Authenticator>,
+    pub ids: Arc<dyn Ids>,
+    /// Only for display and timeouts: the database's clock decides deadlines.
+    pub clock: Arc<dyn Clock>,
+    pub settings: Settings,
+    /// The origins that may change something; [`super::routers`] derives them from the settings.
+    pub origins: Origins,
+    /// Cancelled at shutdown.
+    pub shutdown: CancellationToken,
+    /// Runs work that must not stop when its client disconnects.
+    pub tracker: TaskTracker,
+    /// Limits the open event streams.
+    pub seats: Seats,
+    /// Parses large bodies.
+    pub parsing: Parsing,
+    pub wrong_keys: WrongKeys,
+    pub metrics: health::Metrics,
+}
+
+impl fmt::Debug for Http {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Http").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}

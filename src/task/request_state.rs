@@ -1,0 +1,272 @@
+//! How the answers to a request add up: which answer decided a call, who approved it, and what the whole amounts to.
+
+use std::collections::BTreeSet;
+
+use super::decision::{Action, Decision, Then};
+use super::id::CallId;
+use super::request::{Asked, AskedCall};
+use super::status::RequestStatus;
+use super::time::Time;
+use super::user::{UserId, UserIds};
+
+/// An answer and the moment it was given.
+pub type Given = (Time, Decision);
+
+/// A request with the answers given so far.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestState<'a> {
+    /// The question as it was asked.
+    pub asked: &'a Asked,
+    /// The answers, oldest first.
+    pub answers: &'a [Given],
+    /// The stored status.
+    pub status: RequestStatus,
+    /// Whether the deadline has passed; the status may still be `Pending`.
+    pub expired: bool,
+}
+
+/// What the answers to a decided request amount to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Resolution<'a> {
+    /// The answer that decided the last call.
+    pub last: &'a Given,
+    /// The action of every call; `Mixed` where they differ.
+    pub action: Action,
+    /// What follows a rejection; `None` where no call was rejected.
+    pub then: Option<Then>,
+    /// The answer that decided each call.
+    pub calls: Vec<(CallId, &'a Given)>,
+}
+
+impl<'a> RequestState<'a> {
+    /// Whether the request still takes answers.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.status == RequestStatus::Pending && !self.expired
+    }
+
+    /// The answer that decided `call`: the first that needs no other, or with which enough people had approved. Once the
+    /// request is closed fewer approvals were enough (without accounts one is), so the last answer to the call decided it.
+    #[must_use]
+    pub fn deciding(&self, call: CallId) -> Option<&'a Given> {
+        let required = self.asked.required().max(1) as usize;
+        let mut people = BTreeSet::new();
+        let found = self.answers.iter().find(|(_, answer)| {
+            let Some(given) = answer.decisions.get(&call) else { return false };
+            // `Folded` counts the fewest people: an answer that was enough under another setting settles its call itself.
+            people.insert(UserIds::Folded.key(&answer.by));
+            given.settles() || people.len() >= required
+        });
+        let closed = self.answers.iter().any(|(_, answer)| answer.closes);
+        let last = || self.answers.iter().rfind(|(_, answer)| closed && answer.decisions.contains_key(&call));
+        found.or_else(last)
+    }
+
+    /// The answers that approve `call`, one for each person; none where one approval is enough.
+    #[must_use]
+    pub fn approvals(&self, call: CallId, ids: UserIds) -> Vec<&'a Given> {
+        if self.asked.required() < 2 {
+            return Vec::new();
+        }
+        let approves = |answer: &Decision| {
+            let given = answer.decisions.get(&call);
+            given.is_some_and(|given| matches!(given.action, Action::Approve | Action::Retry))
+        };
+        let mut people = BTreeSet::new();
+        let answers = self.answers.iter();
+        answers.filter(|(_, answer)| approves(answer) && people.insert(ids.key(&answer.by))).collect()
+    }
+
+    /// The first answer of `user`, to that call where one is named.
+    #[must_use]
+    pub fn answer_of(&self, user: &UserId, call: Option<CallId>) -> Option<&'a Given> {
+        let about = |answer: &Decision| call.is_none_or(|call| answer.decisions.contains_key(&call));
+        self.answers.iter().find(|(_, answer)| user.is(&answer.by) && about(answer))
+    }
+
+    /// The calls that `user` may still answer: undecided, and not answered by `user`.
+    pub fn open_calls(&self, user: &UserId) -> impl Iterator<Item = &'a AskedCall> {
+        self.asked.own_calls().filter(move |call| {
+            let id = call.tool_call_id;
+            self.deciding(id).is_none() && self.answer_of(user, Some(id)).is_none()
+        })
+    }
+
+    /// What the answers amount to; `None` unless the request is decided.
+    #[must_use]
+    pub fn resolution(&self) -> Option<Resolution<'a>> {
+        match self.status {
+            RequestStatus::Responded | RequestStatus::Resumed => {}
+            RequestStatus::Pending | RequestStatus::Expired | RequestStatus::Withdrawn => return None,
+        }
+        let last = self.answers.last()?;
+        let own = self.asked.own_calls().map(|call| call.tool_call_id);
+        let calls: Vec<_> = own.filter_map(|call| Some((call, self.deciding(call)?))).collect();
+        let actions: Vec<_> = calls.iter().filter_map(|(call, (_, answer))| answer.decisions.get(call)).collect();
+        let rejected = actions.iter().any(|given| given.action == Action::Reject);
+        let action = match actions.split_first() {
+            None => last.1.action,
+            Some((first, others)) if others.iter().all(|other| other.action == first.action) => first.action,
+            Some(_) => Action::Mixed,
+        };
+        Some(Resolution { last, action, then: last.1.then.or(rejected.then_some(Then::Continue)), calls })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::task::decision::CallAnswer;
+    use crate::task::id::RequestId;
+    use crate::task::request::RequestKind;
+    use crate::task::tool_spec::Effect;
+    use crate::task::verdict::{Terms, Verdict};
+
+    const FIRST: CallId = CallId(Uuid::from_u128(1));
+    const SECOND: CallId = CallId(Uuid::from_u128(2));
+
+    fn call(tool_call_id: CallId) -> AskedCall {
+        AskedCall {
+            tool_call_id,
+            name: "refund".into(),
+            arguments_text: "{}".into(),
+            effect: Effect::Once,
+            target: "POST http://payments.internal".into(),
+            address: None,
+            summary: String::new(),
+            warnings: Vec::new(),
+            needs_decision: true,
+            verdict: Verdict::Hold,
+            rule: None,
+            reason: None,
+            parameters: json!({}),
+            digest: String::new(),
+            definition: None,
+            editor: None,
+        }
+    }
+
+    fn asked(required: u32, calls: &[CallId]) -> Asked {
+        let mut terms = Terms::default();
+        terms.approvers.required = required;
+        Asked {
+            request_id: RequestId(Uuid::from_u128(9)),
+            kind: RequestKind::Approval,
+            pending_tool_calls: calls.iter().map(|id| call(*id)).collect(),
+            terms,
+            digest: String::new(),
+            question: None,
+            details: None,
+            form: None,
+            seal: None,
+        }
+    }
+
+    fn answer(by: &str, call: CallId, action: Action) -> Given {
+        let decision = Decision {
+            action,
+            by: by.into(),
+            via: None,
+            groups: Vec::new(),
+            reason: None,
+            then: None,
+            response: None,
+            result_text: None,
+            decisions: [(call, CallAnswer::plain(action))].into(),
+            closes: false,
+        };
+        (Time(0), decision)
+    }
+
+    fn state<'a>(asked: &'a Asked, answers: &'a [Given], status: RequestStatus) -> RequestState<'a> {
+        RequestState { asked, answers, status, expired: false }
+    }
+
+    fn decider<'a>(state: &RequestState<'a>, call: CallId) -> Option<&'a str> {
+        state.deciding(call).map(|(_, answer)| answer.by.as_str())
+    }
+
+    #[test]
+    fn first_approval_decides_a_call_where_one_is_required() {
+        let (asked, answers) = (asked(1, &[FIRST]), [answer("bob", FIRST, Action::Approve)]);
+        let state = state(&asked, &answers, RequestStatus::Resumed);
+        assert_eq!(decider(&state, FIRST), Some("bob"));
+        let resolution = state.resolution().unwrap();
+        assert_eq!((resolution.action, resolution.then, resolution.calls.len()), (Action::Approve, None, 1));
+        assert!(state.approvals(FIRST, UserIds::Folded).is_empty());
+    }
+
+    #[test]
+    fn second_approval_decides_a_call_where_two_are_required() {
+        let asked = asked(2, &[FIRST]);
+        let mut answers = vec![answer("bob", FIRST, Action::Approve)];
+        let one = state(&asked, &answers, RequestStatus::Pending);
+        assert_eq!((decider(&one, FIRST), one.approvals(FIRST, UserIds::Folded).len()), (None, 1));
+        answers.push(answer("eve", FIRST, Action::Approve));
+        let two = state(&asked, &answers, RequestStatus::Pending);
+        assert_eq!((decider(&two, FIRST), two.approvals(FIRST, UserIds::Folded).len()), (Some("eve"), 2));
+    }
+
+    #[test]
+    fn two_spellings_of_one_id_decide_nothing_where_two_people_are_required() {
+        let asked = asked(2, &[FIRST]);
+        let answers = ["bob", "BOB"].map(|by| answer(by, FIRST, Action::Approve));
+        let state = state(&asked, &answers, RequestStatus::Pending);
+        assert_eq!(decider(&state, FIRST), None);
+        assert_eq!([UserIds::Folded, UserIds::Exact].map(|ids| state.approvals(FIRST, ids).len()), [1, 2]);
+    }
+
+    #[test]
+    fn rejection_decides_a_call_however_many_are_required() {
+        let (asked, answers) = (asked(3, &[FIRST]), [answer("bob", FIRST, Action::Reject)]);
+        let state = state(&asked, &answers, RequestStatus::Responded);
+        assert_eq!(decider(&state, FIRST), Some("bob"));
+        assert_eq!(state.resolution().unwrap().then, Some(Then::Continue));
+    }
+
+    #[test]
+    fn closing_answer_decides_its_calls_however_many_are_required() {
+        let asked = asked(2, &[FIRST]);
+        let (at, closing) = answer("local", FIRST, Action::Approve);
+        let answers = [(at, Decision { closes: true, ..closing })];
+        let state = state(&asked, &answers, RequestStatus::Responded);
+        assert_eq!(decider(&state, FIRST), Some("local"));
+        assert_eq!(state.resolution().unwrap().calls.len(), 1);
+    }
+
+    #[test]
+    fn calls_with_different_actions_resolve_to_mixed() {
+        let asked = asked(1, &[FIRST, SECOND]);
+        let answers = [answer("bob", FIRST, Action::Approve), answer("eve", SECOND, Action::Reject)];
+        let resolution = |status| {
+            let state = state(&asked, &answers, status);
+            state.resolution().map(|whole| (whole.action, whole.last.1.by.clone(), whole.then, whole.calls.len()))
+        };
+        assert_eq!(resolution(RequestStatus::Responded), Some((Action::Mixed, "eve".into(), Some(Then::Continue), 2)));
+        for status in [RequestStatus::Pending, RequestStatus::Expired, RequestStatus::Withdrawn] {
+            assert_eq!(resolution(status), None);
+        }
+    }
+
+    #[test]
+    fn call_is_open_until_it_is_decided_or_the_user_has_answered_it() {
+        let asked = asked(2, &[FIRST, SECOND]);
+        let answers = [answer("bob", FIRST, Action::Approve), answer("eve", SECOND, Action::Reject)];
+        let state = state(&asked, &answers, RequestStatus::Pending);
+        let open = |user: &str| -> Vec<CallId> {
+            state.open_calls(&UserIds::Folded.id(user)).map(|call| call.tool_call_id).collect()
+        };
+        assert_eq!((open("Bob"), open("eve"), open("dan")), (vec![], vec![FIRST], vec![FIRST]));
+    }
+
+    #[test]
+    fn expired_request_is_not_open_before_its_status_says_so() {
+        let asked = asked(1, &[FIRST]);
+        let pending = state(&asked, &[], RequestStatus::Pending);
+        assert!(pending.is_open() && !RequestState { expired: true, ..pending }.is_open());
+        assert!(!state(&asked, &[], RequestStatus::Responded).is_open());
+    }
+}
