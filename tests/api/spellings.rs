@@ -215,6 +215,23 @@ on_both! {
         assert_eq!((again.status, again.header("idempotency-replayed")), (200, "true"), "{}", again.text);
     }
 
+    async fn key_over_a_day_old_is_as_new_in_every_spelling_of_its_user(on: On) {
+        let app = app(on).await;
+        app.model.otherwise(|_| says("done"));
+        let body = json!({"input": "go"});
+        for (one, other) in ONE_PERSON {
+            let keyed = |user: &str| finance(&app, user).header("idempotency-key", "k");
+            let first = keyed(one).post("/v1/tasks", &body).await;
+            app.database.execute("update idempotency set created_at = created_at - 86400000000").await;
+            let anew = keyed(other).post("/v1/tasks", &body).await;
+            assert_eq!((anew.status, anew.header("idempotency-replayed")), (201, ""), "{other}: {}", anew.text);
+            assert_ne!(anew.str("/task_id"), first.str("/task_id"));
+            let again = keyed(one).post("/v1/tasks", &body).await;
+            assert_eq!((again.status, again.header("idempotency-replayed")), (201, "true"), "{one}: {}", again.text);
+            assert_eq!(again.str("/task_id"), anew.str("/task_id"));
+        }
+    }
+
     async fn sixteen_spellings_at_once_create_one_task(on: On) {
         let app = app(on).await;
         app.model.otherwise(|_| says("done"));
