@@ -31,14 +31,15 @@ pub(crate) enum SuccessStatus {
 /// Waits, and answers with the task; or, with a seat for it, with the stream.
 pub(crate) async fn respond(
     http: &Arc<Http>,
-    posted: &Posted,
+    mut posted: Posted,
     mut accepted: Accepted,
     success: SuccessStatus,
     seat: Option<Seat>,
 ) -> Result<Response, Problem> {
+    posted.release();
     let mut response = match seat {
-        Some(seat) => opening::from_commit(http, posted, &mut accepted, seat).await?,
-        None => respond_after_wait(http, posted, &mut accepted, success).await?,
+        Some(seat) => opening::from_commit(http, &posted, &mut accepted, seat).await?,
+        None => respond_after_wait(http, &posted, &mut accepted, success).await?,
     };
     if success == SuccessStatus::Created {
         let location = format!("{}/v1/tasks/{}", http.settings.public_url, accepted.task_id);

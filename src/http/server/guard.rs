@@ -8,9 +8,8 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 use http::HeaderMap;
-use http::header::CONTENT_LENGTH;
 
-use super::body::too_large;
+use super::body::{announced, too_large};
 use super::caller::CurrentCaller;
 use super::connections::ConnectionSlot;
 use super::edge::OperationSlot;
@@ -44,8 +43,7 @@ pub(crate) async fn guard(
     if !http.origins.may_change(request.method(), request.headers(), request.uri()) {
         return Err(Problem::forbidden("The request comes from a page of another origin, which is not allowed here."));
     }
-    let announced = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    if announced.is_some_and(|length| length > op.body as u64) {
+    if announced(request.headers()).is_some_and(|length| length > op.body) {
         return Err(too_large(op.body));
     }
     let mut found = None;

@@ -92,7 +92,7 @@ pub(crate) async fn decide(
 ) -> Result<Response, Problem> {
     let seat = opening::seat(http, &posted)?;
     match Box::pin(store_decision(http, id, &posted, in_path)).await {
-        Ok(accepted) => respond(http, id, &posted, accepted, seat).await,
+        Ok(accepted) => respond(http, id, posted, accepted, seat).await,
         Err(problem) => invalid_form::rerender(http, id, &posted, in_path, problem).await,
     }
 }
@@ -152,7 +152,7 @@ fn read_form(row: &RequestRow, bytes: &[u8], in_path: Option<Action>) -> Result<
 async fn respond(
     http: &Arc<Http>,
     id: RequestId,
-    posted: &Posted,
+    posted: Posted,
     accepted: Accepted,
     seat: Option<Seat>,
 ) -> Result<Response, Problem> {

@@ -58,7 +58,7 @@ pub(crate) async fn create_task(State(http): State<Arc<Http>>, posted: Posted) -
         |engine, caller, task, key| async move { engine.create(&caller, task, key).await },
     )
     .await?;
-    respond(&http, &posted, accepted, SuccessStatus::Created, seat).await
+    respond(&http, posted, accepted, SuccessStatus::Created, seat).await
 }
 
 /// Reads a body; `text` is what it was written as.

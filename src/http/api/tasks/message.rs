@@ -68,7 +68,7 @@ pub(crate) async fn send_message(
         move |engine, caller, message, key| async move { engine.message(&caller, id, message, key).await },
     )
     .await?;
-    respond(&http, &posted, accepted, SuccessStatus::Ok, seat).await
+    respond(&http, posted, accepted, SuccessStatus::Ok, seat).await
 }
 
 fn parse(body: Value) -> Result<NewMessage, Problem> {

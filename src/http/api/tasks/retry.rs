@@ -61,5 +61,5 @@ pub(crate) async fn retry_task(
         move |engine, caller, (), key| async move { engine.retry(&caller, id, key).await },
     )
     .await?;
-    respond(&http, &posted, accepted, SuccessStatus::Ok, seat).await
+    respond(&http, posted, accepted, SuccessStatus::Ok, seat).await
 }
