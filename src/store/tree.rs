@@ -42,7 +42,7 @@ pub(super) const STATEMENTS: &[Sql] = &[ROWS, EVENTS];
 
 /// A tree as the database has it at one moment.
 #[derive(Clone, Debug)]
-pub struct Tree {
+pub struct TreeSnapshot {
     /// The rows of its tasks by their ids, the root's among them.
     pub rows: Vec<TaskRow>,
     /// Its items in the order of their event numbers.
@@ -52,7 +52,7 @@ pub struct Tree {
     /// The database's clock at that moment.
     pub now: Time,
     /// Up to when the history is in doubt, as a journal has it.
-    pub doubted_at: Option<Time>,
+    pub history_uncertain_until: Option<Time>,
     /// The tasks of which something cannot be understood, or is missing: of each the rest is here.
     pub unreadable: BTreeSet<TaskId>,
 }
@@ -75,7 +75,7 @@ struct EventRecord {
     record: ItemRecord,
 }
 
-impl Tree {
+impl TreeSnapshot {
     /// The tasks of which an item is missing, read from `after` on, where it can be said whose it is.
     fn with_gaps(&self, after: i64) -> BTreeSet<TaskId> {
         let known: BTreeSet<TaskId> = self.rows.iter().map(|row| row.task_id).collect();
@@ -103,7 +103,7 @@ impl Store {
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or not even the rows can be understood.
-    pub async fn tree(&self, root: TaskId, after: i64) -> Result<Option<Tree>, ReadError> {
+    pub async fn tree(&self, root: TaskId, after: i64) -> Result<Option<TreeSnapshot>, ReadError> {
         let Some(mut tree) = self.tree_rows(root).await? else { return Ok(None) };
         let last_event = tree.last_event;
         let values = vec![Value::Id(root.0), Value::Int(after), Value::Int(last_event)];
@@ -137,7 +137,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::tree`].
-    pub async fn unread_tree(&self, root: TaskId) -> Result<Option<Tree>, ReadError> {
+    pub async fn unread_tree(&self, root: TaskId) -> Result<Option<TreeSnapshot>, ReadError> {
         let mut tree = self.tree_rows(root).await?;
         if let Some(tree) = &mut tree {
             tree.unreadable = tree.rows.iter().map(|row| row.task_id).collect();
@@ -146,10 +146,10 @@ impl Store {
     }
 
     /// The rows of a tree; unreadable are those that cannot be understood.
-    async fn tree_rows(&self, root: TaskId) -> Result<Option<Tree>, ReadError> {
+    async fn tree_rows(&self, root: TaskId) -> Result<Option<TreeSnapshot>, ReadError> {
         let records: Vec<Head> = self.db().all(ROWS, vec![Value::Id(root.0), Value::Now]).await?;
         let Some(head) = records.iter().find(|record| record.task.id() == root) else { return Ok(None) };
-        let (now, doubted_at) = (Time(head.moment), head.doubted_at.map(Time));
+        let (now, history_uncertain_until) = (Time(head.moment), head.doubted_at.map(Time));
         let mut unreadable = BTreeSet::new();
         let mut rows = Vec::with_capacity(records.len());
         for Head { task, .. } in records {
@@ -161,6 +161,6 @@ impl Store {
         }
         rows.sort_unstable_by_key(|row| row.task_id);
         let last_event = rows.iter().find(|row| row.task_id == root).map_or(0, |row| row.next_event);
-        Ok(Some(Tree { rows, items: Vec::new(), last_event, now, doubted_at, unreadable }))
+        Ok(Some(TreeSnapshot { rows, items: Vec::new(), last_event, now, history_uncertain_until, unreadable }))
     }
 }

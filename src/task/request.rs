@@ -94,7 +94,7 @@ pub struct Warning {
 
 /// One call as it stood when the question was asked.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct AskedCall {
+pub struct CallSpec {
     /// Ours.
     pub tool_call_id: CallId,
     /// The tool's name.
@@ -134,7 +134,7 @@ pub struct AskedCall {
     pub editor: Option<String>,
 }
 
-impl AskedCall {
+impl CallSpec {
     /// Where it goes, as an approver sees it.
     #[must_use]
     pub fn shown_target(&self) -> &str {
@@ -174,13 +174,13 @@ impl Address {
 
 /// A question as it was asked: the `intervention_requested` item's content.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Asked {
+pub struct RequestSpec {
     /// Its own fresh id.
     pub request_id: RequestId,
     /// What kind.
     pub kind: RequestKind,
     /// Approval: all calls of the turn; other kinds: the one call that asks.
-    pub pending_tool_calls: Vec<AskedCall>,
+    pub pending_tool_calls: Vec<CallSpec>,
     /// Under which terms.
     pub terms: Terms,
     /// Over the digests of the calls it decides, in order.
@@ -199,9 +199,9 @@ pub struct Asked {
     pub seal: Option<String>,
 }
 
-impl Asked {
+impl RequestSpec {
     /// The calls this request decides.
-    pub fn own_calls(&self) -> impl Iterator<Item = &AskedCall> {
+    pub fn own_calls(&self) -> impl Iterator<Item = &CallSpec> {
         self.pending_tool_calls.iter().filter(|call| call.needs_decision)
     }
 
@@ -336,8 +336,8 @@ mod tests {
 
     use super::*;
 
-    fn call(task: TaskId) -> AskedCall {
-        let mut call = AskedCall {
+    fn call(task: TaskId) -> CallSpec {
+        let mut call = CallSpec {
             tool_call_id: CallId(Uuid::from_u128(3)),
             name: "refund".to_owned(),
             arguments_text: r#"{"order":1,"amount":120}"#.to_owned(),
@@ -361,9 +361,9 @@ mod tests {
         call
     }
 
-    fn asked(task: TaskId) -> Asked {
+    fn asked(task: TaskId) -> RequestSpec {
         let call = call(task);
-        Asked {
+        RequestSpec {
             request_id: RequestId(Uuid::from_u128(1)),
             kind: RequestKind::Approval,
             digest: request_digest([call.digest.as_str()].into_iter()),
@@ -378,7 +378,7 @@ mod tests {
     }
 
     /// A member of a question, to be changed.
-    type Member = fn(&mut Asked) -> &mut String;
+    type Member = fn(&mut RequestSpec) -> &mut String;
 
     #[test]
     fn no_byte_of_what_was_asked_can_change_unnoticed() {
@@ -416,7 +416,7 @@ mod tests {
         let task = TaskId(Uuid::from_u128(2));
         let mut stored = serde_json::to_value(asked(task)).unwrap();
         stored["pending_tool_calls"][0].as_object_mut().unwrap().remove("address").unwrap();
-        let asked: Asked = serde_json::from_value(stored).unwrap();
+        let asked: RequestSpec = serde_json::from_value(stored).unwrap();
         assert!(asked.is_sound("acme", task));
         assert_eq!(asked.pending_tool_calls[0].shown_target(), "POST http://payments.internal");
     }
@@ -426,7 +426,7 @@ mod tests {
         let task = TaskId(Uuid::from_u128(2));
         let mut stored = serde_json::to_value(asked(task)).unwrap();
         stored["pending_tool_calls"][0].as_object_mut().unwrap().remove("definition").unwrap();
-        let asked: Asked = serde_json::from_value(stored).unwrap();
+        let asked: RequestSpec = serde_json::from_value(stored).unwrap();
         assert!(asked.pending_tool_calls[0].definition.is_none() && asked.is_sound("acme", task));
     }
 }

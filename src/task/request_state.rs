@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::decision::{Action, Decision, Then};
 use super::id::CallId;
-use super::request::{Asked, AskedCall};
+use super::request::{RequestSpec, CallSpec};
 use super::status::RequestStatus;
 use super::time::Time;
 use super::user::{UserId, UserIds};
@@ -16,7 +16,7 @@ pub type Given = (Time, Decision);
 #[derive(Clone, Copy, Debug)]
 pub struct RequestState<'a> {
     /// The question as it was asked.
-    pub asked: &'a Asked,
+    pub asked: &'a RequestSpec,
     /// The answers, oldest first.
     pub answers: &'a [Given],
     /// The stored status.
@@ -85,7 +85,7 @@ impl<'a> RequestState<'a> {
     }
 
     /// The calls that `user` may still answer: undecided, and not answered by `user`.
-    pub fn open_calls(&self, user: &UserId) -> impl Iterator<Item = &'a AskedCall> {
+    pub fn open_calls(&self, user: &UserId) -> impl Iterator<Item = &'a CallSpec> {
         self.asked.own_calls().filter(move |call| {
             let id = call.tool_call_id;
             self.deciding(id).is_none() && self.answer_of(user, Some(id)).is_none()
@@ -128,8 +128,8 @@ mod tests {
     const FIRST: CallId = CallId(Uuid::from_u128(1));
     const SECOND: CallId = CallId(Uuid::from_u128(2));
 
-    fn call(tool_call_id: CallId) -> AskedCall {
-        AskedCall {
+    fn call(tool_call_id: CallId) -> CallSpec {
+        CallSpec {
             tool_call_id,
             name: "refund".into(),
             arguments_text: "{}".into(),
@@ -149,10 +149,10 @@ mod tests {
         }
     }
 
-    fn asked(required: u32, calls: &[CallId]) -> Asked {
+    fn asked(required: u32, calls: &[CallId]) -> RequestSpec {
         let mut terms = Terms::default();
         terms.approvers.required = required;
-        Asked {
+        RequestSpec {
             request_id: RequestId(Uuid::from_u128(9)),
             kind: RequestKind::Approval,
             pending_tool_calls: calls.iter().map(|id| call(*id)).collect(),
@@ -181,7 +181,7 @@ mod tests {
         (Time(0), decision)
     }
 
-    fn state<'a>(asked: &'a Asked, answers: &'a [Given], status: RequestStatus) -> RequestState<'a> {
+    fn state<'a>(asked: &'a RequestSpec, answers: &'a [Given], status: RequestStatus) -> RequestState<'a> {
         RequestState { asked, answers, status, expired: false }
     }
 

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use holdpoint::engine::{Answer, Engine, Refusal};
+use holdpoint::engine::{DecisionInput, Engine, Refusal};
 use holdpoint::people::Caller;
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::failure::FailureCode;
@@ -53,7 +53,7 @@ enum End {
     /// It failed as `integrity`.
     Integrity,
     /// Somebody is asked (again).
-    Asked,
+    RequestSpec,
     /// The journal cannot be read.
     Unreadable,
     /// Nothing ran, and the task is over or goes on.
@@ -83,7 +83,7 @@ impl Scene {
     /// Brings a held task to where it stands before the bit changes.
     async fn decided(self, stage: &Stage, door: &Arc<Engine>, task: TaskId) {
         let (request, calls) = question(stage, task).await;
-        let decide = async |caller: Caller, request: RequestId, answer: Answer| {
+        let decide = async |caller: Caller, request: RequestId, answer: DecisionInput| {
             door.decide(&caller, request, answer, None).await.unwrap();
         };
         let yes = || whole(Action::Approve, None);
@@ -281,7 +281,7 @@ async fn ended(stage: &Stage, task: TaskId, ran: &[String], approved: Option<&st
     let Ok(Some(journal)) = stage.house.store.journal(task).await else { return End::Unreadable };
     match (journal.row.status, journal.row.error.map(|error| error.code)) {
         (TaskStatus::Failed, Some(FailureCode::Integrity)) => End::Integrity,
-        (TaskStatus::Paused, None) => End::Asked,
+        (TaskStatus::Paused, None) => End::RequestSpec,
         (TaskStatus::Running | TaskStatus::Completed | TaskStatus::Canceled, None) => End::NothingRan,
         other => panic!("{other:?} is none of the ends"),
     }

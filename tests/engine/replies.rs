@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use holdpoint::engine::{Answer, AnswerBody, CallReply, Engine, NewMessage, Refusal};
+use holdpoint::engine::{CallReply, DecisionBody, DecisionInput, Engine, MessageInput, Refusal};
 use holdpoint::people::Caller;
 use holdpoint::task::change::Journal;
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::id::{CallId, RequestId, TaskId};
 use holdpoint::task::item::{Fact, Outcome, Part, PartType};
-use holdpoint::task::request::Asked;
+use holdpoint::task::request::RequestSpec;
 use holdpoint::task::transcript::Message;
 
 use super::stage::Stage;
@@ -43,13 +43,13 @@ pub fn respond(result: &str) -> CallReply {
 }
 
 /// One body with these.
-pub fn each<const N: usize>(replies: [(CallId, CallReply); N]) -> Answer {
+pub fn each<const N: usize>(replies: [(CallId, CallReply); N]) -> DecisionInput {
     named(replies.map(|(call, reply)| (call.to_string(), reply)))
 }
 
 /// The same, whatever the calls are called.
-pub fn named<const N: usize>(replies: [(String, CallReply); N]) -> Answer {
-    Answer { digest: None, body: AnswerBody::PerCall(BTreeMap::from(replies)) }
+pub fn named<const N: usize>(replies: [(String, CallReply); N]) -> DecisionInput {
+    DecisionInput { digest: None, body: DecisionBody::PerCall(BTreeMap::from(replies)) }
 }
 
 /// The question that was asked last, with the calls it decides.
@@ -59,7 +59,7 @@ pub async fn question(stage: &Stage, task: TaskId) -> (RequestId, Vec<CallId>) {
 }
 
 /// The question that was asked last, which is open.
-pub async fn asked(stage: &Stage, task: TaskId) -> Asked {
+pub async fn asked(stage: &Stage, task: TaskId) -> RequestSpec {
     let open = stage.open(task).await;
     let Some((request, _)) = open.last() else { panic!("none is open: {:#?}", stage.journal(task).await.items) };
     stage.house.store.request(*request).await.unwrap().unwrap().asked
@@ -84,7 +84,13 @@ pub async fn became<const N: usize>(stage: &Stage, task: TaskId, calls: [CallId;
 }
 
 /// What a body is refused with; the journal and the rows are as they were.
-pub async fn refused(stage: &Stage, engine: &Arc<Engine>, caller: &Caller, task: TaskId, answer: Answer) -> Refusal {
+pub async fn refused(
+    stage: &Stage,
+    engine: &Arc<Engine>,
+    caller: &Caller,
+    task: TaskId,
+    answer: DecisionInput,
+) -> Refusal {
     let (request, _) = question(stage, task).await;
     let before = (stage.journal(task).await, stage.house.store.request(request).await.unwrap());
     let said = engine.decide(caller, request, answer.clone(), None).await;
@@ -117,7 +123,7 @@ pub fn shown(stage: &Stage) -> Vec<String> {
 }
 
 /// The user's next message, whatever is open.
-pub fn message() -> NewMessage {
+pub fn message() -> MessageInput {
     let items = vec![Part { content_type: PartType::Text, content: "and now".to_owned() }];
-    NewMessage { items, user_context: None, supersede: true }
+    MessageInput { items, user_context: None, supersede: true }
 }

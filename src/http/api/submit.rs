@@ -14,7 +14,7 @@ use crate::http::server::body::Posted;
 use crate::http::server::fields::{Errors, Fields};
 use crate::http::server::problem::Problem;
 use crate::people::Caller;
-use crate::people::may::Move;
+use crate::people::may::Command;
 use crate::task::id::TaskId;
 
 /// Runs the checks in their order, then `command`. `allow` loads what the command is about and checks the caller's right;
@@ -47,9 +47,9 @@ where
 ///
 /// # Errors
 /// `not_found`, `forbidden`.
-pub(crate) async fn may_move(http: &Http, caller: &Caller, id: TaskId, how: Move) -> Result<(), Problem> {
+pub(crate) async fn may_command(http: &Http, caller: &Caller, id: TaskId, how: Command) -> Result<(), Problem> {
     let row = access::task(http, caller, id).await?;
-    http.engine.may_move(caller, how, &row).map_err(Problem::forbidden)
+    http.engine.may_command(caller, how, &row).map_err(Problem::forbidden)
 }
 
 /// A body without members.

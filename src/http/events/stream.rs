@@ -21,7 +21,7 @@ use crate::http::server::guard::authenticate;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::event::CaughtUpEvent;
 use crate::people::Caller;
-use crate::people::may::Move;
+use crate::people::may::Command;
 use crate::store::{Events, Heard, Listener, ReadError};
 use crate::task::delta::Delta;
 
@@ -254,7 +254,7 @@ impl EventStream {
             Ok(_) => Ok(true),
             Err(problem) if problem.code == Code::Forbidden && self.watcher.posted => {
                 let row = access::task(&self.http, caller, task).await?;
-                Ok(self.http.engine.may_move(caller, Move::Cancel, &row).is_ok())
+                Ok(self.http.engine.may_command(caller, Command::Cancel, &row).is_ok())
             }
             Err(problem) => Err(problem),
         }

@@ -14,7 +14,7 @@ use crate::store::RequestRow;
 use crate::task::change::TaskRow;
 use crate::task::id::{CallId, RequestId, TaskId};
 use crate::task::item::Usage;
-use crate::task::request::{Address, Asked, AskedCall, RequestKind};
+use crate::task::request::{Address, RequestSpec, CallSpec, RequestKind};
 use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::time::Time;
 use crate::task::tool_spec::Effect;
@@ -105,7 +105,7 @@ pub(crate) fn task() -> TaskRow {
 /// Its request.
 #[must_use]
 pub(crate) fn request() -> RequestRow {
-    let call = AskedCall {
+    let call = CallSpec {
         tool_call_id: CallId(id(3)),
         name: "refund_payment".into(),
         arguments_text: r#"{"amount":120, "order":17}"#.into(),
@@ -129,7 +129,7 @@ pub(crate) fn request() -> RequestRow {
     };
     let approvers = Approvers { owner: false, users: Vec::new(), groups: vec!["finance".into()], required: 1 };
     RequestRow {
-        asked: Asked {
+        asked: RequestSpec {
             request_id: RequestId(id(2)),
             kind: RequestKind::Approval,
             pending_tool_calls: vec![call],

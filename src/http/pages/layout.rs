@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::language::Language;
 use super::translations::{Translations, fill};
 use crate::http::server::problem::{Code, Problem, prefix};
-pub(crate) use crate::task::eyes::visible;
+pub(crate) use crate::task::text_safety::visible;
 
 const STYLE: &str = include_str!("layout.css");
 

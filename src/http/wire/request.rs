@@ -11,8 +11,8 @@ use crate::http::server::json;
 use crate::people::Caller;
 use crate::people::may::{answers, can_decide};
 use crate::store::RequestRow;
-use crate::task::doubt::MAY_ALREADY_HAVE_RUN;
-use crate::task::request::{self, AskedCall, Warning};
+use crate::task::restore::MAY_ALREADY_HAVE_RUN;
+use crate::task::request::{self, CallSpec, Warning};
 use crate::task::request_state::RequestState;
 use crate::task::user::UserIds;
 use crate::task::{status, tool_spec, verdict};
@@ -169,11 +169,11 @@ pub(crate) struct WireApprovers {
 
 /// A call as it was asked, without what was answered.
 #[must_use]
-pub(crate) fn asked_call(call: &AskedCall) -> RequestedCall {
+pub(crate) fn asked_call(call: &CallSpec) -> RequestedCall {
     call_within(call, Extent::Whole)
 }
 
-fn call_within(call: &AskedCall, extent: Extent) -> RequestedCall {
+fn call_within(call: &CallSpec, extent: Extent) -> RequestedCall {
     let text = &call.arguments_text;
     let truncated = extent == Extent::Listed && text.len() > LISTED;
     let shown = if truncated { &text[..text.floor_char_boundary(LISTED)] } else { text };
@@ -271,7 +271,7 @@ impl InterventionRequest {
     }
 }
 
-fn answered_call(row: &RequestRow, call: &AskedCall, extent: Extent, ids: UserIds) -> RequestedCall {
+fn answered_call(row: &RequestRow, call: &CallSpec, extent: Extent, ids: UserIds) -> RequestedCall {
     let mut shown = call_within(call, extent);
     if call.needs_decision {
         let known = call.warnings.iter().any(|warning| warning.code == MAY_ALREADY_HAVE_RUN);

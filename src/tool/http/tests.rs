@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
-use super::super::Leave;
+use super::super::SendPermit;
 use super::*;
 use crate::task::id::{CallId, TaskId};
 use crate::task::tool_spec::Effect;
@@ -117,7 +117,7 @@ fn invocation(text: &str) -> Invocation {
         arguments: serde_json::from_str(if text.is_empty() { "{}" } else { text }).unwrap(),
         decided_by: Some("jürgen 100%".to_owned()),
         traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned(),
-        leave: Leave::of(|| true),
+        permit: SendPermit::of(|| true),
         credentials: Credentials::default(),
     }
 }

@@ -10,7 +10,7 @@ use http::header::LOCATION;
 use utoipa::IntoResponses;
 
 use super::decision_body;
-use crate::engine::{Accepted, Answer};
+use crate::engine::{Accepted, DecisionInput};
 use crate::http::Http;
 use crate::http::api::access;
 use crate::http::api::respond::{self, SuccessStatus, insert_header};
@@ -132,7 +132,7 @@ async fn read_answer(
     posted: &Posted,
     row: RequestRow,
     in_path: Option<Action>,
-) -> Result<(RequestRow, Answer), Problem> {
+) -> Result<(RequestRow, DecisionInput), Problem> {
     if !posted.is_form() {
         let answer = posted.json(&http.parsing, move |body, text| decision_body::read(body, text, in_path)).await?;
         return Ok((row, answer));
@@ -144,7 +144,7 @@ async fn read_answer(
     posted.understand(&http.parsing, read).await
 }
 
-fn read_form(row: &RequestRow, bytes: &[u8], in_path: Option<Action>) -> Result<Answer, Problem> {
+fn read_form(row: &RequestRow, bytes: &[u8], in_path: Option<Action>) -> Result<DecisionInput, Problem> {
     let text = form::to_json(row, &form_fields(bytes)?).map_err(|errors| Problem::invalid(&errors))?;
     decision_body::read(json::parse(text.as_bytes())?, text.as_bytes(), in_path)
 }

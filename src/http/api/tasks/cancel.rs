@@ -9,14 +9,14 @@ use axum::response::{IntoResponse, Response};
 use crate::http::Http;
 use crate::http::api::access;
 use crate::http::api::respond::mark_replayed;
-use crate::http::api::submit::{may_move, no_members, submit};
+use crate::http::api::submit::{may_command, no_members, submit};
 use crate::http::server::body::Posted;
 use crate::http::server::operation::{AuthClass, Op, SMALL};
 use crate::http::server::params::KeyHeader;
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::task::AgentTask;
-use crate::people::may::Move;
+use crate::people::may::Command;
 use crate::task::id::TaskId;
 
 pub(crate) const OP: Op = Op {
@@ -52,7 +52,7 @@ pub(crate) async fn cancel_task(
     let accepted = submit(
         &http,
         &posted,
-        may_move(&http, &posted.caller, id, Move::Cancel),
+        may_command(&http, &posted.caller, id, Command::Cancel),
         |()| posted.json(&http.parsing, no_members),
         move |engine, caller, (), key| async move { engine.cancel(&caller, id, key).await },
     )

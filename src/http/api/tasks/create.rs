@@ -7,7 +7,7 @@ use axum::response::Response;
 use serde_json::Value;
 
 use super::message_body;
-use crate::engine::NewTask;
+use crate::engine::TaskInput;
 use crate::http::Http;
 use crate::http::api::respond::{SuccessStatus, respond};
 use crate::http::api::submit::submit;
@@ -62,10 +62,10 @@ pub(crate) async fn create_task(State(http): State<Arc<Http>>, posted: Posted) -
 }
 
 /// Reads a body; `text` is what it was written as.
-fn read(body: Value, text: &[u8]) -> Result<NewTask, Problem> {
+fn read(body: Value, text: &[u8]) -> Result<TaskInput, Problem> {
     let mut errors = Errors::default();
     let task = Fields::of(body, "", &mut errors).map(|mut fields| {
-        let task = NewTask {
+        let task = TaskInput {
             agent: fields.text("agent", &mut errors),
             items: message_body::message(&mut fields, &mut errors),
             session_id: message_body::session_id(&mut fields, &mut errors),

@@ -7,10 +7,10 @@ use axum::response::Response;
 use serde_json::Value;
 
 use super::message_body;
-use crate::engine::NewMessage;
+use crate::engine::MessageInput;
 use crate::http::Http;
 use crate::http::api::respond::{SuccessStatus, respond};
-use crate::http::api::submit::{may_move, submit};
+use crate::http::api::submit::{may_command, submit};
 use crate::http::events::opening;
 use crate::http::server::body::Posted;
 use crate::http::server::fields::{Errors, Fields};
@@ -20,7 +20,7 @@ use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::body::SendMessage;
 use crate::http::wire::task::AgentTask;
-use crate::people::may::Move;
+use crate::people::may::Command;
 use crate::task::id::TaskId;
 
 pub(crate) const OP: Op = Op {
@@ -63,7 +63,7 @@ pub(crate) async fn send_message(
     let accepted = submit(
         &http,
         &posted,
-        may_move(&http, &posted.caller, id, Move::Message),
+        may_command(&http, &posted.caller, id, Command::Message),
         |()| posted.json(&http.parsing, |body, _| parse(body)),
         move |engine, caller, message, key| async move { engine.message(&caller, id, message, key).await },
     )
@@ -71,10 +71,10 @@ pub(crate) async fn send_message(
     respond(&http, posted, accepted, SuccessStatus::Ok, seat).await
 }
 
-fn parse(body: Value) -> Result<NewMessage, Problem> {
+fn parse(body: Value) -> Result<MessageInput, Problem> {
     let mut errors = Errors::default();
     let message = Fields::of(body, "", &mut errors).map(|mut fields| {
-        let message = NewMessage {
+        let message = MessageInput {
             items: message_body::message(&mut fields, &mut errors),
             user_context: message_body::user_context(&mut fields, &mut errors),
             supersede: fields.flag("supersede", &mut errors).unwrap_or(false),

@@ -7,7 +7,7 @@ use axum::response::Response;
 
 use crate::http::Http;
 use crate::http::api::respond::{SuccessStatus, respond};
-use crate::http::api::submit::{may_move, no_members, submit};
+use crate::http::api::submit::{may_command, no_members, submit};
 use crate::http::events::opening;
 use crate::http::server::body::Posted;
 use crate::http::server::operation::{AuthClass, Op, SMALL};
@@ -15,7 +15,7 @@ use crate::http::server::params::MoveHeaders;
 use crate::http::server::path_id::Id;
 use crate::http::server::problem::{Code, Problem};
 use crate::http::wire::task::AgentTask;
-use crate::people::may::Move;
+use crate::people::may::Command;
 use crate::task::id::TaskId;
 
 pub(crate) const OP: Op = Op {
@@ -56,7 +56,7 @@ pub(crate) async fn retry_task(
     let accepted = submit(
         &http,
         &posted,
-        may_move(&http, &posted.caller, id, Move::Retry),
+        may_command(&http, &posted.caller, id, Command::Retry),
         |()| posted.json(&http.parsing, no_members),
         move |engine, caller, (), key| async move { engine.retry(&caller, id, key).await },
     )
