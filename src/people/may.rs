@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::directory::Directory;
 use super::{Caller, LOCAL};
 use crate::task::decision::{Action, Vote};
-use crate::task::request::{RequestSpec, CallSpec, RequestKind};
+use crate::task::request::{CallSpec, RequestKind, RequestSpec};
 use crate::task::request_state::RequestState;
 use crate::task::user::UserIds;
 use crate::task::verdict::Approvers;
@@ -250,9 +250,11 @@ mod tests {
             (caller("alice", "acme", &[], false, CREATE), true, [false, true, true, true, false, true, false]),
             (caller("alice", "other", &[], true, May::ALL), true, [false; 7]),
         ];
-        let moves = [true, false].map(|open| [Command::Message, Command::Cancel, Command::Retry].map(|how| (how, open)));
+        let moves =
+            [true, false].map(|open| [Command::Message, Command::Cancel, Command::Retry].map(|how| (how, open)));
         for (who, involved, expected) in cases {
-            let moves = moves.iter().flatten().map(|(how, open)| may_command(&who, *how, "acme", "alice", *open).is_ok());
+            let moves =
+                moves.iter().flatten().map(|(how, open)| may_command(&who, *how, "acme", "alice", *open).is_ok());
             let found: Vec<_> = [may_read(&who, "acme", "alice", involved)].into_iter().chain(moves).collect();
             assert_eq!(found, expected, "{who:?} {involved}");
         }

@@ -2,8 +2,8 @@
 
 use sqlx::FromRow;
 
-use super::db::{Sql, Value, sql};
 use super::damaged_task::whole;
+use super::db::{Sql, Value, sql};
 use super::tasks::{TaskRecord, corrupt, fact};
 use super::{PAGE, ReadError, Store};
 use crate::task::change::Journal;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::decision::{Action, Decision, Then};
 use super::id::CallId;
-use super::request::{RequestSpec, CallSpec};
+use super::request::{CallSpec, RequestSpec};
 use super::status::RequestStatus;
 use super::time::Time;
 use super::user::{UserId, UserIds};

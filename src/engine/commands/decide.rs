@@ -1,30 +1,31 @@
-//! Applies a human's answer. One function for every door: it appends facts, and the ordinary loop does the rest.
-//! Whether the answer came first is decided by the version its write is fenced by.
+//! Applies a person's decision, for every route alike: appends facts, and the ordinary loop does the rest. The version
+//! that fences the write says which decision came first.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::answer::{Given, Judged, fitting, invalid};
-use super::integrity::damage;
-use super::session::TaskSession;
-use super::{Accepted, Answer, Engine, Key, Refusal};
+use super::decision_input::{DecisionInput, JudgedEdit, ValidDecision, fitting, invalid};
+use super::{Accepted, Key, Refusal, TRIES};
 use crate::agent::Agent;
+use crate::engine::Engine;
+use crate::engine::recovery::integrity::damage;
+use crate::engine::session::TaskSession;
 use crate::people::Caller;
 use crate::people::may::{may_decide, required_of};
 use crate::store::{CommitError, RequestRow};
+use crate::task::call_state::{CallState, Edited};
 use crate::task::change::LeaseChange;
 use crate::task::decision::{Edit, Then};
 use crate::task::failure::{Failure, FailureCode};
 use crate::task::id::{CallId, RequestId};
 use crate::task::item::{CloseReason, Fact};
 use crate::task::request::RequestKind;
-use crate::task::call_state::{Edited, CallState};
 use crate::task::status::RequestStatus;
 use crate::task::turn::Open;
 use crate::task::verdict::{Judgement, Verdict};
 
 impl Engine {
-    /// Stores a human's answer and goes on.
+    /// Stores a person's decision and continues the task.
     ///
     /// # Errors
     /// In this order: `NotFound`, `Forbidden`, `Invalid`, `DigestMismatch`, `Expired`, then `Withdrawn` or
@@ -33,22 +34,22 @@ impl Engine {
         self: &Arc<Self>,
         caller: &Caller,
         request: RequestId,
-        answer: Answer,
+        answer: DecisionInput,
         key: Option<Key>,
     ) -> Result<Accepted, Refusal> {
         let row = self.store.request(request).await?.ok_or(Refusal::NotFound)?;
         self.decide_read(caller, row, answer, key).await
     }
 
-    /// [`Engine::decide`] for a door that has read the request just now.
+    /// [`Engine::decide`] for a caller that has just read the request.
     ///
     /// # Errors
-    /// The same.
+    /// As [`Engine::decide`].
     pub async fn decide_read(
         self: &Arc<Self>,
         caller: &Caller,
         row: RequestRow,
-        answer: Answer,
+        answer: DecisionInput,
         key: Option<Key>,
     ) -> Result<Accepted, Refusal> {
         let said = Box::pin(self.decide_once(caller, row, answer, key.as_ref())).await;
@@ -59,28 +60,28 @@ impl Engine {
         self: &Arc<Self>,
         caller: &Caller,
         row: RequestRow,
-        answer: Answer,
+        answer: DecisionInput,
         key: Option<&Key>,
     ) -> Result<Accepted, Refusal> {
         let request = row.asked.request_id;
         let mut read = Some(row);
-        for _ in 0..super::TRIES {
+        for _ in 0..TRIES {
             let row = match read.take() {
                 Some(row) => row,
                 None => self.store.request(request).await?.ok_or(Refusal::NotFound)?,
             };
             let given = match self.judge_answer(caller, &row, &answer) {
-                // The place that does not fit may be a name that is secret.
+                // The pointer of a misfit may name a member whose name is secret.
                 Err(refusal @ Refusal::Invalid(_)) if answer.edits().next().is_some() => {
-                    let session = self.read(row.task_id).await?.ok_or(Refusal::NotFound)?;
+                    let session = self.load(row.task_id).await?.ok_or(Refusal::NotFound)?;
                     self.refuse_secrets(&session, answer.edits().collect()).await?;
                     return Err(refusal);
                 }
                 said => said?,
             };
-            let mut session = self.read(row.task_id).await?.ok_or(Refusal::NotFound)?;
+            let mut session = self.load(row.task_id).await?.ok_or(Refusal::NotFound)?;
             let Some(open) = session.own.progress.open(request).cloned() else {
-                // Answered or closed between the two readings: read again, and say so.
+                // Answered or closed between the two reads: the next read says so.
                 continue;
             };
             let agent = self.agent_of(&session.own.row).await?;
@@ -112,8 +113,13 @@ impl Engine {
         Err(Refusal::Unavailable)
     }
 
-    /// Everything that can be said of an answer before the journal is read, in the contract's order.
-    fn judge_answer(&self, caller: &Caller, row: &RequestRow, answer: &Answer) -> Result<Given, Refusal> {
+    /// Validates an answer as far as the request's row allows, before the journal is read, in the contract's order.
+    fn judge_answer(
+        &self,
+        caller: &Caller,
+        row: &RequestRow,
+        answer: &DecisionInput,
+    ) -> Result<ValidDecision, Refusal> {
         if row.tenant != caller.tenant {
             return Err(Refusal::NotFound);
         }
@@ -134,14 +140,14 @@ impl Engine {
         }
     }
 
-    /// Appends a decision and what belongs to the same commit.
+    /// Appends a decision and the other facts of the same commit.
     async fn apply(
         &self,
         caller: &Caller,
         session: &mut TaskSession,
         agent: Option<&Agent>,
         open: &Open,
-        given: &Given,
+        given: &ValidDecision,
         targets: &[CallId],
     ) -> Result<(), Refusal> {
         let (mut edits, mut anew) = (BTreeMap::new(), Vec::new());
@@ -168,7 +174,7 @@ impl Engine {
             session.withdraw_open(CloseReason::Canceled);
             return Ok(());
         }
-        session.goes_on();
+        session.resume_if_unblocked();
         for (tool_call_id, judgement) in anew {
             let Some(state) = session.own.progress.call(tool_call_id) else { continue };
             let (effect, performer) = (state.effect, state.performer);
@@ -177,10 +183,12 @@ impl Engine {
         Ok(())
     }
 
-    /// What the policy says of a human's replacement: whether it may run with it, or how it is held anew.
+    /// Judges a person's replacement of a call's arguments: whether the call may run with it, or the new judgement that
+    /// holds the call.
     ///
     /// # Errors
-    /// `Invalid` when a rule refuses it, or the call was sent already: whoever gets it tells repetitions by its key.
+    /// `Invalid` when a rule refuses it, or the call was sent already: its receiver recognizes repetitions by their
+    /// key.
     async fn edited(
         &self,
         caller: &Caller,
@@ -189,7 +197,7 @@ impl Engine {
         open: &Open,
         call: CallId,
         text: &str,
-    ) -> Result<(Judged, Option<Judgement>), Refusal> {
+    ) -> Result<(JudgedEdit, Option<Judgement>), Refusal> {
         let known = session.own.progress.call(call).cloned();
         let (Some(known), Some(request)) = (known, open.asked.own_calls().find(|own| own.tool_call_id == call)) else {
             return Err(Refusal::Internal);
@@ -210,21 +218,22 @@ impl Engine {
             Verdict::Hold if now.terms.as_ref() == Some(&open.asked.terms) => (true, Some(now.clone())),
             Verdict::Hold => (false, Some(now.clone())),
         };
-        // Where several have to agree, whoever writes new bytes is not one of them.
+        // Where several approvals are required, the author of new bytes does not count.
         let leave = leave && required_of(caller, &open.asked) < 2;
         let anew = anew.filter(|anew| !leave && state.judgement.as_ref() != Some(anew));
         let rule = if now.verdict == Verdict::Hold { now.rule } else { request.rule.clone() };
         let spec = self.offered(agent, &state.call.name).map(|entry| &entry.spec);
         let Some(spec) = spec else { return refused("this call cannot be edited: its tool is gone".to_owned()) };
         let digest = session.digest(spec, call, text, rule.as_deref());
-        Ok((Judged { edit: Edit { arguments_text: text.to_owned(), digest, rule }, leave }, anew))
+        Ok((JudgedEdit { edit: Edit { arguments_text: text.to_owned(), digest, rule }, leave }, anew))
     }
 
-    /// Whether the definition of a tool that an answer is about is another one by now.
+    /// Whether the configuration has changed what an answer concerns: the definition of a tool, or the form of a
+    /// credential.
     fn changed(&self, agent: Option<&Agent>, session: &TaskSession, open: &Open, calls: &[CallId]) -> bool {
         match open.asked.kind {
             RequestKind::Approval | RequestKind::ExternalResult | RequestKind::Credentials => {}
-            // These ask for no run of a tool: what they ask does not depend on one.
+            // These requests ask for no run of a tool and do not depend on its definition.
             RequestKind::Guidance | RequestKind::Confirmation | RequestKind::Reconcile => return false,
         }
         if open.asked.kind == RequestKind::Credentials && !self.asks_as_before(agent, &open.asked) {
@@ -232,28 +241,29 @@ impl Engine {
         }
         open.asked.own_calls().filter(|call| calls.contains(&call.tool_call_id)).any(|call| {
             let entry = agent.and_then(|agent| self.offered(agent, &call.name));
-            let digest = entry
-                .map(|entry| session.digest(&entry.spec, call.tool_call_id, &call.arguments_text, call.rule.as_deref()));
+            let digest = entry.map(|entry| {
+                session.digest(&entry.spec, call.tool_call_id, &call.arguments_text, call.rule.as_deref())
+            });
             digest.as_deref() != Some(call.digest.as_str())
         })
     }
 
-    /// The one refusal that writes: the question no longer stands, its calls are judged anew. `false` when another
-    /// commit came first, and nothing was written.
+    /// The only refusal that writes: closes the request, whose calls are judged anew. `false` when another commit came
+    /// first, and nothing was written.
     async fn tool_changed(self: &Arc<Self>, mut session: TaskSession, request_id: RequestId) -> Result<bool, Refusal> {
         session.push(Fact::RequestClosed {
             request_id,
             status: RequestStatus::Withdrawn,
             reason: CloseReason::ToolChanged,
         });
-        session.goes_on();
+        session.resume_if_unblocked();
         Ok(self.submit(session).await?.is_some())
     }
 
-    /// What was asked is not what is stored: nothing of the task runs. `false` when another commit came first, and
-    /// nothing was written.
+    /// Fails a task whose stored request is damaged, so that nothing of it runs. `false` when another commit came
+    /// first, and nothing was written.
     async fn damaged(&self, mut session: TaskSession, failure: Failure) -> Result<bool, Refusal> {
-        Self::fail(&mut session, failure);
+        session.fail(failure);
         match self.commit(&mut session, LeaseChange::Park { wake_in: None }).await {
             Ok(_) => Ok(true),
             Err(CommitError::Unavailable) => Err(Refusal::Unavailable),

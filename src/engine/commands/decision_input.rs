@@ -1,51 +1,108 @@
-//! Whether a body is an answer that a request takes, from this person, by its rule and its form; and which decision it
-//! amounts to. Nothing here writes.
+//! Validates a person's answer against the request's rule and form, and turns it into a decision. Writes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::{Answer, DecisionBody, CallReply, FieldError, Refusal};
+use super::{FieldError, Refusal};
 use crate::people::Caller;
 use crate::people::may::{Roster, answers, required_of, wrote};
 use crate::secret::Secret;
 use crate::store::RequestRow;
 use crate::task::decision::{Action, CallAnswer, Decision, Edit, Then};
 use crate::task::id::CallId;
-use crate::task::request::{RequestSpec, CallSpec, RequestKind};
+use crate::task::request::{CallSpec, RequestKind, RequestSpec};
 use crate::task::text::pointer;
 use crate::task::turn::Open;
 use crate::tool::arguments;
 use crate::tool::credential::is_sendable;
 use crate::tool::schema::{CompiledSchema, Misfits};
 
+/// A person's answer, as sent.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DecisionInput {
+    /// Digest of the request that the approver saw.
+    pub digest: Option<String>,
+    /// One answer for the whole request, or an answer for each call.
+    pub body: DecisionBody,
+}
+
+impl DecisionInput {
+    /// The edited arguments, each with the id of its call as sent.
+    pub(super) fn edits(&self) -> impl Iterator<Item = (String, &str)> {
+        let replies = if let DecisionBody::PerCall(replies) = &self.body { Some(replies) } else { None };
+        let edits = replies.into_iter().flatten().filter(|(_, reply)| reply.action == Action::Edit);
+        edits.filter_map(|(call, reply)| Some((call.clone(), reply.arguments.as_deref()?)))
+    }
+}
+
+/// One answer for the whole request, or one for each call.
+#[derive(Clone, Debug, PartialEq)]
+pub enum DecisionBody {
+    /// `action` in the body or in the path.
+    Whole {
+        /// Action on every call of the request.
+        action: Action,
+        /// The person's reason.
+        reason: Option<String>,
+        /// Consequence of a rejection.
+        then: Option<Then>,
+        /// The filled-in form, as JSON text. It may be a credential.
+        response: Option<Secret<String>>,
+        /// The supplied result, as JSON text.
+        result: Option<String>,
+    },
+    /// `decisions`: answers by `tool_call_id`, as sent.
+    PerCall(BTreeMap<String, CallReply>),
+}
+
+/// The answer to one call, as sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallReply {
+    /// Action on this call.
+    pub action: Action,
+    /// The person's reason.
+    pub reason: Option<String>,
+    /// Consequence of a rejection.
+    pub then: Option<Then>,
+    /// The replacement of the arguments, verbatim.
+    pub arguments: Option<String>,
+    /// The supplied result, as JSON text.
+    pub result: Option<String>,
+}
+
 /// An answer that fits its request.
 #[derive(Clone, Debug)]
-pub(super) struct Given {
-    /// The calls that are named, each with its answer; `None`: every call that is still to be decided.
+pub(crate) struct ValidDecision {
+    /// The answers by call; `None`: one answer for every call that is still undecided.
     named: Option<BTreeMap<CallId, CallReply>>,
-    /// The answer to calls that are not named.
+    /// The action on calls without an answer of their own.
     action: Action,
     reason: Option<String>,
     then: Option<Then>,
-    /// What was filled in.
+    /// The filled-in form.
     pub response: Option<Secret<Value>>,
     result: Option<String>,
 }
 
 /// An edit that the policy has judged.
 #[derive(Clone, Debug)]
-pub(super) struct Judged {
+pub(crate) struct JudgedEdit {
     pub edit: Edit,
-    /// It is an approval of the new bytes.
+    /// Whether it approves the new bytes.
     pub leave: bool,
 }
 
-/// What the body says, if the request takes it.
+/// Validates a body against its request.
 ///
 /// # Errors
-/// `Forbidden` for an approval of bytes that the caller wrote himself; `Invalid` with every place that does not fit.
-pub(super) fn fitting(roster: &Roster, caller: &Caller, row: &RequestRow, answer: &Answer) -> Result<Given, Refusal> {
+/// `Forbidden` for an approval of bytes that the caller wrote; `Invalid` with every place that does not fit.
+pub(crate) fn fitting(
+    roster: &Roster,
+    caller: &Caller,
+    row: &RequestRow,
+    answer: &DecisionInput,
+) -> Result<ValidDecision, Refusal> {
     let mut allowed = answers(roster, caller, &row.tenant, &row.owner, &row.asked);
     match &answer.body {
         DecisionBody::PerCall(replies) => per_call(caller, &row.asked, &allowed, replies),
@@ -67,7 +124,7 @@ pub(super) fn fitting(roster: &Roster, caller: &Caller, row: &RequestRow, answer
             let response = read_response(asked, *action, response.as_ref())?;
             read_result(asked, *action, result.as_deref())?;
             let (reason, result) = (reason.clone(), result.clone());
-            Ok(Given { named: None, action: *action, reason, then: *then, response, result })
+            Ok(ValidDecision { named: None, action: *action, reason, then: *then, response, result })
         }
     }
 }
@@ -77,7 +134,7 @@ fn per_call(
     asked: &RequestSpec,
     allowed: &[Action],
     replies: &BTreeMap<String, CallReply>,
-) -> Result<Given, Refusal> {
+) -> Result<ValidDecision, Refusal> {
     if asked.kind != RequestKind::Approval {
         let detail = "this kind of request has one call: say `action`".to_owned();
         return Err(invalid("/decisions", detail));
@@ -85,7 +142,7 @@ fn per_call(
     let (mut errors, mut named, mut thens) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
     for (name, reply) in replies {
         let place = pointer("/decisions", name);
-        let mut add = |draft: &str, detail: String| {
+        let mut add = |member: &str, detail: String| {
             errors.push(FieldError { pointer: format!("{place}{member}"), detail });
         };
         let call = asked.own_calls().find(|call| call.tool_call_id.to_string() == *name);
@@ -120,10 +177,10 @@ fn per_call(
     actions.dedup();
     let action = if let [action] = actions.as_slice() { *action } else { Action::Mixed };
     let then = thens.pop_first();
-    Ok(Given { named: Some(named), action, reason: None, then, response: None, result: None })
+    Ok(ValidDecision { named: Some(named), action, reason: None, then, response: None, result: None })
 }
 
-/// What was filled in, by the request's form.
+/// Reads the filled-in form, by the request's schema.
 fn read_response(
     asked: &RequestSpec,
     action: Action,
@@ -150,7 +207,7 @@ fn read_response(
     }
 }
 
-/// No field of a credential may end a header or a line.
+/// Refuses a credential's field that could end a header or a line.
 fn no_controls(value: &Value) -> Result<(), Refusal> {
     let Value::Object(fields) = value else { return Ok(()) };
     let bad = |value: &Value| !value.as_str().is_some_and(is_sendable);
@@ -165,7 +222,7 @@ fn no_controls(value: &Value) -> Result<(), Refusal> {
     if errors.is_empty() { Ok(()) } else { Err(Refusal::Invalid(errors)) }
 }
 
-/// A result that somebody posts, by the form that the tool asks for, where it asks for one.
+/// Checks a posted result against the form that the tool asks for, if any.
 fn read_result(asked: &RequestSpec, action: Action, result: Option<&str>) -> Result<(), Refusal> {
     let wanted = match asked.kind {
         RequestKind::ExternalResult | RequestKind::Reconcile => action == Action::Respond,
@@ -189,7 +246,7 @@ fn read_result(asked: &RequestSpec, action: Action, result: Option<&str>) -> Res
     }
 }
 
-/// The replacement of a call's arguments, read as the model's own are.
+/// Reads the replacement of a call's arguments, by the same rules as the model's own.
 fn read_edit(call: &CallSpec, text: &str) -> Result<Value, Misfits> {
     match CompiledSchema::closed(&call.parameters) {
         Ok(schema) => arguments::read(text, &schema),
@@ -197,11 +254,11 @@ fn read_edit(call: &CallSpec, text: &str) -> Result<Value, Misfits> {
     }
 }
 
-impl Given {
-    /// The calls it is about, of those that are still to be decided.
+impl ValidDecision {
+    /// The undecided calls that the answer concerns.
     ///
     /// # Errors
-    /// `AlreadyDecided` when another answer to one of them, or this person's, came first.
+    /// `AlreadyDecided` when another answer to one of them, or this person's earlier one, came first.
     pub fn targets(&self, caller: &Caller, open: &Open) -> Result<Vec<CallId>, Refusal> {
         let request = open.asked.request_id;
         let lost = |call: CallId| Refusal::AlreadyDecided { request, call: Some(call) };
@@ -222,7 +279,7 @@ impl Given {
         }
     }
 
-    /// The replacements it brings, by call.
+    /// The edited arguments, by call.
     pub fn edits(&self) -> impl Iterator<Item = (CallId, &str)> {
         let named = self.named.iter().flatten();
         named.filter_map(|(call, reply)| {
@@ -242,13 +299,13 @@ impl Given {
         })
     }
 
-    /// The decision as it is journaled: `shown` is what of the response may be read by everybody.
+    /// The decision for the journal. `shown` is the part of the response that every reader may see.
     pub fn decision(
         &self,
         caller: &Caller,
         open: &Open,
         targets: &[CallId],
-        edits: &BTreeMap<CallId, Judged>,
+        edits: &BTreeMap<CallId, JudgedEdit>,
         shown: Option<Value>,
     ) -> Decision {
         let required = required_of(caller, &open.asked);
@@ -279,7 +336,7 @@ impl Given {
         }
     }
 
-    /// What follows a rejection, and whether the request ends with this answer.
+    /// The consequence of a rejection, and whether the request ends with this answer.
     fn then(&self, open: &Open, decisions: &BTreeMap<CallId, CallAnswer>) -> (Option<Then>, bool) {
         let ends_task = self.then.is_some_and(|then| then != Then::Continue);
         let outcome = |call: CallId| {
@@ -316,8 +373,8 @@ fn one_of(actions: &[Action]) -> String {
     if words.is_empty() { "nothing can be answered here".to_owned() } else { format!("one of: {}", words.join(", ")) }
 }
 
-/// One place that does not fit.
-pub(super) fn invalid(pointer: &str, detail: String) -> Refusal {
+/// A refusal for one place that does not fit.
+pub(crate) fn invalid(pointer: &str, detail: String) -> Refusal {
     Refusal::Invalid(vec![FieldError { pointer: pointer.to_owned(), detail }])
 }
 

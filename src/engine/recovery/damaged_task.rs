@@ -1,22 +1,18 @@
-//! A task whose journal cannot be read, or whose reading ends its process, ends from its row alone. What must stay true:
-//! nothing of it runs, nobody takes it over again and again, and it keeps no other task waiting; a result in hand is
-//! still written.
+//! Ends a task whose journal cannot be read, from its row alone. What must stay true: none of its calls runs, it is not
+//! claimed again and again, and it delays no other task; a pending result is still written.
 
-use std::sync::Arc;
-
-use super::Engine;
-use super::lease::Lease;
-use super::session::TaskSession;
-use crate::store::{BESIDE, CommitError, ReadError, DamagedTask, Tree};
-use crate::task::change::{LeaseChange, TaskRow};
+use crate::engine::Engine;
+use crate::engine::session::TaskSession;
+use crate::store::{CommitError, ReadError};
+use crate::task::change::LeaseChange;
 use crate::task::failure::{Failure, FailureCode};
 use crate::task::id::TaskId;
 use crate::task::item::{CloseReason, Fact, ToolResult};
 use crate::task::status::RequestStatus;
 
 impl Engine {
-    /// Ends what anybody in this process has found to be unreadable since the last time.
-    pub(super) async fn end_unreadable(&self) {
+    /// Ends the tasks that this process has found to be unreadable since the last call.
+    pub(in crate::engine) async fn end_damaged_tasks(&self) {
         for task in self.store.unreadable() {
             match self.end_from_row(task, Vec::new()).await {
                 Ok(_) => {}
@@ -28,23 +24,42 @@ impl Engine {
         }
     }
 
-    /// Ends one, unless it is over, with whatever is at work below it, and writes what came of its calls. `false` when it
-    /// can be read after all: then nothing is written.
+    /// Ends a task that has not ended, with its descendants, and writes late results of its calls. `false` where the
+    /// journal can be read after all: then nothing is written.
     ///
     /// # Errors
-    /// [`CommitError`]: what became of it.
-    pub(super) async fn end_from_row(&self, task: TaskId, late: Vec<ToolResult>) -> Result<bool, CommitError> {
-        let Some(damaged_task) = self.store.damaged_task(task).await.map_err(|error| unread(&error))? else { return Ok(false) };
-        let tree = self.store.tree(damaged_task.root_task_id, 0).await.map_err(|error| unread(&error))?;
-        let mut session = live_from_row(task, &damaged_task, tree)?;
-        let row = &session.own.row;
+    /// [`CommitError`] of the commit or of the reads before it.
+    pub(in crate::engine) async fn end_from_row(
+        &self,
+        task: TaskId,
+        late: Vec<ToolResult>,
+    ) -> Result<bool, CommitError> {
+        let unread = |error| match error {
+            ReadError::Unavailable => CommitError::Unavailable,
+            ReadError::Corrupt(_) => CommitError::Refused,
+        };
+        let Some(damaged_task) = self.store.damaged_task(task).await.map_err(unread)? else { return Ok(false) };
+        let tree = self.store.tree(damaged_task.root_task_id, 0).await.map_err(unread)?;
+        let Some(tree) = tree else { return Err(CommitError::Refused) };
+        let Some(row) = tree.rows.iter().find(|row| row.task_id == task).cloned() else {
+            return Err(CommitError::Refused);
+        };
+        if row.version != damaged_task.version {
+            return Err(CommitError::Stale);
+        }
         let ends = !row.status.is_terminal() && (!damaged_task.newer || row.takeovers >= self.settings.takeovers);
+        let mut session = TaskSession::from_row(row, damaged_task.open.len(), tree.now);
+        session.tree.apply(tree);
         for result in late {
             session.push(Fact::LateResult(result));
         }
         if ends {
+            for request_id in damaged_task.open {
+                let (status, reason) = (RequestStatus::Withdrawn, CloseReason::Canceled);
+                session.push(Fact::RequestClosed { request_id, status, reason });
+            }
             let detail = "What is stored of this task cannot be read. Calls that were under way may have taken effect.";
-            fail_from_row(&mut session, &damaged_task, Failure::new(FailureCode::Integrity, detail));
+            session.fail(Failure::new(FailureCode::Integrity, detail));
         }
         if !session.unsaved() {
             return Ok(true);
@@ -54,76 +69,4 @@ impl Engine {
         tracing::error!(%task, ended = ends, "what is stored of a task cannot be read");
         Ok(true)
     }
-
-    /// Whether as many processes as may be have died of a task, or with it, that they drove alone.
-    pub(super) fn is_in_vain(&self, fruitless: i32) -> bool {
-        fruitless >= BESIDE + self.settings.takeovers
-    }
-
-    /// Whether one more process has died, which had only to read the task and to end it.
-    pub(super) fn dies_of_reading(&self, fruitless: i32) -> bool {
-        fruitless > BESIDE + self.settings.takeovers
-    }
-
-    /// Ends a task of whose reading processes die. No item of its tree is read.
-    pub(super) async fn end_unread(self: Arc<Self>, task: TaskId, lease: Lease) {
-        while let Err(error) = self.try_to_end_unread(task).await {
-            if error == CommitError::Refused {
-                tracing::error!(%task, "a task of whose reading processes die cannot be ended");
-                break;
-            }
-            if self.pause().await.is_err() {
-                break;
-            }
-        }
-        drop(lease);
-    }
-
-    async fn try_to_end_unread(&self, task: TaskId) -> Result<(), CommitError> {
-        let Some(damaged_task) = self.store.unread(task).await.map_err(|error| unread(&error))? else { return Ok(()) };
-        let tree = self.store.unread_tree(damaged_task.root_task_id).await.map_err(|error| unread(&error))?;
-        let mut session = live_from_row(task, &damaged_task, tree)?;
-        let TaskRow { status, fruitless, .. } = session.own.row;
-        if status.is_terminal() || !self.dies_of_reading(fruitless) {
-            return Ok(());
-        }
-        fail_from_row(&mut session, &damaged_task, no_progress());
-        self.commit(&mut session, LeaseChange::Park { wake_in: None }).await?;
-        tracing::error!(%task, fruitless, "processes died while they read a task; it has ended unread");
-        Ok(())
-    }
-}
-
-/// The task was driven in vain.
-pub(super) fn no_progress() -> Failure {
-    let detail = "The task was taken over again and again without getting any further.";
-    Failure::new(FailureCode::NoProgress, detail)
-}
-
-fn unread(error: &ReadError) -> CommitError {
-    match error {
-        ReadError::Unavailable => CommitError::Unavailable,
-        ReadError::Corrupt(_) => CommitError::Refused,
-    }
-}
-
-/// The task as its row has it, in its tree.
-fn live_from_row(task: TaskId, damaged_task: &DamagedTask, tree: Option<Tree>) -> Result<TaskSession, CommitError> {
-    let tree = tree.ok_or(CommitError::Refused)?;
-    let row = tree.rows.iter().find(|row| row.task_id == task).cloned().ok_or(CommitError::Refused)?;
-    if row.version != damaged_task.version {
-        return Err(CommitError::Stale);
-    }
-    let mut session = TaskSession::unread(row, damaged_task.open.len(), tree.now);
-    session.tree.read(tree);
-    Ok(session)
-}
-
-/// The task could not go on: what it asks is closed, and whatever is below it is stopped.
-fn fail_from_row(session: &mut TaskSession, damaged_task: &DamagedTask, failure: Failure) {
-    for request_id in &damaged_task.open {
-        let (request_id, status, reason) = (*request_id, RequestStatus::Withdrawn, CloseReason::Canceled);
-        session.push(Fact::RequestClosed { request_id, status, reason });
-    }
-    Engine::fail(session, failure);
 }

@@ -14,7 +14,7 @@ use crate::store::RequestRow;
 use crate::task::change::TaskRow;
 use crate::task::id::{CallId, RequestId, TaskId};
 use crate::task::item::Usage;
-use crate::task::request::{Address, RequestSpec, CallSpec, RequestKind};
+use crate::task::request::{Address, CallSpec, RequestKind, RequestSpec};
 use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::time::Time;
 use crate::task::tool_spec::Effect;

@@ -11,9 +11,9 @@ use crate::http::server::json;
 use crate::people::Caller;
 use crate::people::may::{answers, can_decide};
 use crate::store::RequestRow;
-use crate::task::restore::MAY_ALREADY_HAVE_RUN;
 use crate::task::request::{self, CallSpec, Warning};
 use crate::task::request_state::RequestState;
+use crate::task::restore::MAY_ALREADY_HAVE_RUN;
 use crate::task::user::UserIds;
 use crate::task::{status, tool_spec, verdict};
 

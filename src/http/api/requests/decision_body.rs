@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::engine::{DecisionInput, DecisionBody, CallReply};
+use crate::engine::{CallReply, DecisionBody, DecisionInput};
 use crate::http::server::fields::{Errors, Fields, pointer};
 use crate::http::server::json::{member, members};
 use crate::http::server::problem::Problem;
@@ -161,7 +161,8 @@ mod tests {
 
     #[test]
     fn every_form_of_answer_is_read() {
-        let read_whole = |action, then| DecisionBody::Whole { action, reason: None, then, response: None, result: None };
+        let read_whole =
+            |action, then| DecisionBody::Whole { action, reason: None, then, response: None, result: None };
         let body = |body| read(body, None).unwrap().body;
         assert_eq!(body(json!({"action": "approve"})), read_whole(Action::Approve, None));
         assert_eq!(
@@ -194,7 +195,9 @@ mod tests {
         assert_eq!(answers["da"].result.as_deref(), Some(r#"[1E2,"a b"]"#));
         let text = r#"{"action": "respond", "result": 12345678901234567890123}"#;
         let body = crate::http::server::json::parse(text.as_bytes()).unwrap();
-        let DecisionBody::Whole { result, .. } = super::read(body, text.as_bytes(), None).unwrap().body else { panic!() };
+        let DecisionBody::Whole { result, .. } = super::read(body, text.as_bytes(), None).unwrap().body else {
+            panic!()
+        };
         assert_eq!(result.as_deref(), Some("12345678901234567890123"));
     }
 
