@@ -11,17 +11,17 @@ mod decide;
 mod delta_stream;
 mod drive;
 mod expire;
-mod family;
-mod flight;
-mod gather;
+mod tree;
+mod in_flight;
+mod read_tree;
 mod integrity;
 mod lease;
 mod limits;
-mod live;
+mod session;
 mod measure;
-mod member;
+mod draft;
 mod moves;
-mod overtaken;
+mod resolve_conflict;
 mod perform;
 mod pinned;
 mod save;
@@ -39,10 +39,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::alone::Alone;
-use self::asking::Asking;
-use self::flight::Flights;
+use self::asking::InFlightModelCalls;
+use self::in_flight::InFlightCalls;
 use self::lease::Leases;
-use self::live::Live;
+use self::session::TaskSession;
 use crate::agent::{Agent, Agents};
 use crate::failpoint;
 use crate::model::ModelClient;
@@ -176,7 +176,7 @@ pub enum Written {
 
 impl Accepted {
     /// Nothing was set in motion now.
-    pub(crate) fn standing(task_id: TaskId, root: TaskId, replayed: bool) -> Self {
+    pub(crate) fn state(task_id: TaskId, root: TaskId, replayed: bool) -> Self {
         Self { task_id, root, replayed, news: None, written: None }
     }
 }
@@ -326,7 +326,7 @@ pub struct Engine {
     store: Store,
     agents: Arc<Agents>,
     /// Agents as earlier definitions have them, by version.
-    earlier: Held<BTreeMap<String, Arc<Agent>>>,
+    earlier: Locked<BTreeMap<String, Arc<Agent>>>,
     policy: Arc<Policy>,
     catalog: Arc<Catalog>,
     models: BTreeMap<String, Arc<dyn ModelClient>>,
@@ -342,9 +342,9 @@ pub struct Engine {
     /// What this process drives.
     leases: Arc<Leases>,
     /// Calls that are out.
-    flights: Arc<Flights>,
+    in_flight_calls: Arc<InFlightCalls>,
     /// Questions to models that are out.
-    asking: Arc<Asking>,
+    asking: Arc<InFlightModelCalls>,
     /// Drivers.
     drivers: TaskTracker,
     /// Something may be waiting in the database for a slot of this process.
@@ -374,7 +374,7 @@ impl Engine {
         Arc::new(Self {
             store: parts.store,
             agents: parts.agents,
-            earlier: Held::default(),
+            earlier: Locked::default(),
             policy: parts.policy,
             catalog: parts.catalog,
             models: parts.models,
@@ -386,7 +386,7 @@ impl Engine {
             settings: parts.settings,
             replica,
             leases: Arc::default(),
-            flights: Arc::default(),
+            in_flight_calls: Arc::default(),
             asking: Arc::default(),
             drivers: TaskTracker::new(),
             backlog: AtomicBool::new(false),
@@ -399,16 +399,16 @@ impl Engine {
 
     /// Commits what a door pushed, and goes on driving from there. Returns once that first commit is durable; `None`
     /// when another commit came first, so that the door reads again.
-    async fn enter(self: &Arc<Self>, mut live: Live) -> Result<Option<Accepted>, Refusal> {
-        let (task_id, root) = (live.task_id(), live.own.row.root_task_id);
+    async fn submit(self: &Arc<Self>, mut session: TaskSession) -> Result<Option<Accepted>, Refusal> {
+        let (task_id, root) = (session.task_id(), session.own.row.root_task_id);
         let news = Some(self.store.attend(root));
-        let written_from = Some(Written::Item(task_id, live.own.row.last_seq + 1));
-        let (door, written) = oneshot::channel();
-        live.door = Some(door);
+        let written_from = Some(Written::Item(task_id, session.own.row.last_seq + 1));
+        let (reply, written) = oneshot::channel();
+        session.reply = Some(reply);
         // Whoever waits in the database comes first, each tenant in its turn.
         let first = !self.backlog.load(Ordering::Relaxed) && !self.alone.is_taken();
-        live.slot = first.then(|| Arc::clone(&self.slots).try_acquire_owned().ok()).flatten();
-        self.drivers.spawn(Arc::clone(self).drive(live));
+        session.slot = first.then(|| Arc::clone(&self.slots).try_acquire_owned().ok()).flatten();
+        self.drivers.spawn(Arc::clone(self).drive(session));
         match written.await {
             Ok(Ok(_)) => {
                 failpoint::reach("door.committed");
@@ -446,9 +446,9 @@ impl Engine {
 
 /// A value behind a lock that is never held across an await, and that a panic elsewhere does not poison.
 #[derive(Debug, Default)]
-struct Held<T>(Mutex<T>);
+struct Locked<T>(Mutex<T>);
 
-impl<T> Held<T> {
+impl<T> Locked<T> {
     fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -456,7 +456,7 @@ impl<T> Held<T> {
 
 impl Key {
     /// The row that goes into the commit of the operation's effect.
-    fn row(&self, caller: &Caller, live: &Live, request_id: Option<RequestId>) -> IdempotencyRow {
+    fn row(&self, caller: &Caller, session: &TaskSession, request_id: Option<RequestId>) -> IdempotencyRow {
         IdempotencyRow {
             tenant: caller.tenant.clone(),
             user_id: caller.user_id.to_string(),
@@ -464,7 +464,7 @@ impl Key {
             path: self.path.clone(),
             key: self.key.clone(),
             body_digest: self.body.kept().to_owned(),
-            task_id: live.task_id(),
+            task_id: session.task_id(),
             request_id,
         }
     }

@@ -122,7 +122,7 @@ pub struct Place {
 
 /// How a connection stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum CallState {
     /// The head of a request is awaited: after the opening, or after its first byte.
     Head,
     /// A request is served.
@@ -181,10 +181,10 @@ impl Place {
     }
 
     /// How it stands, and how many requests it has begun; one that stopped serving can be closed from now on.
-    pub fn settle(&self) -> (Standing, u64) {
+    pub fn settle(&self) -> (CallState, u64) {
         let served = self.served.load(Ordering::Relaxed);
         if self.serves() {
-            return (Standing::Serving, served);
+            return (CallState::Serving, served);
         }
         if self.idle.load(Ordering::Relaxed) == 0 && !self.close.is_cancelled() {
             let mut open = self.connections.lock();
@@ -193,7 +193,7 @@ impl Place {
             self.connections.0.changed.notify_one();
         }
         let begun = served == 0 || self.heard.load(Ordering::Relaxed);
-        (if begun { Standing::Head } else { Standing::Kept }, served)
+        (if begun { CallState::Head } else { CallState::Kept }, served)
     }
 
     fn serves(&self) -> bool {

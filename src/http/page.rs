@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::language::Language;
 use super::problem::{Code, Problem, prefix};
 use super::resume::words::{Words, fill};
-pub use crate::task::eyes::visible;
+pub use crate::task::text_safety::visible;
 
 const STYLE: &str = include_str!("page.css");
 

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
-use super::connections::{Connections, Place, Served, Standing};
+use super::connections::{Connections, Place, Served, CallState};
 use super::patience::Line;
 use crate::world::Clock;
 
@@ -182,7 +182,7 @@ fn is_of_the_client(error: &io::Error) -> bool {
 struct Stands {
     place: Arc<Place>,
     clock: Arc<dyn Clock>,
-    last: Option<(Standing, u64)>,
+    last: Option<(CallState, u64)>,
     end: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
@@ -193,9 +193,9 @@ impl Stands {
         if self.last != Some(now) {
             self.last = Some(now);
             let time = match now.0 {
-                Standing::Serving => None,
-                Standing::Head => Some(HEAD),
-                Standing::Kept => Some(KEPT),
+                CallState::Serving => None,
+                CallState::Head => Some(HEAD),
+                CallState::Kept => Some(KEPT),
             };
             self.end = time.map(|time| -> Pin<Box<dyn Future<Output = ()> + Send>> {
                 let clock = Arc::clone(&self.clock);
@@ -203,7 +203,7 @@ impl Stands {
             });
         }
         let late = self.end.as_mut().is_some_and(|end| end.as_mut().poll(context).is_ready());
-        (now.0 == Standing::Serving, late)
+        (now.0 == CallState::Serving, late)
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::directory::Directory;
 use super::{Caller, LOCAL};
 use crate::task::decision::{Action, Vote};
-use crate::task::request::{Asked, AskedCall, RequestKind};
+use crate::task::request::{RequestSpec, RequestedCall, RequestKind};
 use crate::task::user::UserIds;
 use crate::task::verdict::Approvers;
 
@@ -25,7 +25,7 @@ pub fn may_decide(caller: &Caller, tenant: &str, owner: &str, approvers: &Approv
 
 /// What `caller` may answer to a question, whatever became of it meanwhile; nothing where he may not decide it.
 #[must_use]
-pub fn answers(roster: &Roster, caller: &Caller, tenant: &str, owner: &str, asked: &Asked) -> Vec<Action> {
+pub fn answers(roster: &Roster, caller: &Caller, tenant: &str, owner: &str, asked: &RequestSpec) -> Vec<Action> {
     if !may_decide(caller, tenant, owner, &asked.terms.approvers) {
         return Vec::new();
     }
@@ -45,13 +45,13 @@ pub fn answers(roster: &Roster, caller: &Caller, tenant: &str, owner: &str, aske
 
 /// How many have to agree where `caller` is one of them: without accounts one is enough.
 #[must_use]
-pub fn required_of(caller: &Caller, asked: &Asked) -> u32 {
+pub fn required_of(caller: &Caller, asked: &RequestSpec) -> u32 {
     if caller.unaccounted { 1 } else { asked.required() }
 }
 
 /// Whether `caller` wrote the arguments of that call himself, so that others have to approve it.
 #[must_use]
-pub fn wrote(caller: &Caller, asked: &Asked, call: &AskedCall) -> bool {
+pub fn wrote(caller: &Caller, asked: &RequestSpec, call: &RequestedCall) -> bool {
     required_of(caller, asked) > 1 && call.editor.as_ref().is_some_and(|editor| caller.user_id.is(editor))
 }
 
@@ -139,7 +139,7 @@ pub fn may_read(caller: &Caller, tenant: &str, owner: &str, involved: bool) -> b
 
 /// The ways to move a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Move {
+pub enum Command {
     /// To go on with the next message.
     Message,
     /// To end.
@@ -153,20 +153,20 @@ pub enum Move {
 ///
 /// # Errors
 /// Why not, in words for the caller.
-pub fn may_move(caller: &Caller, how: Move, tenant: &str, owner: &str, open: bool) -> Result<(), &'static str> {
+pub fn may_command(caller: &Caller, how: Command, tenant: &str, owner: &str, open: bool) -> Result<(), &'static str> {
     if caller.tenant == tenant && caller.may.create {
-        if caller.admin && how != Move::Message {
+        if caller.admin && how != Command::Message {
             return Ok(());
         }
         if caller.user_id.is(owner) {
             let lost = "The task's agent is not open to you any more.";
-            return if open || how == Move::Cancel { Ok(()) } else { Err(lost) };
+            return if open || how == Command::Cancel { Ok(()) } else { Err(lost) };
         }
     }
     Err(match how {
-        Move::Message => "Only the task's owner sends it messages.",
-        Move::Cancel => "Only the task's owner and an admin cancel it.",
-        Move::Retry => "Only the task's owner and an admin retry it.",
+        Command::Message => "Only the task's owner sends it messages.",
+        Command::Cancel => "Only the task's owner and an admin cancel it.",
+        Command::Retry => "Only the task's owner and an admin retry it.",
     })
 }
 
@@ -281,9 +281,9 @@ mod tests {
             (caller("alice", "acme", &[], false, CREATE), true, [false, true, true, true, false, true, false]),
             (caller("alice", "other", &[], true, May::ALL), true, [false; 7]),
         ];
-        let moves = [true, false].map(|open| [Move::Message, Move::Cancel, Move::Retry].map(|how| (how, open)));
+        let moves = [true, false].map(|open| [Command::Message, Command::Cancel, Command::Retry].map(|how| (how, open)));
         for (who, involved, expected) in cases {
-            let moves = moves.iter().flatten().map(|(how, open)| may_move(&who, *how, "acme", "alice", *open).is_ok());
+            let moves = moves.iter().flatten().map(|(how, open)| may_command(&who, *how, "acme", "alice", *open).is_ok());
             let found: Vec<_> = [may_read(&who, "acme", "alice", involved)].into_iter().chain(moves).collect();
             assert_eq!(found, expected, "{who:?} {involved}");
         }

@@ -10,7 +10,7 @@ use crate::task::credential::SealedCredential;
 use crate::task::decision::{Action, CallAnswer, Decision};
 use crate::task::id::{RequestId, TaskId};
 use crate::task::item::Fact;
-use crate::task::request::Asked;
+use crate::task::request::RequestSpec;
 use crate::task::status::{RequestStatus, TaskStatus};
 
 /// A change that is ready to be written.
@@ -342,7 +342,7 @@ impl Rows {
         }
     }
 
-    fn ask(&mut self, asked: &Asked, task: TaskId, seq: i64) {
+    fn ask(&mut self, asked: &RequestSpec, task: TaskId, seq: i64) {
         let request_id = asked.request_id.0;
         let call = asked.own_calls().next().or_else(|| asked.pending_tool_calls.first());
         let approvers = &asked.terms.approvers;

@@ -18,7 +18,7 @@ use uuid::Uuid;
 pub(super) use super::failure::Failure;
 use super::failure::READ_ONLY;
 use super::identity::Doubt;
-use super::line::{Breaks, Loan, timed_out};
+use super::connection_health::{Breaks, CheckedOut, timed_out};
 use super::outage::{self, Outage};
 use crate::task::time::Time;
 use crate::world::Clock;
@@ -309,7 +309,7 @@ impl Db {
     /// One statement on Postgres. A connection that is lost, or that leads to a server that only reads, is thrown away.
     /// Nothing waits for ever, even when the network swallows the answer.
     async fn ask_postgres(&self, pool: &PgPool, sql: &'static str, values: Vec<Value>) -> Result<Vec<PgRow>, Failure> {
-        let mut loan = Loan(Some(pool.acquire().await.map_err(Failure::unsent)?));
+        let mut loan = CheckedOut(Some(pool.acquire().await.map_err(Failure::unsent)?));
         let Some(connection) = &mut loan.0 else { return Err(Failure::unsent(sqlx::Error::PoolClosed)) };
         let query = self.postgres(sql, values);
         let answer = match timeout(self.patience, query.fetch_all(&mut **connection)).await {

@@ -173,7 +173,7 @@ impl Store {
     /// Up to when the history is in doubt, as this process knows without asking: every connection was compared before
     /// it was used. A journal that was read under another doubt is no ground to begin anything on.
     #[must_use]
-    pub fn doubted_at(&self) -> Option<Time> {
+    pub fn history_uncertain_until(&self) -> Option<Time> {
         self.db().doubt.at()
     }
 }

@@ -3,7 +3,7 @@
 use sqlx::FromRow;
 
 use super::db::{Sql, Value, sql};
-use super::remains::whole;
+use super::damaged_task::whole;
 use super::tasks::{TaskRecord, corrupt, fact};
 use super::{PAGE, ReadError, Store};
 use crate::task::change::Journal;

@@ -16,12 +16,12 @@ mod feed;
 mod idempotency;
 mod identity;
 mod journal;
-mod line;
+mod connection_health;
 mod open;
 mod outage;
 mod page;
 mod relay;
-mod remains;
+mod damaged_task;
 mod requests;
 mod sessions;
 mod settings;
@@ -51,13 +51,13 @@ pub use self::open::PLANNED_ONCE;
 pub use self::outage::Outage;
 use self::page::PAGE;
 pub use self::page::Page;
-pub use self::remains::Remains;
+pub use self::damaged_task::DamagedTask;
 pub use self::tree::{Tree, TreeItem};
 use crate::task::change::{Change, Committed};
 use crate::task::decision::Decision;
 use crate::task::delta::Delta;
 use crate::task::id::{RequestId, TaskId};
-use crate::task::request::Asked;
+use crate::task::request::RequestSpec;
 use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::time::Time;
 use crate::task::user::UserId;
@@ -66,7 +66,7 @@ use crate::task::user::UserId;
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestRow {
     /// The question as it was asked.
-    pub asked: Asked,
+    pub asked: RequestSpec,
     /// The number of the item that asks it, in its task's journal.
     pub asked_seq: i64,
     /// The task that asked.
@@ -418,7 +418,7 @@ impl Store {
             .chain(identity::STATEMENTS.iter().copied())
             .chain(journal::STATEMENTS.iter().copied())
             .chain(relay::STATEMENTS.iter().copied())
-            .chain(remains::STATEMENTS.iter().copied())
+            .chain(damaged_task::STATEMENTS.iter().copied())
             .chain(requests::STATEMENTS.iter().copied())
             .chain(sessions::STATEMENTS.iter().copied())
             .chain(tasks::STATEMENTS.iter().copied())

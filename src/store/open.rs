@@ -15,7 +15,7 @@ use sqlx::{ConnectOptions as _, Connection as _};
 
 use super::db::{Db, Engine, Sql, sql};
 use super::identity::{self, Doubt};
-use super::line::{Breaks, timed_out};
+use super::connection_health::{Breaks, timed_out};
 use super::outage::Outage;
 use super::settings::{Address, OpenError, Settings};
 use crate::world::Clock;

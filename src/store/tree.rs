@@ -42,7 +42,7 @@ pub(super) const STATEMENTS: &[Sql] = &[ROWS, EVENTS];
 
 /// A tree as the database has it at one moment.
 #[derive(Clone, Debug)]
-pub struct Tree {
+pub struct TreeSnapshot {
     /// The rows of its tasks by their ids, the root's among them.
     pub rows: Vec<TaskRow>,
     /// Its items in the order of their event numbers.
@@ -52,7 +52,7 @@ pub struct Tree {
     /// The database's clock at that moment.
     pub now: Time,
     /// Up to when the history is in doubt, as a journal has it.
-    pub doubted_at: Option<Time>,
+    pub history_uncertain_until: Option<Time>,
     /// The tasks of which something cannot be understood, or is missing: of each the rest is here.
     pub unreadable: BTreeSet<TaskId>,
 }
@@ -75,7 +75,7 @@ struct EventRecord {
     record: ItemRecord,
 }
 
-impl Tree {
+impl TreeSnapshot {
     /// The tasks of which an item is missing, read from `after` on, where it can be said whose it is.
     fn with_gaps(&self, after: i64) -> BTreeSet<TaskId> {
         let known: BTreeSet<TaskId> = self.rows.iter().map(|row| row.task_id).collect();
@@ -103,7 +103,7 @@ impl Store {
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or not even the rows can be understood.
-    pub async fn tree(&self, root: TaskId, after: i64) -> Result<Option<Tree>, ReadError> {
+    pub async fn tree(&self, root: TaskId, after: i64) -> Result<Option<TreeSnapshot>, ReadError> {
         let records: Vec<Head> = self.db().all(ROWS, vec![Value::Id(root.0), Value::Now]).await?;
         let Some(head) = records.iter().find(|record| record.task.id() == root) else { return Ok(None) };
         let (now, doubted_at) = (Time(head.moment), head.doubted_at.map(Time));
@@ -131,7 +131,7 @@ impl Store {
             }
         }
         let whole = i64::try_from(records.len()).is_ok_and(|items| items == (last_event - after).max(0));
-        let mut tree = Tree { rows, items, last_event, now, doubted_at, unreadable };
+        let mut tree = TreeSnapshot { rows, items, last_event, now, doubted_at, unreadable };
         tree.unreadable.extend(tree.with_gaps(after));
         // What is over stays as it is.
         for row in tree.rows.iter().filter(|row| !row.status.is_terminal()) {

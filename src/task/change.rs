@@ -224,5 +224,5 @@ pub struct Journal {
     pub now: Time,
     /// Up to when the history is in doubt: the database was restored, or a standby promoted, and what came after some
     /// moment before it is forgotten.
-    pub doubted_at: Option<Time>,
+    pub history_uncertain_until: Option<Time>,
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::decision::Decision;
 use super::failure::Failure;
 use super::id::{CallId, RequestId, TaskId};
-use super::request::Asked;
+use super::request::RequestSpec;
 use super::status::{RequestStatus, TaskStatus};
 use super::time::Time;
 use super::tool_spec::{Effect, ToolKind};
@@ -73,7 +73,7 @@ pub enum Fact {
         performer: ToolKind,
     },
     /// A human is asked.
-    InterventionRequested(Asked),
+    InterventionRequested(RequestSpec),
     /// A human answered.
     Decision {
         /// Which question.

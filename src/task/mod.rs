@@ -1,24 +1,24 @@
 //! The nouns of the contract, and what happens next. Pure: no clock, no I/O, no memory.
 //! The only room that everybody may import; it imports none.
 
-pub mod answered;
+pub mod apply_decision;
 pub mod change;
 pub mod credential;
 pub mod decision;
 pub mod delta;
-pub mod doubt;
-pub mod eyes;
+pub mod restore;
+pub mod text_safety;
 pub mod failure;
 pub mod id;
 pub mod item;
 pub mod limits;
-pub mod noes;
+pub mod rejections;
 pub mod question;
 pub mod request;
-pub mod standing;
+pub mod call_state;
 pub mod status;
 pub mod step;
-pub mod suspects;
+pub mod quarantine;
 pub mod text;
 pub mod time;
 pub mod tool_spec;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::decision::Action;
 use super::id::CallId;
 use super::request::RequestKind;
-use super::standing::{Phase, Standing};
+use super::call_state::{Phase, CallState};
 use super::step::On;
 use super::tool_spec::ToolKind;
 use super::turn::{Open, Progress};
@@ -29,7 +29,7 @@ impl Progress {
     /// Whether nothing of the turn may run: somebody has to be heard first.
     #[must_use]
     pub fn is_blocked(&self) -> bool {
-        let unasked = |standing: &Standing| matches!(standing.phase, Phase::Held(_) | Phase::Human(_));
+        let unasked = |state: &CallState| matches!(state.phase, Phase::Held(_) | Phase::Human(_));
         self.open.iter().any(|open| open.asked.kind.blocks()) || self.unfinished().any(unasked)
     }
 
@@ -37,28 +37,28 @@ impl Progress {
     /// sub-agents are at.
     #[must_use]
     pub fn goes_on(&self) -> bool {
-        let delegated = |standing: &Standing| standing.child().is_some();
-        let waits = |standing: &Standing| matches!(standing.phase, Phase::Asked(_) | Phase::Refused(..));
+        let delegated = |state: &CallState| state.child().is_some();
+        let waits = |state: &CallState| matches!(state.phase, Phase::Asked(_) | Phase::Settled(..));
         let awaited = !self.open.is_empty() || self.unfinished().any(delegated);
-        !self.is_blocked() && (!awaited || !self.unfinished().all(|standing| waits(standing) || delegated(standing)))
+        !self.is_blocked() && (!awaited || !self.unfinished().all(|state| waits(state) || delegated(state)))
     }
 
     /// Whether it has something to ask, or to start that may have to ask, as soon as there is room for a question.
     #[must_use]
     pub fn wants_room(&self) -> bool {
-        self.unfinished().any(|standing| match standing.phase {
+        self.unfinished().any(|state| match state.phase {
             Phase::New | Phase::Allowed | Phase::Held(_) | Phase::Human(_) | Phase::Approved(_) | Phase::Started(_) => {
                 true
             }
-            Phase::Asked(_) | Phase::Refused(..) | Phase::Doubtful(_) | Phase::Delegated(_) | Phase::Done(_) => false,
+            Phase::Asked(_) | Phase::Settled(..) | Phase::OutcomeUnknown(_) | Phase::Delegated(_) | Phase::Done(_) => false,
         })
     }
 
     /// Whether the question that a human answered a call's result to is still open: an answer to a neighbour may end the
     /// task, and then what he gave is not its result.
-    pub(super) fn may_be_given_up(&self, standing: &Standing) -> bool {
+    pub(super) fn may_be_given_up(&self, state: &CallState) -> bool {
         let given = Some(&Action::Respond);
-        let decides = |open: &Open| open.decided.get(&standing.call.tool_call_id) == given;
+        let decides = |open: &Open| open.decided.get(&state.call.tool_call_id) == given;
         self.open.iter().any(|open| open.asked.kind == RequestKind::Approval && decides(open))
     }
 
@@ -74,27 +74,27 @@ impl Progress {
 pub(super) fn questions(progress: &Progress) -> Vec<Question> {
     // Each with whether other calls may join it.
     let mut questions: Vec<(bool, Question)> = Vec::new();
-    for standing in progress.unfinished() {
-        let (kind, terms) = match &standing.phase {
+    for state in progress.unfinished() {
+        let (kind, terms) = match &state.phase {
             Phase::Held(terms) => (RequestKind::Approval, terms),
             // A tool that asks a human and is none of the three is nothing we know: somebody has to look at it.
-            Phase::Human(terms) => (RequestKind::of_tool(&standing.call.name).unwrap_or(RequestKind::Approval), terms),
+            Phase::Human(terms) => (RequestKind::of_tool(&state.call.name).unwrap_or(RequestKind::Approval), terms),
             Phase::New
             | Phase::Allowed
             | Phase::Asked(_)
             | Phase::Approved(_)
-            | Phase::Refused(..)
+            | Phase::Settled(..)
             | Phase::Started(_)
-            | Phase::Doubtful(_)
+            | Phase::OutcomeUnknown(_)
             | Phase::Delegated(_)
             | Phase::Done(_) => continue,
         };
-        let shares = kind == RequestKind::Approval && standing.edited.is_none();
+        let shares = kind == RequestKind::Approval && state.edited.is_none();
         let with = |(alike, question): &&mut (bool, Question)| shares && *alike && question.terms == *terms;
         if let Some((_, question)) = questions.iter_mut().find(with) {
-            question.calls.push(standing.call.tool_call_id);
+            question.calls.push(state.call.tool_call_id);
         } else {
-            let calls = vec![standing.call.tool_call_id];
+            let calls = vec![state.call.tool_call_id];
             questions.push((shares, Question { kind, calls, terms: terms.clone() }));
         }
     }
@@ -103,13 +103,13 @@ pub(super) fn questions(progress: &Progress) -> Vec<Question> {
 
 /// The calls that the caller runs himself: each is asked for when the turn is decided.
 pub(super) fn outside(progress: &Progress) -> Vec<Question> {
-    let ready = progress.unfinished().filter(|standing| {
-        standing.performer == ToolKind::External && matches!(standing.phase, Phase::Allowed | Phase::Approved(_))
+    let ready = progress.unfinished().filter(|state| {
+        state.performer == ToolKind::External && matches!(state.phase, Phase::Allowed | Phase::Approved(_))
     });
-    let asked = ready.map(|standing| Question {
+    let asked = ready.map(|state| Question {
         kind: RequestKind::ExternalResult,
-        calls: vec![standing.call.tool_call_id],
-        terms: standing.terms(),
+        calls: vec![state.call.tool_call_id],
+        terms: state.terms(),
     });
     asked.take(progress.room()).collect()
 }
@@ -119,12 +119,12 @@ pub(super) fn outside(progress: &Progress) -> Vec<Question> {
 pub(super) fn delegated(progress: &Progress, sessions: &BTreeSet<String>) -> Vec<CallId> {
     let mut talking: BTreeSet<&str> = BTreeSet::new();
     let mut starting = Vec::new();
-    for standing in progress.unfinished().filter(|standing| standing.performer == ToolKind::Agent) {
-        let name = standing.call.name.as_str();
-        let ready = matches!(standing.phase, Phase::Allowed | Phase::Approved(_));
-        let at_work = standing.child().is_some();
+    for state in progress.unfinished().filter(|state| state.performer == ToolKind::Agent) {
+        let name = state.call.name.as_str();
+        let ready = matches!(state.phase, Phase::Allowed | Phase::Approved(_));
+        let at_work = state.child().is_some();
         if ready && !talking.contains(name) {
-            starting.push(standing.call.tool_call_id);
+            starting.push(state.call.tool_call_id);
         }
         if (ready || at_work) && sessions.contains(name) {
             talking.insert(name);
@@ -136,7 +136,7 @@ pub(super) fn delegated(progress: &Progress, sessions: &BTreeSet<String>) -> Vec
 /// What has to happen before anything else can.
 pub(super) fn awaited(progress: &Progress, attempts: Vec<CallId>) -> Vec<On> {
     let requests = progress.open.iter().map(|open| On::Request(open.asked.request_id));
-    let children = progress.unfinished().filter_map(Standing::child).map(On::Child);
+    let children = progress.unfinished().filter_map(CallState::child).map(On::Child);
     let room = (progress.room() == 0 && progress.wants_room()).then_some(On::Room);
     requests.chain(attempts.into_iter().map(On::Attempt)).chain(children).chain(room).collect()
 }

@@ -88,7 +88,7 @@ pub struct Warning {
 
 /// One call as it stood when the question was asked.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct AskedCall {
+pub struct RequestedCall {
     /// Ours.
     pub tool_call_id: CallId,
     /// The tool's name.
@@ -128,7 +128,7 @@ pub struct AskedCall {
     pub editor: Option<String>,
 }
 
-impl AskedCall {
+impl RequestedCall {
     /// Where it goes, as an approver sees it.
     #[must_use]
     pub fn shown_target(&self) -> &str {
@@ -168,13 +168,13 @@ impl Address {
 
 /// A question as it was asked: the `intervention_requested` item's content.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Asked {
+pub struct RequestSpec {
     /// Its own fresh id.
     pub request_id: RequestId,
     /// What kind.
     pub kind: RequestKind,
     /// Approval: all calls of the turn; other kinds: the one call that asks.
-    pub pending_tool_calls: Vec<AskedCall>,
+    pub pending_tool_calls: Vec<RequestedCall>,
     /// Under which terms.
     pub terms: Terms,
     /// Over the digests of the calls it decides, in order.
@@ -193,9 +193,9 @@ pub struct Asked {
     pub seal: Option<String>,
 }
 
-impl Asked {
+impl RequestSpec {
     /// The calls this request decides.
-    pub fn own_calls(&self) -> impl Iterator<Item = &AskedCall> {
+    pub fn own_calls(&self) -> impl Iterator<Item = &RequestedCall> {
         self.pending_tool_calls.iter().filter(|call| call.needs_decision)
     }
 
@@ -330,8 +330,8 @@ mod tests {
 
     use super::*;
 
-    fn call(task: TaskId) -> AskedCall {
-        let mut call = AskedCall {
+    fn call(task: TaskId) -> RequestedCall {
+        let mut call = RequestedCall {
             tool_call_id: CallId(Uuid::from_u128(3)),
             name: "refund".to_owned(),
             arguments_text: r#"{"order":1,"amount":120}"#.to_owned(),
@@ -355,9 +355,9 @@ mod tests {
         call
     }
 
-    fn asked(task: TaskId) -> Asked {
+    fn asked(task: TaskId) -> RequestSpec {
         let call = call(task);
-        Asked {
+        RequestSpec {
             request_id: RequestId(Uuid::from_u128(1)),
             kind: RequestKind::Approval,
             digest: request_digest([call.digest.as_str()].into_iter()),
@@ -372,7 +372,7 @@ mod tests {
     }
 
     /// A member of a question, to be changed.
-    type Member = fn(&mut Asked) -> &mut String;
+    type Member = fn(&mut RequestSpec) -> &mut String;
 
     #[test]
     fn no_byte_of_what_was_asked_can_change_unnoticed() {
@@ -410,7 +410,7 @@ mod tests {
         let task = TaskId(Uuid::from_u128(2));
         let mut stored = serde_json::to_value(asked(task)).unwrap();
         stored["pending_tool_calls"][0].as_object_mut().unwrap().remove("address").unwrap();
-        let asked: Asked = serde_json::from_value(stored).unwrap();
+        let asked: RequestSpec = serde_json::from_value(stored).unwrap();
         assert!(asked.is_sound("acme", task));
         assert_eq!(asked.pending_tool_calls[0].shown_target(), "POST http://payments.internal");
     }
@@ -420,7 +420,7 @@ mod tests {
         let task = TaskId(Uuid::from_u128(2));
         let mut stored = serde_json::to_value(asked(task)).unwrap();
         stored["pending_tool_calls"][0].as_object_mut().unwrap().remove("definition").unwrap();
-        let asked: Asked = serde_json::from_value(stored).unwrap();
+        let asked: RequestSpec = serde_json::from_value(stored).unwrap();
         assert!(asked.pending_tool_calls[0].definition.is_none() && asked.is_sound("acme", task));
     }
 }

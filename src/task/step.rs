@@ -6,7 +6,7 @@ use super::failure::Failure;
 use super::id::{CallId, RequestId, TaskId};
 use super::item::Outcome;
 use super::question::{Question, awaited, delegated, outside, questions};
-use super::standing::{Phase, Standing};
+use super::call_state::{Phase, CallState};
 use super::status::TaskStatus;
 use super::tool_spec::ToolKind;
 use super::turn::{Last, Progress};
@@ -29,7 +29,7 @@ pub enum Step {
     /// Started, no result, nobody runs them any more; or of a history whose end was lost: ask a human.
     Reconcile(Vec<CallId>),
     /// These will not run: write their results.
-    Refuse(Vec<(CallId, Outcome, String)>),
+    Settle(Vec<(CallId, Outcome, String)>),
     /// The task is over.
     Finish(Ending),
 }
@@ -81,33 +81,33 @@ pub fn next_step(progress: &Progress, budget: &Budget) -> Step {
         return Step::Wait(vec![On::Message]);
     }
     if progress.ending.is_some() {
-        let rest: Vec<_> = progress.unfinished().map(Standing::canceled).collect();
-        return if rest.is_empty() { Step::Finish(Ending::Canceled) } else { Step::Refuse(rest) };
+        let rest: Vec<_> = progress.unfinished().map(CallState::canceled).collect();
+        return if rest.is_empty() { Step::Finish(Ending::Canceled) } else { Step::Settle(rest) };
     }
-    let new = ids(progress, |standing| standing.phase == Phase::New);
+    let new = ids(progress, |state| state.phase == Phase::New);
     if !new.is_empty() {
         return Step::Judge(new);
     }
     let refused: Vec<_> = progress
         .unfinished()
-        .filter(|standing| !progress.may_be_given_up(standing))
-        .filter_map(Standing::refusal)
+        .filter(|state| !progress.may_be_given_up(state))
+        .filter_map(CallState::settlement)
         .collect();
     if !refused.is_empty() {
-        return Step::Refuse(refused);
+        return Step::Settle(refused);
     }
     let questions = questions(progress);
     if !questions.is_empty() {
         return Step::Ask(questions);
     }
-    let lost = |standing: &Standing| lost(standing, budget) && !standing.effect.repeatable();
-    let mut lost = ids(progress, |standing| lost(standing) || standing.ready_in_doubt());
+    let lost = |state: &CallState| lost(state, budget) && !state.effect.repeatable();
+    let mut lost = ids(progress, |state| lost(state) || state.ready_but_uncertain());
     let unasked = !lost.is_empty();
     lost.truncate(progress.room());
     if !lost.is_empty() {
         return Step::Reconcile(lost);
     }
-    let attempts = ids(progress, |standing| at_work(standing, budget));
+    let attempts = ids(progress, |state| at_work(state, budget));
     if progress.is_blocked() || unasked || !attempts.is_empty() {
         return Step::Wait(awaited(progress, attempts));
     }
@@ -138,29 +138,29 @@ pub fn next_step(progress: &Progress, budget: &Budget) -> Step {
     }
 }
 
-fn ids(progress: &Progress, which: impl Fn(&Standing) -> bool) -> Vec<CallId> {
-    progress.unfinished().filter(|standing| which(standing)).map(|standing| standing.call.tool_call_id).collect()
+fn ids(progress: &Progress, which: impl Fn(&CallState) -> bool) -> Vec<CallId> {
+    progress.unfinished().filter(|state| which(state)).map(|state| state.call.tool_call_id).collect()
 }
 
 /// Started, without a result, and nobody is running it any more.
-fn lost(standing: &Standing, budget: &Budget) -> bool {
-    matches!(standing.phase, Phase::Started(_)) && !budget.running.contains(&standing.call.tool_call_id)
+fn lost(state: &CallState, budget: &Budget) -> bool {
+    matches!(state.phase, Phase::Started(_)) && !budget.running.contains(&state.call.tool_call_id)
 }
 
 /// A call that must not be repeated and may still be under way somewhere.
-fn at_work(standing: &Standing, budget: &Budget) -> bool {
-    matches!(standing.phase, Phase::Started(_)) && !standing.effect.repeatable() && !lost(standing, budget)
+fn at_work(state: &CallState, budget: &Budget) -> bool {
+    matches!(state.phase, Phase::Started(_)) && !state.effect.repeatable() && !lost(state, budget)
 }
 
 /// The next calls, in the model's order: neighbours that may be repeated together, any other alone.
 fn next_together(progress: &Progress) -> Vec<CallId> {
     let mut together = Vec::new();
-    let ours = |standing: &&Standing| !matches!(standing.performer, ToolKind::External | ToolKind::Agent);
-    for standing in progress.unfinished().filter(ours) {
-        let repeatable = standing.effect.repeatable();
-        match standing.phase {
+    let ours = |state: &&CallState| !matches!(state.performer, ToolKind::External | ToolKind::Agent);
+    for state in progress.unfinished().filter(ours) {
+        let repeatable = state.effect.repeatable();
+        match state.phase {
             Phase::Allowed | Phase::Approved(_) | Phase::Started(_) if together.is_empty() || repeatable => {
-                together.push(standing.call.tool_call_id);
+                together.push(state.call.tool_call_id);
             }
             Phase::Allowed
             | Phase::Approved(_)
@@ -169,8 +169,8 @@ fn next_together(progress: &Progress) -> Vec<CallId> {
             | Phase::Held(_)
             | Phase::Human(_)
             | Phase::Asked(_)
-            | Phase::Refused(..)
-            | Phase::Doubtful(_)
+            | Phase::Settled(..)
+            | Phase::OutcomeUnknown(_)
             | Phase::Delegated(_)
             | Phase::Done(_) => break,
         }

@@ -6,47 +6,47 @@ use std::mem::swap;
 
 use super::id::TaskId;
 use super::item::{Fact, Item};
-use super::noes::Noes;
-use super::suspects::Suspects;
+use super::rejections::RejectedCalls;
+use super::quarantine::Quarantine;
 use super::turn::Progress;
 
 /// The tasks of a tree as far as its events were read.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Tree {
+pub struct TreeProgress {
     root: TaskId,
     tasks: BTreeMap<TaskId, Progress>,
-    noes: Noes,
-    suspects: Suspects,
-    message_doubted: bool,
+    rejections: RejectedCalls,
+    quarantine: Quarantine,
+    message_uncertain: bool,
 }
 
-impl Tree {
+impl TreeProgress {
     /// Before its first event.
     #[must_use]
     pub fn new(root: TaskId) -> Self {
         Self {
             root,
             tasks: BTreeMap::new(),
-            noes: Noes::default(),
-            suspects: Suspects::default(),
-            message_doubted: false,
+            rejections: RejectedCalls::default(),
+            quarantine: Quarantine::default(),
+            message_uncertain: false,
         }
     }
 
     /// Reads the next event: an item of that task. `doubted`: it belongs to a history whose end was lost.
-    pub fn apply(&mut self, task: TaskId, item: &Item, doubted: bool) {
+    pub fn apply(&mut self, task: TaskId, item: &Item, uncertain: bool) {
         let is_root = task == self.root;
         let progress = self.tasks.entry(task).or_insert_with(|| Progress { of_sub_agent: !is_root, ..Progress::new() });
-        if doubted {
-            progress.doubted_seq = item.seq;
+        if uncertain {
+            progress.uncertain_seq = item.seq;
         }
-        swap(&mut progress.noes, &mut self.noes);
-        swap(&mut progress.suspects, &mut self.suspects);
-        progress.message_doubted = self.message_doubted;
+        swap(&mut progress.rejections, &mut self.rejections);
+        swap(&mut progress.quarantine, &mut self.quarantine);
+        progress.message_uncertain = self.message_uncertain;
         progress.apply(item);
-        self.message_doubted = progress.message_doubted;
-        swap(&mut progress.noes, &mut self.noes);
-        swap(&mut progress.suspects, &mut self.suspects);
+        self.message_uncertain = progress.message_uncertain;
+        swap(&mut progress.rejections, &mut self.rejections);
+        swap(&mut progress.quarantine, &mut self.quarantine);
         if is_root && matches!(item.fact, Fact::UserMessage { .. }) {
             self.tasks.values_mut().for_each(|progress| progress.counts_anew(item.at));
         }
@@ -56,8 +56,8 @@ impl Tree {
     #[must_use]
     pub fn progress(&self, task: TaskId) -> Option<Progress> {
         let own = self.tasks.get(&task)?.clone();
-        let (noes, suspects) = (self.noes.clone(), self.suspects.clone());
-        Some(Progress { noes, suspects, message_doubted: self.message_doubted, ..own })
+        let (rejections, quarantine) = (self.rejections.clone(), self.quarantine.clone());
+        Some(Progress { rejections, quarantine, message_uncertain: self.message_uncertain, ..own })
     }
 
     /// The same, for what is its own alone.

@@ -7,11 +7,11 @@ use std::time::Duration;
 use super::decision::{Action, Then, Vote};
 use super::id::{CallId, RequestId};
 use super::item::{Fact, Item, Outcome, Turn};
-use super::noes::{No, Noes};
-use super::request::Asked;
-use super::standing::{Phase, Standing, Start, UNKNOWN};
+use super::rejections::{RejectedCall, RejectedCalls};
+use super::request::RequestSpec;
+use super::call_state::{Phase, CallState, Start, UNKNOWN};
 use super::status::TaskStatus;
-use super::suspects::Suspects;
+use super::quarantine::Quarantine;
 use super::time::Time;
 use super::tool_spec::{Effect, ToolKind};
 use super::verdict::{Judgement, Verdict};
@@ -20,7 +20,7 @@ use super::verdict::{Judgement, Verdict};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Open {
     /// As it was asked.
-    pub asked: Asked,
+    pub asked: RequestSpec,
     /// When.
     pub asked_at: Time,
     /// Who approved which call so far.
@@ -48,7 +48,7 @@ pub struct Progress {
     /// The last status; `None` before the first item.
     pub status: Option<TaskStatus>,
     /// Every call that has no result, and all of the last turn, in the model's order.
-    pub calls: Vec<Standing>,
+    pub calls: Vec<CallState>,
     /// The open questions, in the order they were asked.
     pub open: Vec<Open>,
     /// Requests of the last turn whose decision may not have taken effect yet.
@@ -68,17 +68,17 @@ pub struct Progress {
     /// The owner's groups as of his last message.
     pub groups: Vec<String>,
     /// Tools that no rule lets run for now.
-    pub suspects: Suspects,
+    pub quarantine: Quarantine,
     /// Calls that a human said no to since the last user message.
-    pub noes: Noes,
+    pub rejections: RejectedCalls,
     /// A credential was filled in since the task last ended.
     pub filled_in: bool,
     /// Calls since then that were refused for being the same as one of those.
     pub repeats: u32,
     /// Items up to here are in doubt; 0 is none.
-    pub doubted_seq: i64,
+    pub uncertain_seq: i64,
     /// The last user message is.
-    pub message_doubted: bool,
+    pub message_uncertain: bool,
     /// It is a sub-agent's: what its parent tells it is no word of the user.
     pub of_sub_agent: bool,
     /// Questions that other tasks of its tree have open.
@@ -107,12 +107,12 @@ impl Progress {
             ran: Duration::ZERO,
             running_since: None,
             groups: Vec::new(),
-            suspects: Suspects::default(),
-            noes: Noes::default(),
+            quarantine: Quarantine::default(),
+            rejections: RejectedCalls::default(),
             repeats: 0,
             filled_in: false,
-            doubted_seq: 0,
-            message_doubted: false,
+            uncertain_seq: 0,
+            message_uncertain: false,
             of_sub_agent: false,
             elsewhere: 0,
             starts_since_message: 0,
@@ -133,8 +133,8 @@ impl Progress {
 
     /// The call of that id, if it has no result or is of the last turn.
     #[must_use]
-    pub fn call(&self, id: CallId) -> Option<&Standing> {
-        self.calls.iter().find(|standing| standing.call.tool_call_id == id)
+    pub fn call(&self, id: CallId) -> Option<&CallState> {
+        self.calls.iter().find(|state| state.call.tool_call_id == id)
     }
 
     /// The open question of that id.
@@ -144,33 +144,33 @@ impl Progress {
     }
 
     /// The calls that have no result.
-    pub fn unfinished(&self) -> impl Iterator<Item = &Standing> {
-        self.calls.iter().filter(|standing| !matches!(standing.phase, Phase::Done(_)))
+    pub fn unfinished(&self) -> impl Iterator<Item = &CallState> {
+        self.calls.iter().filter(|state| !matches!(state.phase, Phase::Done(_)))
     }
 
     /// Reads the next item.
     pub fn apply(&mut self, item: &Item) {
-        self.suspects.apply(&item.fact, &self.calls);
+        self.quarantine.apply(&item.fact, &self.calls);
         match &item.fact {
             Fact::TaskStatus { status, .. } => self.status_changed(*status, item.at),
             Fact::UserMessage { groups, .. } => {
                 self.last = Last::User;
                 self.groups.clone_from(groups);
-                self.calls.iter_mut().for_each(Standing::passed_over);
+                self.calls.iter_mut().for_each(CallState::passed_over);
                 if !self.of_sub_agent {
-                    self.noes.forget();
-                    self.message_doubted = item.seq <= self.doubted_seq;
+                    self.rejections.forget();
+                    self.message_uncertain = item.seq <= self.uncertain_seq;
                     self.counts_anew(item.at);
                 }
             }
-            Fact::AssistantMessage(turn) => self.answered(turn, item.seq <= self.doubted_seq),
+            Fact::AssistantMessage(turn) => self.answered(turn, item.seq <= self.uncertain_seq),
             Fact::Judged { tool_call_id, judgement, effect, performer } => {
                 self.judged(*tool_call_id, judgement, *effect, *performer);
             }
             Fact::InterventionRequested(asked) => self.asked(asked, item.at),
             Fact::Decision { request_id, decision } => {
                 self.decided(*request_id, decision);
-                self.vouched(decision, item.seq > self.doubted_seq);
+                self.vouched(decision, item.seq > self.uncertain_seq);
             }
             Fact::RequestClosed { request_id, status, reason } => self.closed(*request_id, *status, *reason),
             Fact::ToolStarted { tool_call_id, attempt, timeout_ms, replica, .. } => {
@@ -180,22 +180,22 @@ impl Progress {
                     timeout: Duration::from_millis(*timeout_ms),
                     replica: replica.clone(),
                 };
-                if let Some(standing) = self.call_mut(*tool_call_id) {
-                    standing.attempts = *attempt;
-                    standing.start = Some(start.clone());
-                    standing.phase = Phase::Started(start);
+                if let Some(state) = self.call_mut(*tool_call_id) {
+                    state.attempts = *attempt;
+                    state.start = Some(start.clone());
+                    state.phase = Phase::Started(start);
                 }
             }
             Fact::ToolResult(result) => {
-                if let Some(standing) = self.call_mut(result.tool_call_id) {
-                    standing.phase = Phase::Done(result.outcome);
+                if let Some(state) = self.call_mut(result.tool_call_id) {
+                    state.phase = Phase::Done(result.outcome);
                 }
             }
             Fact::SubAgentStarted { tool_call_id, child_task_id, .. } => {
                 self.starts_since_message += 1;
                 self.starts += 1;
-                if let Some(standing) = self.call_mut(*tool_call_id) {
-                    standing.phase = Phase::Delegated(*child_task_id);
+                if let Some(state) = self.call_mut(*tool_call_id) {
+                    state.phase = Phase::Delegated(*child_task_id);
                 }
             }
             Fact::LateResult(_) => {}
@@ -218,19 +218,19 @@ impl Progress {
                 self.running_since = self.running_since.map(|_| at);
             }
             if let Fact::ToolStarted { tool_call_id, .. } = fact
-                && let Some(standing) = self.call_mut(*tool_call_id)
-                && let Some(start) = &mut standing.start
+                && let Some(state) = self.call_mut(*tool_call_id)
+                && let Some(start) = &mut state.start
             {
                 start.at = at;
-                if let Phase::Started(known) = &mut standing.phase {
+                if let Phase::Started(known) = &mut state.phase {
                     known.at = at;
                 }
             }
         }
     }
 
-    pub(super) fn call_mut(&mut self, id: CallId) -> Option<&mut Standing> {
-        self.calls.iter_mut().find(|standing| standing.call.tool_call_id == id)
+    pub(super) fn call_mut(&mut self, id: CallId) -> Option<&mut CallState> {
+        self.calls.iter_mut().find(|state| state.call.tool_call_id == id)
     }
 
     fn status_changed(&mut self, status: TaskStatus, at: Time) {
@@ -248,10 +248,10 @@ impl Progress {
         self.status = Some(status);
     }
 
-    fn answered(&mut self, turn: &Turn, doubted: bool) {
-        self.calls.retain(|standing| !matches!(standing.phase, Phase::Done(_)));
+    fn answered(&mut self, turn: &Turn, uncertain: bool) {
+        self.calls.retain(|state| !matches!(state.phase, Phase::Done(_)));
         self.responded.clear();
-        self.calls.extend(turn.tool_calls.iter().map(|call| Standing {
+        self.calls.extend(turn.tool_calls.iter().map(|call| CallState {
             call: call.clone(),
             edited: None,
             turn: turn.turn,
@@ -262,7 +262,7 @@ impl Progress {
             approval: None,
             attempts: 0,
             start: None,
-            of_doubted_turn: doubted,
+            of_uncertain_turn: uncertain,
             vouched: false,
         }));
         self.turns += 1;
@@ -271,35 +271,35 @@ impl Progress {
     }
 
     fn judged(&mut self, id: CallId, judgement: &Judgement, effect: Effect, performer: ToolKind) {
-        let repeated = judgement.repeats.map(|call| no_again(self.noes.of(call)));
+        let repeated = judgement.repeats.map(|call| no_again(self.rejections.of(call)));
         self.repeats += u32::from(repeated.is_some());
-        let Some(standing) = self.call_mut(id) else { return };
+        let Some(state) = self.call_mut(id) else { return };
         let reason = || judgement.reason.clone().unwrap_or_else(|| "No reason is given.".to_owned());
-        let started = matches!(standing.phase, Phase::Started(_));
-        standing.phase = match judgement.verdict {
+        let started = matches!(state.phase, Phase::Started(_));
+        state.phase = match judgement.verdict {
             // It may have happened already: a later "no" keeps it from being repeated, and does not undo it.
-            Verdict::Deny | Verdict::Invalid if started => Phase::Refused(Outcome::Unknown, UNKNOWN.to_owned()),
+            Verdict::Deny | Verdict::Invalid if started => Phase::Settled(Outcome::Unknown, UNKNOWN.to_owned()),
             // Nor may it be repeated any more: it stays as it is, and a human is asked what became of it.
             Verdict::Allow | Verdict::Hold | Verdict::Human if started && !effect.repeatable() => {
-                standing.phase.clone()
+                state.phase.clone()
             }
             Verdict::Allow => Phase::Allowed,
             Verdict::Hold => Phase::Held(judgement.terms.clone().unwrap_or_default()),
             Verdict::Human => Phase::Human(judgement.terms.clone().unwrap_or_default()),
-            Verdict::Deny if let Some(text) = repeated => Phase::Refused(Outcome::Rejected, text),
-            Verdict::Deny => Phase::Refused(Outcome::Denied, format!("A rule refused this call: {}", reason())),
-            Verdict::Invalid => Phase::Refused(Outcome::Invalid, format!("This call was not run: {}", reason())),
+            Verdict::Deny if let Some(text) = repeated => Phase::Settled(Outcome::Rejected, text),
+            Verdict::Deny => Phase::Settled(Outcome::Denied, format!("A rule refused this call: {}", reason())),
+            Verdict::Invalid => Phase::Settled(Outcome::Invalid, format!("This call was not run: {}", reason())),
         };
-        standing.effect = effect;
-        standing.performer = performer;
-        standing.approval = None;
-        standing.vouched = false;
-        standing.judgement = Some(judgement.clone());
+        state.effect = effect;
+        state.performer = performer;
+        state.approval = None;
+        state.vouched = false;
+        state.judgement = Some(judgement.clone());
     }
 }
 
 /// What the model is told of a call that a human has said no to before.
-fn no_again(no: Option<&No>) -> String {
+fn no_again(no: Option<&RejectedCall>) -> String {
     let reason = no.and_then(|no| no.reason.as_ref()).map_or(String::new(), |reason| format!(" Reason: {reason}"));
     format!("A human has rejected this same call; it was not run, and asking again does not help.{reason}")
 }

@@ -205,7 +205,7 @@ impl HttpTool {
         };
         let template = match &self.checked.goal {
             Goal::Url(template) => template,
-            Goal::Builtin(_) if !call.leave.holds() => return self.not_sent(NO_LEAVE),
+            Goal::Builtin(_) if !call.permit.holds() => return self.not_sent(NO_LEAVE),
             Goal::Builtin(endpoint) => {
                 let (status, body) = endpoint.answer(&call.call_id.to_string(), &call.arguments);
                 return self.read(&redactor, status, body.as_bytes(), true);
@@ -219,8 +219,8 @@ impl HttpTool {
             let enough = if status.is_success() { output::KEPT } else { FAILURE };
             Room { enough, most: output::to_read(&redactor, enough) }
         };
-        let leave = call.leave.clone();
-        match self.net.alone(request, self.checked.timeout, move || leave.holds(), room).await {
+        let permit = call.permit.clone();
+        match self.net.alone(request, self.checked.timeout, move || permit.holds(), room).await {
             Ok(answer) => self.read(&redactor, answer.status.as_u16(), &answer.body, !answer.more),
             Err(failure) => self.failed(failure),
         }

@@ -73,7 +73,7 @@ pub struct Invocation {
     /// W3C trace context to pass on.
     pub traceparent: String,
     /// Leave to send it.
-    pub leave: Leave,
+    pub permit: SendPermit,
     /// What people have filled in for its task: what the tool's configuration refers to is filled in from here.
     pub credentials: Credentials,
 }
@@ -91,12 +91,12 @@ impl Invocation {
 /// Leave to send one attempt. Asked once, at the last moment before anything goes out (after a connection is made): a
 /// process that was suspended meanwhile, or whose task was canceled, has it no more.
 #[derive(Clone)]
-pub struct Leave {
+pub struct SendPermit {
     given: Arc<dyn Fn() -> bool + Send + Sync>,
     refused: Arc<AtomicBool>,
 }
 
-impl Leave {
+impl SendPermit {
     /// As long as this says so.
     pub fn of(given: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Self { given: Arc::new(given), refused: Arc::default() }
@@ -117,7 +117,7 @@ impl Leave {
     }
 }
 
-impl std::fmt::Debug for Leave {
+impl std::fmt::Debug for SendPermit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Leave")
     }

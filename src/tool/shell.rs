@@ -19,7 +19,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use super::credential::Credentials;
 use super::guard::{End, GREETING, Line, Order, Stream, written};
 use super::template::Template;
-use super::{Invocation, Leave, Tool, ToolAnswer, credential, metric, output};
+use super::{Invocation, SendPermit, Tool, ToolAnswer, credential, metric, output};
 use crate::net::NO_LEAVE;
 use crate::secret::{Redactor, Secret};
 use crate::task::tool_spec::ToolSpec;
@@ -182,7 +182,7 @@ impl ShellTool {
     }
 
     /// Hands an order to a guard and waits for its report. Dropped, it closes the guard's input, which ends the command.
-    async fn run(&self, order: &Order, leave: &Leave) -> Outcome {
+    async fn run(&self, order: &Order, permit: &SendPermit) -> Outcome {
         let spawned = Command::new(&self.guard.program)
             .args(&self.guard.arguments)
             .env_clear()
@@ -198,7 +198,7 @@ impl ShellTool {
         let Ok(order_text) = written(order) else {
             return Outcome::NotStarted("the command is too long".to_owned());
         };
-        if !leave.holds() {
+        if !permit.holds() {
             return Outcome::NotStarted(NO_LEAVE.to_owned());
         }
         // Nothing runs before the guard has read all of it.

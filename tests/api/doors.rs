@@ -120,12 +120,12 @@ agents:
 }
 
 /// A task of one turn, and its two questions, each with the place of its rule.
-struct Asked {
+struct RequestSpec {
     task: String,
     questions: Vec<(usize, String)>,
 }
 
-async fn ask(app: &TestApp, owner: &Actor<'_>, turn: [usize; 2]) -> Asked {
+async fn ask(app: &TestApp, owner: &Actor<'_>, turn: [usize; 2]) -> RequestSpec {
     app.model.then(calls(&turn.map(|rule| (RULES[rule].0, "{}"))));
     let reply = owner.post("/v1/tasks", &json!({"input": "go"})).await;
     let pending = reply.body["pending"].as_array().unwrap_or_else(|| panic!("{}", reply.text));
@@ -140,7 +140,7 @@ async fn ask(app: &TestApp, owner: &Actor<'_>, turn: [usize; 2]) -> Asked {
         };
         (rule, pending.iter().find(own).unwrap()["request_id"].as_str().unwrap().to_owned())
     };
-    Asked { task: reply.str("/task_id"), questions: turn.map(question).to_vec() }
+    RequestSpec { task: reply.str("/task_id"), questions: turn.map(question).to_vec() }
 }
 
 fn actor<'a>(app: &'a TestApp, person: &Person) -> Actor<'a> {
@@ -177,7 +177,7 @@ async fn looking(app: &TestApp, person: &Person, request: &str) -> (Vec<u16>, Ve
     (statuses, buttons)
 }
 
-async fn everything(app: &TestApp, people: &[Person], asked: &Asked) {
+async fn everything(app: &TestApp, people: &[Person], asked: &RequestSpec) {
     for person in people {
         let Person(who, _, _, decides, reads) = person;
         let involved = |rules: &[bool; 6]| asked.questions.iter().any(|(rule, _)| rules[*rule]);

@@ -7,7 +7,7 @@ use holdpoint::engine::{NewMessage, Refusal};
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{CloseReason, Fact, Outcome};
-use holdpoint::task::request::{Asked, RequestKind};
+use holdpoint::task::request::{RequestSpec, RequestKind};
 use holdpoint::task::status::{RequestStatus, TaskStatus};
 use serde_json::{Value, json};
 
@@ -66,7 +66,7 @@ pub(super) async fn begun(stage: &Stage) -> TaskId {
 }
 
 /// The one credential that is asked for.
-pub(super) async fn asked(stage: &Stage, task: TaskId) -> Asked {
+pub(super) async fn asked(stage: &Stage, task: TaskId) -> RequestSpec {
     let mut open = stage.asked(task).await;
     assert_eq!(open.len(), 1, "{open:#?}");
     let asked = open.remove(0);

@@ -53,7 +53,7 @@ enum End {
     /// It failed as `integrity`.
     Integrity,
     /// Somebody is asked (again).
-    Asked,
+    RequestSpec,
     /// The journal cannot be read.
     Unreadable,
     /// Nothing ran, and the task is over or goes on.
@@ -281,7 +281,7 @@ async fn ended(stage: &Stage, task: TaskId, ran: &[String], approved: Option<&st
     let Ok(Some(journal)) = stage.house.store.journal(task).await else { return End::Unreadable };
     match (journal.row.status, journal.row.error.map(|error| error.code)) {
         (TaskStatus::Failed, Some(FailureCode::Integrity)) => End::Integrity,
-        (TaskStatus::Paused, None) => End::Asked,
+        (TaskStatus::Paused, None) => End::RequestSpec,
         (TaskStatus::Running | TaskStatus::Completed | TaskStatus::Canceled, None) => End::NothingRan,
         other => panic!("{other:?} is none of the ends"),
     }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use holdpoint::task::decision::{CallAnswer, Then};
 use holdpoint::task::id::{CallId, RequestId, TaskId};
 use holdpoint::task::item::{Fact, FinishReason, Item, Outcome, Part, PartType, ToolCall, ToolResult, Turn, Usage};
-use holdpoint::task::request::{Asked, AskedCall, RequestKind};
-use holdpoint::task::standing::ATTEMPTS;
+use holdpoint::task::request::{RequestSpec, RequestedCall, RequestKind};
+use holdpoint::task::call_state::ATTEMPTS;
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::step::{Budget, Ending, On, Step, next_step};
 use holdpoint::task::time::Time;
@@ -215,7 +215,7 @@ impl World {
     fn ask(&mut self, kind: RequestKind, calls: &[CallId], terms: Terms) {
         let pending_tool_calls = calls
             .iter()
-            .map(|id| AskedCall {
+            .map(|id| RequestedCall {
                 tool_call_id: *id,
                 name: "tool".to_owned(),
                 arguments_text: "{}".to_owned(),
@@ -235,7 +235,7 @@ impl World {
             })
             .collect();
         let request_id = RequestId(self.id());
-        self.push(Fact::InterventionRequested(Asked {
+        self.push(Fact::InterventionRequested(RequestSpec {
             request_id,
             kind,
             pending_tool_calls,
@@ -261,7 +261,7 @@ impl World {
                     self.answer();
                 }
                 Step::Judge(calls) => calls.into_iter().for_each(|id| self.judge(id)),
-                Step::Refuse(refusals) => {
+                Step::Settle(refusals) => {
                     for (id, outcome, text) in refusals {
                         self.result(id, outcome, &text);
                     }

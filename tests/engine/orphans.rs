@@ -12,7 +12,7 @@ use holdpoint::task::change::{Counters, Guard, LeaseChange, TaskChange};
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::id::{CallId, TaskId};
 use holdpoint::task::item::{Fact, FinishReason, Item, Outcome, ToolCall, ToolResult, Turn, Usage};
-use holdpoint::task::request::{Asked, RequestKind, call_digest, request_digest};
+use holdpoint::task::request::{RequestSpec, RequestKind, call_digest, request_digest};
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::time::Time;
 use holdpoint::task::tool_spec::{Effect, ToolKind};
@@ -196,7 +196,7 @@ impl Scene {
     }
 
     /// The question about a call, as this service would have asked it.
-    fn asked(&self, task: TaskId, kind: RequestKind, call: &Past) -> Asked {
+    fn asked(&self, task: TaskId, kind: RequestKind, call: &Past) -> RequestSpec {
         let spec = &self.parts().catalog.get(call.name).unwrap().spec.clone();
         let mut question = asked(kind, Terms::default(), 1);
         let shown = &mut question.pending_tool_calls[0];
@@ -281,7 +281,7 @@ fn well_formed(messages: &[Message]) {
 }
 
 /// A yes of somebody whom a key vouches for.
-fn approved_by(question: &Asked, caller: &Caller) -> Fact {
+fn approved_by(question: &RequestSpec, caller: &Caller) -> Fact {
     let mut yes = decided(question, caller.user_id.as_str(), Action::Approve, true);
     if let Fact::Decision { decision, .. } = &mut yes {
         (decision.via, decision.groups) = (caller.via.clone(), caller.groups.clone());

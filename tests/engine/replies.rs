@@ -9,7 +9,7 @@ use holdpoint::task::change::Journal;
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::id::{CallId, RequestId, TaskId};
 use holdpoint::task::item::{Fact, Outcome, Part, PartType};
-use holdpoint::task::request::Asked;
+use holdpoint::task::request::RequestSpec;
 use holdpoint::task::transcript::Message;
 
 use super::stage::Stage;
@@ -59,7 +59,7 @@ pub async fn question(stage: &Stage, task: TaskId) -> (RequestId, Vec<CallId>) {
 }
 
 /// The question that was asked last, which is open.
-pub async fn asked(stage: &Stage, task: TaskId) -> Asked {
+pub async fn asked(stage: &Stage, task: TaskId) -> RequestSpec {
     let open = stage.open(task).await;
     let Some((request, _)) = open.last() else { panic!("none is open: {:#?}", stage.journal(task).await.items) };
     stage.house.store.request(*request).await.unwrap().unwrap().asked

@@ -4,7 +4,7 @@ use holdpoint::engine::NewMessage;
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::item::{Fact, Outcome};
-use holdpoint::task::request::{Asked, RequestKind};
+use holdpoint::task::request::{RequestSpec, RequestKind};
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::turn::Progress;
 use serde_json::Value;
@@ -35,7 +35,7 @@ async fn approved(house: House) -> (Stage, TaskId) {
 }
 
 /// The one open question.
-async fn asked(stage: &Stage, task: TaskId) -> (RequestId, Asked) {
+async fn asked(stage: &Stage, task: TaskId) -> (RequestId, RequestSpec) {
     let progress = Progress::of(&stage.journal(task).await.items);
     let [open] = &progress.open[..] else { panic!("one is open: {:#?}", progress.open) };
     (open.asked.request_id, open.asked.clone())
@@ -174,6 +174,6 @@ async fn a_process_that_was_thinking_meanwhile_starts_nothing_on_what_it_knew() 
     while !stage.house.store.ready().await {}
     stage.later();
     stage.run().await;
-    assert!(stage.house.store.doubted_at().is_some());
+    assert!(stage.house.store.history_uncertain_until().is_some());
     assert_eq!((stage.status(task).await, stage.tool.ledger().len()), (TaskStatus::Paused, 0));
 }

@@ -5,7 +5,7 @@ use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{Fact, Outcome};
-use holdpoint::task::request::{Asked, RequestKind};
+use holdpoint::task::request::{RequestSpec, RequestKind};
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::verdict::Verdict;
 use serde_json::{Value, json};
@@ -100,7 +100,7 @@ async fn seen(stage: &Stage, task: TaskId) -> String {
     format!("{:?} {:?}", stage.journal(task).await.items, stage.prompts_since(0))
 }
 
-async fn approval(stage: &Stage, task: TaskId) -> Asked {
+async fn approval(stage: &Stage, task: TaskId) -> RequestSpec {
     let open = stage.asked(task).await;
     let [asked] = &open[..] else { panic!("{open:#?}") };
     assert_eq!(asked.kind, RequestKind::Approval);

@@ -22,7 +22,7 @@ use holdpoint::task::change::Journal;
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::item::{Fact, FinishReason, Outcome, Part, PartType, Usage};
-use holdpoint::task::request::{Asked, RequestKind};
+use holdpoint::task::request::{RequestSpec, RequestKind};
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::turn::Progress;
 use holdpoint::tool::catalog::Catalog;
@@ -208,7 +208,7 @@ impl Stage {
     }
 
     /// The open questions, as they were asked.
-    pub async fn asked(&self, task: TaskId) -> Vec<Asked> {
+    pub async fn asked(&self, task: TaskId) -> Vec<RequestSpec> {
         let progress = Progress::of(&self.journal(task).await.items);
         progress.open.into_iter().map(|open| open.asked).collect()
     }

@@ -6,7 +6,7 @@ use holdpoint::task::decision::Action;
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{Fact, Outcome};
-use holdpoint::task::request::{AskedCall, RequestKind};
+use holdpoint::task::request::{RequestedCall, RequestKind};
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::tool_spec::Effect;
 
@@ -87,7 +87,7 @@ async fn rewrite(house: &House, task: TaskId, kind: &str, from: &str, to: &str) 
 
 /// Each text with one byte changed, at its beginning, in its middle and at its end, as it stands in JSON behind its
 /// name: (before, after). That no byte goes unnoticed is shown beside `Asked::is_sound`.
-fn flipped(call: &AskedCall) -> Vec<(String, String)> {
+fn flipped(call: &RequestedCall) -> Vec<(String, String)> {
     let members = [
         ("arguments_text", &call.arguments_text),
         ("name", &call.name),
@@ -105,7 +105,7 @@ fn flipped(call: &AskedCall) -> Vec<(String, String)> {
     all.collect()
 }
 
-async fn asked(stage: &Stage, task: TaskId) -> AskedCall {
+async fn asked(stage: &Stage, task: TaskId) -> RequestedCall {
     let items = stage.journal(task).await.items;
     let asked = items.iter().find_map(|item| {
         let Fact::InterventionRequested(asked) = &item.fact else { return None };

@@ -10,7 +10,7 @@ use holdpoint::task::change::{Change, Committed, Counters, Guard, LeaseChange, N
 use holdpoint::task::decision::{Action, CallAnswer, Decision};
 use holdpoint::task::id::{CallId, ChangeId, RequestId, TaskId};
 use holdpoint::task::item::{Fact, Part, PartType};
-use holdpoint::task::request::{Asked, AskedCall, RequestKind};
+use holdpoint::task::request::{RequestSpec, RequestedCall, RequestKind};
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::time::Time;
 use holdpoint::task::tool_spec::Effect;
@@ -141,14 +141,14 @@ impl House {
     }
 
     /// A task with an open request.
-    pub async fn paused(&self, terms: Terms) -> (TaskId, Asked) {
+    pub async fn paused(&self, terms: Terms) -> (TaskId, RequestSpec) {
         let id = self.task().await;
         let asked = asked(RequestKind::Approval, terms, 1);
         self.pause(id, &asked).await;
         (id, asked)
     }
 
-    pub async fn pause(&self, id: TaskId, asked: &Asked) {
+    pub async fn pause(&self, id: TaskId, asked: &RequestSpec) {
         let mut pause = self.next(id).await;
         pause.facts = vec![Fact::InterventionRequested(asked.clone()), status(TaskStatus::Paused)];
         pause.counters = Counters { busy: -1, open_requests: 1, ..Counters::default() };
@@ -172,7 +172,7 @@ impl House {
     }
 
     /// The change with which a human's answer ends the only request of a task.
-    pub async fn deciding(&self, id: TaskId, asked: &Asked, by: &str, action: Action) -> TaskChange {
+    pub async fn deciding(&self, id: TaskId, asked: &RequestSpec, by: &str, action: Action) -> TaskChange {
         let mut change = self.next(id).await;
         change.facts = vec![decided(asked, by, action, true), status(TaskStatus::Running)];
         change.counters = Counters { busy: 1, open_requests: -1, ..Counters::default() };
@@ -240,8 +240,8 @@ pub fn said(text: &str) -> Fact {
     Fact::UserMessage { items: vec![part], user_context: None, by: "alice".to_owned(), groups: Vec::new() }
 }
 
-pub fn asked(kind: RequestKind, terms: Terms, calls: usize) -> Asked {
-    let call = || AskedCall {
+pub fn asked(kind: RequestKind, terms: Terms, calls: usize) -> RequestSpec {
+    let call = || RequestedCall {
         tool_call_id: CallId(fresh()),
         name: "refund_payment".to_owned(),
         arguments_text: "{\"amount\":120}".to_owned(),
@@ -259,7 +259,7 @@ pub fn asked(kind: RequestKind, terms: Terms, calls: usize) -> Asked {
         definition: None,
         editor: None,
     };
-    Asked {
+    RequestSpec {
         request_id: RequestId(fresh()),
         kind,
         pending_tool_calls: (0..calls).map(|_| call()).collect(),
@@ -272,7 +272,7 @@ pub fn asked(kind: RequestKind, terms: Terms, calls: usize) -> Asked {
     }
 }
 
-pub fn decided(asked: &Asked, by: &str, action: Action, closes: bool) -> Fact {
+pub fn decided(asked: &RequestSpec, by: &str, action: Action, closes: bool) -> Fact {
     let answer = CallAnswer::plain(action);
     let decisions: BTreeMap<CallId, CallAnswer> =
         asked.own_calls().map(|call| (call.tool_call_id, answer.clone())).collect();

@@ -9,7 +9,7 @@ use holdpoint::store::{CommitError, Store, TaskFilter, Tree};
 use holdpoint::task::change::{Counters, Guard, LeaseChange, TaskChange, TaskRow};
 use holdpoint::task::id::{CallId, TaskId};
 use holdpoint::task::item::{Fact, Usage};
-use holdpoint::task::request::{Asked, RequestKind};
+use holdpoint::task::request::{RequestSpec, RequestKind};
 
 use super::house::{House, asked, both, change, child_task, finance, fresh, new_task, said};
 
@@ -221,7 +221,7 @@ both! {
 
     async fn the_open_requests_of_every_subtree_are_found_in_the_order_they_were_asked(house) {
         let (grown, other) = (grown(&house).await, grown(&house).await);
-        let mut questions: Vec<(TaskId, Asked)> = Vec::new();
+        let mut questions: Vec<(TaskId, RequestSpec)> = Vec::new();
         for tree in [&other, &grown] {
             questions = tree.all().map(|task| (task, asked(RequestKind::Approval, finance(1), 1))).collect();
             // Neither in the order of the ids of the tasks, nor in that of their own.

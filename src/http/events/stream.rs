@@ -20,7 +20,7 @@ use crate::http::sse::Text;
 use crate::http::wire::event::CaughtUpEvent;
 use crate::http::{Http, read};
 use crate::people::Caller;
-use crate::people::may::Move;
+use crate::people::may::Command;
 use crate::store::{Events, Heard, Listener, ReadError};
 use crate::task::delta::Delta;
 
@@ -244,7 +244,7 @@ impl Stream {
             Ok(_) => Ok(true),
             Err(problem) if problem.code == Code::Forbidden && self.watcher.posted => {
                 let row = read::task(&self.http, caller, task).await?;
-                Ok(self.http.engine.may_move(caller, Move::Cancel, &row).is_ok())
+                Ok(self.http.engine.may_command(caller, Command::Cancel, &row).is_ok())
             }
             Err(problem) => Err(problem),
         }

@@ -14,7 +14,7 @@ use crate::http::params::KeyHeader;
 use crate::http::problem::{Code, Problem};
 use crate::http::wire::task::AgentTask;
 use crate::http::{Http, read};
-use crate::people::may::Move;
+use crate::people::may::Command;
 use crate::task::id::TaskId;
 
 /// The operation.
@@ -54,7 +54,7 @@ pub(crate) async fn cancel_task(
         accepted
     } else {
         let row = read::task(&http, caller, id).await?;
-        http.engine.may_move(caller, Move::Cancel, &row).map_err(Problem::forbidden)?;
+        http.engine.may_command(caller, Command::Cancel, &row).map_err(Problem::forbidden)?;
         let key = posted.key()?;
         posted.json(&http.parsing, |body, _| nothing(body)).await?;
         let (engine, caller) = (http.engine.clone(), caller.clone());

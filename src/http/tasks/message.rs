@@ -16,7 +16,7 @@ use crate::http::params::MoveHeaders;
 use crate::http::problem::{Code, Problem};
 use crate::http::wire::{body::SendMessage, task::AgentTask};
 use crate::http::{Http, message, read};
-use crate::people::may::Move;
+use crate::people::may::Command;
 use crate::task::id::TaskId;
 
 /// The operation.
@@ -66,7 +66,7 @@ pub(crate) async fn send_message(
         accepted
     } else {
         let row = read::task(&http, caller, id).await?;
-        http.engine.may_move(caller, Move::Message, &row).map_err(Problem::forbidden)?;
+        http.engine.may_command(caller, Command::Message, &row).map_err(Problem::forbidden)?;
         let key = posted.key()?;
         let message = posted.json(&http.parsing, |body, _| parse(body)).await?;
         let (engine, caller) = (http.engine.clone(), caller.clone());

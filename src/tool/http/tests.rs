@@ -117,7 +117,7 @@ fn invocation(text: &str) -> Invocation {
         arguments: serde_json::from_str(if text.is_empty() { "{}" } else { text }).unwrap(),
         decided_by: Some("jürgen 100%".to_owned()),
         traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned(),
-        leave: Leave::of(|| true),
+        permit: SendPermit::of(|| true),
         credentials: Credentials::default(),
     }
 }

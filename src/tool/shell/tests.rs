@@ -58,7 +58,7 @@ fn invocation(command: &str) -> Invocation {
         arguments,
         decided_by: None,
         traceparent: String::new(),
-        leave: Leave::of(|| true),
+        permit: SendPermit::of(|| true),
         credentials: Credentials::default(),
     }
 }
@@ -315,7 +315,7 @@ async fn a_command_that_closes_its_outputs_and_goes_on_is_waited_for() {
 async fn a_command_without_leave_does_not_begin() {
     let directory = tempfile::tempdir().unwrap();
     let tool = tool(directory.path(), Duration::from_secs(20), 1000);
-    let call = Invocation { leave: Leave::of(|| false), ..invocation("touch there") };
+    let call = Invocation { permit: SendPermit::of(|| false), ..invocation("touch there") };
     assert!(matches!(tool.call(&call).await, ToolAnswer::Failed { .. }));
     assert!(!directory.path().join("there").exists());
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use holdpoint::task::decision::{Action, CallAnswer, Decision, Edit, Then};
 use holdpoint::task::id::CallId;
 use holdpoint::task::item::{CloseReason, Fact, Outcome};
-use holdpoint::task::request::{Asked, RequestKind};
+use holdpoint::task::request::{RequestSpec, RequestKind};
 use holdpoint::task::status::{RequestStatus, TaskStatus};
 use holdpoint::task::step::On;
 use holdpoint::task::turn::{Open, Progress};
@@ -41,7 +41,7 @@ impl World {
         self.commit_surely();
     }
 
-    fn close(&mut self, asked: &Asked, closed: RequestStatus, reason: CloseReason) {
+    fn close(&mut self, asked: &RequestSpec, closed: RequestStatus, reason: CloseReason) {
         self.push(Fact::RequestClosed { request_id: asked.request_id, status: closed, reason });
         let progress = self.progress.clone();
         if progress.ending.is_some() {
@@ -77,7 +77,7 @@ impl World {
         self.say();
     }
 
-    fn decide(&mut self, progress: &Progress, asked: &Asked) {
+    fn decide(&mut self, progress: &Progress, asked: &RequestSpec) {
         let open = progress.open(asked.request_id).unwrap();
         let mut calls: Vec<CallId> = asked.own_calls().map(|call| call.tool_call_id).collect();
         calls.retain(|call| !open.decided.contains_key(call));
@@ -116,7 +116,7 @@ impl World {
         }
     }
 
-    fn whole(&mut self, asked: &Asked) -> Action {
+    fn whole(&mut self, asked: &RequestSpec) -> Action {
         match asked.kind {
             RequestKind::Reconcile => self.dice.pick(&[Action::Retry, Action::Reject, Action::Respond]),
             RequestKind::ExternalResult => self.dice.pick(&[Action::Respond, Action::Respond, Action::Reject]),
@@ -126,7 +126,7 @@ impl World {
         }
     }
 
-    fn single(&mut self, asked: &Asked) -> Action {
+    fn single(&mut self, asked: &RequestSpec) -> Action {
         let any = [Action::Approve, Action::Reject, Action::Edit, Action::Respond];
         let of_several = [Action::Approve, Action::Approve, Action::Reject, Action::Edit];
         self.dice.pick(if asked.required() > 1 { &of_several } else { &any })

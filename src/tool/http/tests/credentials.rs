@@ -83,7 +83,7 @@ async fn what_is_unicode_goes_as_utf_8() {
 
 /// The call fails before a connection is made, says why, and shows no value.
 async fn not_sent(tool: &Arc<dyn Tool>, call: &Invocation, why: &str) {
-    let call = Invocation { leave: Leave::of(|| panic!("it was about to be sent")), ..call.clone() };
+    let call = Invocation { permit: SendPermit::of(|| panic!("it was about to be sent")), ..call.clone() };
     let ToolAnswer::Failed { content, http_status: None } = tool.call(&call).await else { panic!("it was sent") };
     assert_eq!(content, format!("The tool `pay` failed before anything was sent: {why}."));
 }

@@ -1,0 +1,263 @@
+//! Applies a human's answer. One function for every door: it appends facts, and the ordinary loop does the rest.
+//! Whether the answer came first is decided by the version its write is fenced by.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::answer::{Given, Judged, fitting, invalid};
+use super::integrity::damage;
+use super::session::TaskSession;
+use super::{Accepted, Answer, Engine, Key, Refusal};
+use crate::agent::Agent;
+use crate::people::Caller;
+use crate::people::may::{may_decide, required_of};
+use crate::store::{CommitError, RequestRow};
+use crate::task::change::LeaseChange;
+use crate::task::decision::{Edit, Then};
+use crate::task::failure::{Failure, FailureCode};
+use crate::task::id::{CallId, RequestId};
+use crate::task::item::{CloseReason, Fact};
+use crate::task::request::RequestKind;
+use crate::task::call_state::{Edited, CallState};
+use crate::task::status::RequestStatus;
+use crate::task::turn::Open;
+use crate::task::verdict::{Judgement, Verdict};
+
+impl Engine {
+    /// Stores a human's answer and goes on.
+    ///
+    /// # Errors
+    /// In this order: `NotFound`, `Forbidden`, `Invalid`, `DigestMismatch`, `Expired`, then `Withdrawn` or
+    /// `AlreadyDecided`; nothing is changed. `Unavailable` when the database does not answer.
+    pub async fn decide(
+        self: &Arc<Self>,
+        caller: &Caller,
+        request: RequestId,
+        answer: Answer,
+        key: Option<Key>,
+    ) -> Result<Accepted, Refusal> {
+        let row = self.store.request(request).await?.ok_or(Refusal::NotFound)?;
+        self.decide_read(caller, row, answer, key).await
+    }
+
+    /// [`Engine::decide`] for a door that has read the request just now.
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn decide_read(
+        self: &Arc<Self>,
+        caller: &Caller,
+        row: RequestRow,
+        answer: Answer,
+        key: Option<Key>,
+    ) -> Result<Accepted, Refusal> {
+        let said = Box::pin(self.decide_once(caller, row, answer, key.as_ref())).await;
+        self.unless_replayed(caller, key.as_ref(), said).await
+    }
+
+    async fn decide_once(
+        self: &Arc<Self>,
+        caller: &Caller,
+        row: RequestRow,
+        answer: Answer,
+        key: Option<&Key>,
+    ) -> Result<Accepted, Refusal> {
+        let request = row.asked.request_id;
+        let mut read = Some(row);
+        for _ in 0..super::TRIES {
+            let row = match read.take() {
+                Some(row) => row,
+                None => self.store.request(request).await?.ok_or(Refusal::NotFound)?,
+            };
+            let given = match self.judge_answer(caller, &row, &answer) {
+                // The place that does not fit may be a name that is secret.
+                Err(refusal @ Refusal::Invalid(_)) if answer.edits().next().is_some() => {
+                    let session = self.read(row.task_id).await?.ok_or(Refusal::NotFound)?;
+                    self.refuse_secrets(&session, answer.edits().collect()).await?;
+                    return Err(refusal);
+                }
+                said => said?,
+            };
+            let mut session = self.read(row.task_id).await?.ok_or(Refusal::NotFound)?;
+            let Some(open) = session.own.progress.open(request).cloned() else {
+                // Answered or closed between the two readings: read again, and say so.
+                continue;
+            };
+            let agent = self.agent_of(&session.own.row).await?;
+            let damaged = damage(&session, request);
+            let damaged = damaged.or_else(|| agent.clone().err().filter(|why| why.code == FailureCode::Integrity));
+            if let Some(failure) = damaged {
+                if self.damaged(session, failure).await? {
+                    return Err(Refusal::Withdrawn(request));
+                }
+                continue;
+            }
+            let targets = given.targets(caller, &open)?;
+            if self.changed(agent.as_deref().ok(), &session, &open, &targets) {
+                if self.tool_changed(session, request).await? {
+                    return Err(Refusal::Withdrawn(request));
+                }
+                continue;
+            }
+            self.apply(caller, &mut session, agent.as_deref().ok(), &open, &given, &targets).await?;
+            session.idempotency = key.map(|key| key.row(caller, &session, Some(request)));
+            if let Some(accepted) = self.submit(session).await? {
+                return Ok(Accepted { task_id: accepted.root, ..accepted });
+            }
+            if let Some(done) = self.replay_of(caller, key).await? {
+                return Ok(done);
+            }
+        }
+        tracing::error!(%request, "a decision found no place");
+        Err(Refusal::Unavailable)
+    }
+
+    /// Everything that can be said of an answer before the journal is read, in the contract's order.
+    fn judge_answer(&self, caller: &Caller, row: &RequestRow, answer: &Answer) -> Result<Given, Refusal> {
+        if row.tenant != caller.tenant {
+            return Err(Refusal::NotFound);
+        }
+        if !may_decide(caller, &row.tenant, &row.owner, &row.asked.terms.approvers) {
+            return Err(Refusal::Forbidden("You are not among those who may decide this request.".to_owned()));
+        }
+        let given = fitting(&self.roster, caller, row, answer)?;
+        let request = row.asked.request_id;
+        if answer.digest.as_ref().is_some_and(|digest| *digest != row.asked.digest) {
+            return Err(Refusal::DigestMismatch(request));
+        }
+        match row.status {
+            RequestStatus::Expired => Err(Refusal::Expired(request)),
+            RequestStatus::Pending if row.expired => Err(Refusal::Expired(request)),
+            RequestStatus::Withdrawn => Err(Refusal::Withdrawn(request)),
+            RequestStatus::Responded | RequestStatus::Resumed => Err(Refusal::AlreadyDecided { request, call: None }),
+            RequestStatus::Pending => Ok(given),
+        }
+    }
+
+    /// Appends a decision and what belongs to the same commit.
+    async fn apply(
+        &self,
+        caller: &Caller,
+        session: &mut TaskSession,
+        agent: Option<&Agent>,
+        open: &Open,
+        given: &Given,
+        targets: &[CallId],
+    ) -> Result<(), Refusal> {
+        let (mut edits, mut anew) = (BTreeMap::new(), Vec::new());
+        self.refuse_secrets(session, given.edits().map(|(call, text)| (call.to_string(), text)).collect()).await?;
+        for (call, text) in given.edits() {
+            let Some(agent) = agent else { return Err(Refusal::Internal) };
+            let (judged, judgement) = self.edited(caller, session, agent, open, call, text).await?;
+            edits.insert(call, judged);
+            anew.extend(judgement.map(|judgement| (call, judgement)));
+        }
+        let shown = match (&given.response, open.asked.kind) {
+            (Some(response), RequestKind::Credentials) => {
+                let Some(agent) = agent else { return Err(Refusal::Internal) };
+                let (sealed, names) = self.seal(session, agent, &open.asked, response)?;
+                session.credentials.push(sealed);
+                Some(names)
+            }
+            (response, _) => response.as_ref().map(|response| response.reveal().clone()),
+        };
+        let decision = given.decision(caller, open, targets, &edits, shown);
+        let cancels = decision.closes && decision.then.is_some_and(|then| then != Then::Continue);
+        session.push(Fact::Decision { request_id: open.asked.request_id, decision });
+        if cancels {
+            session.withdraw_open(CloseReason::Canceled);
+            return Ok(());
+        }
+        session.goes_on();
+        for (tool_call_id, judgement) in anew {
+            let Some(state) = session.own.progress.call(tool_call_id) else { continue };
+            let (effect, performer) = (state.effect, state.performer);
+            session.push(Fact::Judged { tool_call_id, judgement, effect, performer });
+        }
+        Ok(())
+    }
+
+    /// What the policy says of a human's replacement: whether it may run with it, or how it is held anew.
+    ///
+    /// # Errors
+    /// `Invalid` when a rule refuses it, or the call was sent already: whoever gets it tells repetitions by its key.
+    async fn edited(
+        &self,
+        caller: &Caller,
+        session: &TaskSession,
+        agent: &Agent,
+        open: &Open,
+        call: CallId,
+        text: &str,
+    ) -> Result<(Judged, Option<Judgement>), Refusal> {
+        let known = session.own.progress.call(call).cloned();
+        let (Some(known), Some(request)) = (known, open.asked.own_calls().find(|own| own.tool_call_id == call)) else {
+            return Err(Refusal::Internal);
+        };
+        if known.attempts > 0 {
+            let detail = "`approve` or `reject`: this call has been sent, and is known by its key with these arguments";
+            return Err(invalid(&format!("/decisions/{call}/action"), detail.to_owned()));
+        }
+        let edited = Some(Edited { arguments_text: text.to_owned(), by: caller.user_id.to_string() });
+        let state = CallState { edited, ..known };
+        let now = self.verdict(session, agent, &state).await;
+        let refused = |detail: String| Err(invalid(&format!("/decisions/{call}/arguments"), detail));
+        let why = now.reason.clone().unwrap_or_else(|| "no reason is given".to_owned());
+        let (permit, anew) = match now.verdict {
+            Verdict::Deny => return refused(format!("arguments that no rule refuses: {why}")),
+            Verdict::Invalid | Verdict::Human => return refused(format!("arguments that fit: {why}")),
+            Verdict::Allow => (true, None),
+            Verdict::Hold if now.terms.as_ref() == Some(&open.asked.terms) => (true, Some(now.clone())),
+            Verdict::Hold => (false, Some(now.clone())),
+        };
+        // Where several have to agree, whoever writes new bytes is not one of them.
+        let permit = leave && required_of(caller, &open.asked) < 2;
+        let anew = anew.filter(|anew| !leave && state.judgement.as_ref() != Some(anew));
+        let rule = if now.verdict == Verdict::Hold { now.rule } else { request.rule.clone() };
+        let spec = self.offered(agent, &state.call.name).map(|entry| &entry.spec);
+        let Some(spec) = spec else { return refused("this call cannot be edited: its tool is gone".to_owned()) };
+        let digest = session.digest(spec, call, text, rule.as_deref());
+        Ok((Judged { edit: Edit { arguments_text: text.to_owned(), digest, rule }, leave }, anew))
+    }
+
+    /// Whether the definition of a tool that an answer is about is another one by now.
+    fn changed(&self, agent: Option<&Agent>, session: &TaskSession, open: &Open, calls: &[CallId]) -> bool {
+        match open.asked.kind {
+            RequestKind::Approval | RequestKind::ExternalResult | RequestKind::Credentials => {}
+            // These ask for no run of a tool: what they ask does not depend on one.
+            RequestKind::Guidance | RequestKind::Confirmation | RequestKind::Reconcile => return false,
+        }
+        if open.asked.kind == RequestKind::Credentials && !self.asks_as_before(agent, &open.asked) {
+            return true;
+        }
+        open.asked.own_calls().filter(|call| calls.contains(&call.tool_call_id)).any(|call| {
+            let entry = agent.and_then(|agent| self.offered(agent, &call.name));
+            let digest = entry
+                .map(|entry| session.digest(&entry.spec, call.tool_call_id, &call.arguments_text, call.rule.as_deref()));
+            digest.as_deref() != Some(call.digest.as_str())
+        })
+    }
+
+    /// The one refusal that writes: the question no longer stands, its calls are judged anew. `false` when another
+    /// commit came first, and nothing was written.
+    async fn tool_changed(self: &Arc<Self>, mut session: TaskSession, request_id: RequestId) -> Result<bool, Refusal> {
+        session.push(Fact::RequestClosed {
+            request_id,
+            status: RequestStatus::Withdrawn,
+            reason: CloseReason::ToolChanged,
+        });
+        session.goes_on();
+        Ok(self.submit(session).await?.is_some())
+    }
+
+    /// What was asked is not what is stored: nothing of the task runs. `false` when another commit came first, and
+    /// nothing was written.
+    async fn damaged(&self, mut session: TaskSession, failure: Failure) -> Result<bool, Refusal> {
+        Self::fail(&mut session, failure);
+        match self.commit(&mut session, LeaseChange::Park { wake_in: None }).await {
+            Ok(_) => Ok(true),
+            Err(CommitError::Unavailable) => Err(Refusal::Unavailable),
+            Err(CommitError::Stale | CommitError::Refused | CommitError::Unknown) => Ok(false),
+        }
+    }
+}

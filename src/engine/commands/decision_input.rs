@@ -1,0 +1,330 @@
+//! Whether a body is an answer that a request takes, from this person, by its rule and its form; and which decision it
+//! amounts to. Nothing here writes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::{Answer, AnswerBody, CallReply, FieldError, Refusal};
+use crate::people::Caller;
+use crate::people::may::{Roster, answers, required_of, wrote};
+use crate::secret::Secret;
+use crate::store::RequestRow;
+use crate::task::decision::{Action, CallAnswer, Decision, Edit, Then};
+use crate::task::id::CallId;
+use crate::task::request::{RequestSpec, RequestedCall, RequestKind};
+use crate::task::text::pointer;
+use crate::task::turn::Open;
+use crate::tool::arguments;
+use crate::tool::credential::is_sendable;
+use crate::tool::schema::{CompiledSchema, Misfits};
+
+/// An answer that fits its request.
+#[derive(Clone, Debug)]
+pub(super) struct Given {
+    /// The calls that are named, each with its answer; `None`: every call that is still to be decided.
+    named: Option<BTreeMap<CallId, CallReply>>,
+    /// The answer to calls that are not named.
+    action: Action,
+    reason: Option<String>,
+    then: Option<Then>,
+    /// What was filled in.
+    pub response: Option<Secret<Value>>,
+    result: Option<String>,
+}
+
+/// An edit that the policy has judged.
+#[derive(Clone, Debug)]
+pub(super) struct Judged {
+    pub edit: Edit,
+    /// It is an approval of the new bytes.
+    pub permit: bool,
+}
+
+/// What the body says, if the request takes it.
+///
+/// # Errors
+/// `Forbidden` for an approval of bytes that the caller wrote himself; `Invalid` with every place that does not fit.
+pub(super) fn fitting(roster: &Roster, caller: &Caller, row: &RequestRow, answer: &Answer) -> Result<Given, Refusal> {
+    let mut allowed = answers(roster, caller, &row.tenant, &row.owner, &row.asked);
+    match &answer.body {
+        AnswerBody::PerCall(replies) => per_call(caller, &row.asked, &allowed, replies),
+        AnswerBody::Whole { action, reason, then, response, result } => {
+            let asked = &row.asked;
+            let own = *action == Action::Approve && asked.own_calls().all(|call| wrote(caller, asked, call));
+            if own && asked.kind == RequestKind::Approval {
+                return Err(own_words());
+            }
+            // Of an approval, these stand inside `decisions` only.
+            let of_calls = |action: &Action| matches!(action, Action::Edit | Action::Respond);
+            allowed.retain(|action| asked.kind != RequestKind::Approval || !of_calls(action));
+            if !allowed.contains(action) {
+                return Err(invalid("/action", one_of(&allowed)));
+            }
+            if then.is_some() && *action != Action::Reject {
+                return Err(invalid("/then", "only beside a reject".to_owned()));
+            }
+            let response = read_response(asked, *action, response.as_ref())?;
+            read_result(asked, *action, result.as_deref())?;
+            let (reason, result) = (reason.clone(), result.clone());
+            Ok(Given { named: None, action: *action, reason, then: *then, response, result })
+        }
+    }
+}
+
+fn per_call(
+    caller: &Caller,
+    asked: &RequestSpec,
+    allowed: &[Action],
+    replies: &BTreeMap<String, CallReply>,
+) -> Result<Given, Refusal> {
+    if asked.kind != RequestKind::Approval {
+        let detail = "this kind of request has one call: say `action`".to_owned();
+        return Err(invalid("/decisions", detail));
+    }
+    let (mut errors, mut named, mut thens) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
+    for (name, reply) in replies {
+        let place = pointer("/decisions", name);
+        let mut add = |draft: &str, detail: String| {
+            errors.push(FieldError { pointer: format!("{place}{member}"), detail });
+        };
+        let call = asked.own_calls().find(|call| call.tool_call_id.to_string() == *name);
+        let Some(call) = call else {
+            add("", "the `tool_call_id` of a call that needs a decision".to_owned());
+            continue;
+        };
+        if reply.action == Action::Approve && wrote(caller, asked, call) {
+            return Err(own_words());
+        }
+        if !allowed.contains(&reply.action) {
+            add("/action", one_of(allowed));
+        }
+        if reply.action == Action::Edit
+            && let Err(misfits) = read_edit(call, reply.arguments.as_deref().unwrap_or_default())
+        {
+            misfits.0.into_iter().for_each(|misfit| add(&format!("/arguments{}", misfit.pointer), misfit.detail));
+        }
+        if reply.then.is_some() && reply.action != Action::Reject {
+            add("/then", "only beside a reject".to_owned());
+        }
+        thens.extend(reply.then);
+        if thens.len() > 1 {
+            add("/then", "the same for every call: it holds for the request".to_owned());
+        }
+        named.insert(call.tool_call_id, reply.clone());
+    }
+    if !errors.is_empty() || named.is_empty() {
+        return Err(Refusal::Invalid(errors));
+    }
+    let mut actions: Vec<Action> = named.values().map(|reply| reply.action).collect();
+    actions.dedup();
+    let action = if let [action] = actions.as_slice() { *action } else { Action::Mixed };
+    let then = thens.pop_first();
+    Ok(Given { named: Some(named), action, reason: None, then, response: None, result: None })
+}
+
+/// What was filled in, by the request's form.
+fn read_response(
+    asked: &RequestSpec,
+    action: Action,
+    response: Option<&Secret<String>>,
+) -> Result<Option<Secret<Value>>, Refusal> {
+    use RequestKind::{Approval, Confirmation, Credentials, ExternalResult, Guidance, Reconcile};
+    let wanted = match asked.kind {
+        Guidance | Credentials | Confirmation => action == Action::Respond,
+        Approval | ExternalResult | Reconcile => false,
+    };
+    match (wanted, response) {
+        (false, None) => Ok(None),
+        (false, Some(_)) => Err(invalid("/response", "nothing is filled in with this answer".to_owned())),
+        (true, None) => Err(invalid("/response", "what is filled in, by the request's `form`".to_owned())),
+        (true, Some(text)) => {
+            let form = asked.form.as_ref().and_then(|form| CompiledSchema::closed(form).ok());
+            let Some(form) = form else { return Err(Refusal::Internal) };
+            let value = arguments::read(text.reveal(), &form).map_err(|misfits| misfit("/response", misfits))?;
+            if asked.kind == Credentials {
+                no_controls(&value)?;
+            }
+            Ok(Some(Secret::new(value)))
+        }
+    }
+}
+
+/// No field of a credential may end a header or a line.
+fn no_controls(value: &Value) -> Result<(), Refusal> {
+    let Value::Object(fields) = value else { return Ok(()) };
+    let bad = |value: &Value| !value.as_str().is_some_and(is_sendable);
+    let errors: Vec<_> = fields
+        .iter()
+        .filter(|(_, value)| bad(value))
+        .map(|(name, _)| FieldError {
+            pointer: pointer("/response", name),
+            detail: "text without control characters".to_owned(),
+        })
+        .collect();
+    if errors.is_empty() { Ok(()) } else { Err(Refusal::Invalid(errors)) }
+}
+
+/// A result that somebody posts, by the form that the tool asks for, where it asks for one.
+fn read_result(asked: &RequestSpec, action: Action, result: Option<&str>) -> Result<(), Refusal> {
+    let wanted = match asked.kind {
+        RequestKind::ExternalResult | RequestKind::Reconcile => action == Action::Respond,
+        RequestKind::Approval | RequestKind::Guidance | RequestKind::Credentials | RequestKind::Confirmation => false,
+    };
+    match (wanted, result) {
+        (false, None) => Ok(()),
+        (false, Some(_)) => Err(invalid("/result", "no result with this answer".to_owned())),
+        (true, None) => Err(invalid("/result", "the result".to_owned())),
+        (true, Some(text)) => {
+            let Some(form) = asked.form.as_ref().filter(|_| asked.kind == RequestKind::ExternalResult) else {
+                return Ok(());
+            };
+            let Ok(form) = CompiledSchema::open(form) else { return Err(Refusal::Internal) };
+            let fits = |value: Value| form.check(&value);
+            serde_json::from_str(text)
+                .map_err(|_| Misfits::one("", "a JSON value"))
+                .and_then(fits)
+                .map_err(|misfits| misfit("/result", misfits))
+        }
+    }
+}
+
+/// The replacement of a call's arguments, read as the model's own are.
+fn read_edit(call: &RequestedCall, text: &str) -> Result<Value, Misfits> {
+    match CompiledSchema::closed(&call.parameters) {
+        Ok(schema) => arguments::read(text, &schema),
+        Err(_) => Err(Misfits::one("", "this call cannot be edited: its tool is gone")),
+    }
+}
+
+impl Given {
+    /// The calls it is about, of those that are still to be decided.
+    ///
+    /// # Errors
+    /// `AlreadyDecided` when another answer to one of them, or this person's, came first.
+    pub fn targets(&self, caller: &Caller, open: &Open) -> Result<Vec<CallId>, Refusal> {
+        let request = open.asked.request_id;
+        let lost = |call: CallId| Refusal::AlreadyDecided { request, call: Some(call) };
+        let own = |call: CallId| open.answered_by(call, &caller.user_id);
+        if let Some(named) = &self.named {
+            let taken = named.keys().find(|call| open.decided.contains_key(call) || own(**call));
+            return taken.map_or_else(|| Ok(named.keys().copied().collect()), |call| Err(lost(*call)));
+        }
+        let mut left: Vec<CallId> = open.asked.own_calls().map(|call| call.tool_call_id).collect();
+        left.retain(|call| !open.decided.contains_key(call));
+        let counted = matches!(self.action, Action::Approve | Action::Retry);
+        match left.iter().find(|call| own(**call)) {
+            Some(call) if !counted || left.iter().all(|call| own(*call)) => Err(lost(*call)),
+            Some(_) | None => {
+                left.retain(|call| !own(*call));
+                if left.is_empty() { Err(Refusal::AlreadyDecided { request, call: None }) } else { Ok(left) }
+            }
+        }
+    }
+
+    /// The replacements it brings, by call.
+    pub fn edits(&self) -> impl Iterator<Item = (CallId, &str)> {
+        let named = self.named.iter().flatten();
+        named.filter_map(|(call, reply)| {
+            let text = reply.arguments.as_deref().filter(|_| reply.action == Action::Edit)?;
+            Some((*call, text))
+        })
+    }
+
+    fn reply(&self, call: CallId) -> CallReply {
+        let named = self.named.as_ref().and_then(|named| named.get(&call));
+        named.cloned().unwrap_or_else(|| CallReply {
+            action: self.action,
+            reason: self.reason.clone(),
+            then: self.then,
+            arguments: None,
+            result: self.result.clone(),
+        })
+    }
+
+    /// The decision as it is journaled: `shown` is what of the response may be read by everybody.
+    pub fn decision(
+        &self,
+        caller: &Caller,
+        open: &Open,
+        targets: &[CallId],
+        edits: &BTreeMap<CallId, Judged>,
+        shown: Option<Value>,
+    ) -> Decision {
+        let required = required_of(caller, &open.asked);
+        let answer = |call: CallId| {
+            let reply = self.reply(call);
+            let judged = edits.get(&call);
+            let permit = match reply.action {
+                Action::Approve | Action::Retry => open.approved_with(call, &caller.user_id) >= required,
+                Action::Edit => judged.is_some_and(|judged| judged.leave),
+                Action::Reject | Action::Respond | Action::Mixed => false,
+            };
+            let edit = judged.map(|judged| judged.edit.clone());
+            CallAnswer { action: reply.action, reason: reply.reason, edit, result_text: reply.result, leave }
+        };
+        let decisions: BTreeMap<_, _> = targets.iter().map(|call| (*call, answer(*call))).collect();
+        let (then, closes) = self.then(open, &decisions);
+        Decision {
+            action: self.action,
+            by: caller.user_id.to_string(),
+            via: caller.via.clone(),
+            groups: caller.via.as_ref().map(|_| caller.groups.clone()).unwrap_or_default(),
+            reason: self.reason.clone(),
+            then,
+            response: shown,
+            result_text: self.result.clone(),
+            decisions,
+            closes,
+        }
+    }
+
+    /// What follows a rejection, and whether the request ends with this answer.
+    fn then(&self, open: &Open, decisions: &BTreeMap<CallId, CallAnswer>) -> (Option<Then>, bool) {
+        let ends_task = self.then.is_some_and(|then| then != Then::Continue);
+        let outcome = |call: CallId| {
+            let now = decisions.get(&call).filter(|answer| answer.settles()).map(|answer| answer.action);
+            now.or_else(|| open.decided.get(&call).copied())
+        };
+        let outcomes: Vec<_> = open.asked.own_calls().map(|call| outcome(call.tool_call_id)).collect();
+        let closes = ends_task || outcomes.iter().all(Option::is_some);
+        if ends_task || !closes {
+            return (self.then, closes);
+        }
+        let rejects = decisions.values().any(|answer| answer.action == Action::Reject);
+        let all_rejected = outcomes.iter().all(|outcome| *outcome == Some(Action::Reject));
+        let said = self.then.or(open.then);
+        let then = match open.asked.kind {
+            RequestKind::Approval if all_rejected => Some(said.unwrap_or(open.asked.terms.on_reject)),
+            RequestKind::Approval
+            | RequestKind::Guidance
+            | RequestKind::Credentials
+            | RequestKind::Confirmation
+            | RequestKind::ExternalResult
+            | RequestKind::Reconcile => rejects.then_some(Then::Continue),
+        };
+        (then, closes)
+    }
+}
+
+fn own_words() -> Refusal {
+    Refusal::Forbidden("You wrote these arguments: others have to approve them.".to_owned())
+}
+
+fn one_of(actions: &[Action]) -> String {
+    let words: Vec<_> = actions.iter().map(|action| action.as_str()).collect();
+    if words.is_empty() { "nothing can be answered here".to_owned() } else { format!("one of: {}", words.join(", ")) }
+}
+
+/// One place that does not fit.
+pub(super) fn invalid(pointer: &str, detail: String) -> Refusal {
+    Refusal::Invalid(vec![FieldError { pointer: pointer.to_owned(), detail }])
+}
+
+fn misfit(at: &str, misfits: Misfits) -> Refusal {
+    let error = |misfit: crate::tool::schema::Misfit| FieldError {
+        pointer: format!("{at}{}", misfit.pointer),
+        detail: misfit.detail,
+    };
+    Refusal::Invalid(misfits.0.into_iter().map(error).collect())
+}

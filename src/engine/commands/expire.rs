@@ -1,0 +1,55 @@
+//! Deadlines: a request that nobody answered in time is closed, and its task goes on (or is canceled, as its rule says).
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+
+use super::{Engine, Refusal};
+use crate::task::id::{RequestId, TaskId};
+use crate::task::item::{CloseReason, Fact};
+use crate::task::status::RequestStatus;
+
+/// How many are closed together.
+pub(super) const AT_ONCE: usize = 100;
+
+impl Engine {
+    /// Closes the requests whose deadline has passed by the database's clock. Returns how many could be.
+    ///
+    /// # Errors
+    /// `Unavailable` when the database does not answer.
+    pub async fn expire(self: &Arc<Self>) -> Result<usize, Refusal> {
+        let overdue = self.store.overdue(i64::try_from(AT_ONCE).unwrap_or(i64::MAX)).await?;
+        let closed = join_all(overdue.iter().map(|(request, task)| self.expire_one(*request, *task))).await;
+        let mut moved = 0;
+        for ((request, _), closed) in overdue.iter().zip(closed) {
+            match closed {
+                Err(Refusal::Unavailable) => return Err(Refusal::Unavailable),
+                // One that cannot be read must not keep all others, and every takeover, waiting.
+                Err(error) => tracing::error!(%request, %error, "a request could not be closed"),
+                Ok(closed) => moved += usize::from(closed),
+            }
+        }
+        Ok(moved)
+    }
+
+    async fn expire_one(self: &Arc<Self>, request_id: RequestId, task: TaskId) -> Result<bool, Refusal> {
+        // Of one tree several may be over at once, and a decision that came first has won.
+        for _ in 0..super::TRIES {
+            let Some(mut session) = self.read(task).await? else { return Ok(false) };
+            if session.own.progress.open(request_id).is_none() {
+                return Ok(false);
+            }
+            session.push(Fact::RequestClosed { request_id, status: RequestStatus::Expired, reason: CloseReason::Expired });
+            if session.own.progress.ending.is_some() {
+                session.withdraw_open(CloseReason::Canceled);
+            } else {
+                session.goes_on();
+            }
+            if self.submit(session).await?.is_some() {
+                return Ok(true);
+            }
+        }
+        // What is still open is found again in the next round.
+        Ok(false)
+    }
+}

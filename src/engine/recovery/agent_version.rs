@@ -1,0 +1,84 @@
+//! Which agent a task has: the one of its version, however the configuration reads by now.
+//! What must stay true: limits and who may use an agent are today's; a definition that is not what its version is the
+//! digest of drives nothing.
+
+use std::sync::Arc;
+
+use super::Engine;
+use super::drive::Stop;
+use super::session::TaskSession;
+use crate::agent::Agent;
+use crate::agent::version::Unreadable;
+use crate::store::{CommitError, ReadError};
+use crate::task::change::TaskRow;
+use crate::task::failure::{Failure, FailureCode};
+
+/// Earlier definitions that a process remembers.
+const EARLIER: usize = 256;
+
+impl Engine {
+    /// The agent of a task's version, or why there is none.
+    ///
+    /// # Errors
+    /// `Unavailable` when an earlier definition has to be read and the database does not answer.
+    pub(super) async fn agent_of(&self, row: &TaskRow) -> Result<Result<Arc<Agent>, Failure>, ReadError> {
+        let Some(current) = self.agents.get(&row.agent) else {
+            let detail = format!("The configuration has no agent {}.", row.agent);
+            return Ok(Err(Failure::new(FailureCode::Configuration, detail)));
+        };
+        let version = &row.agent_version;
+        if current.version == *version {
+            return Ok(Ok(Arc::clone(current)));
+        }
+        let known = self.earlier.lock().get(version).cloned();
+        if let Some(agent) = known.filter(|agent| agent.name == row.agent) {
+            return Ok(Ok(agent));
+        }
+        let kept = match self.store.agent_definition(version).await {
+            Ok(kept) => kept,
+            Err(ReadError::Corrupt(_)) => None,
+            Err(error @ ReadError::Unavailable) => return Err(error),
+        };
+        let read = kept.ok_or(Unreadable::Damaged).and_then(|text| self.agents.pinned(current, version, &text));
+        Ok(read.map(|agent| self.remembered(agent)).map_err(|why| Self::unreadable(row, &why)))
+    }
+
+    fn remembered(&self, agent: Agent) -> Arc<Agent> {
+        let agent = Arc::new(agent);
+        let mut earlier = self.earlier.lock();
+        if earlier.len() >= EARLIER {
+            earlier.pop_first();
+        }
+        earlier.insert(agent.version.clone(), Arc::clone(&agent));
+        agent
+    }
+
+    fn unreadable(row: &TaskRow, why: &Unreadable) -> Failure {
+        tracing::error!(task = %row.task_id, version = %row.agent_version, %why, "an agent's version cannot be used");
+        let agent = &row.agent;
+        match why {
+            Unreadable::Damaged => {
+                let detail = format!("What is stored of the agent {agent} is not what this task began with.");
+                Failure::new(FailureCode::Integrity, detail)
+            }
+            Unreadable::Missing(what) => {
+                let detail = format!("This task has an earlier version of the agent {agent}, and {what}.");
+                Failure::new(FailureCode::Configuration, detail)
+            }
+        }
+    }
+
+    /// [`Engine::agent_of`] for a driver, who waits for the database; whoever stands at the door does not.
+    pub(super) async fn agent_in_hand(&self, session: &mut TaskSession) -> Result<Result<Arc<Agent>, Failure>, Stop> {
+        loop {
+            if let Ok(found) = self.agent_of(&session.own.row).await {
+                return Ok(found);
+            }
+            if let Some(reply) = session.reply.take() {
+                let _ = reply.send(Err(CommitError::Unavailable));
+                return Err(Stop::Lost);
+            }
+            self.pause().await?;
+        }
+    }
+}

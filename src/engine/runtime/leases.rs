@@ -1,0 +1,140 @@
+//! The leases of this process. One is forgotten with the driver that holds it, also when that one panics or is dropped:
+//! what nobody drives must not be renewed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::Locked;
+use crate::task::id::TaskId;
+
+/// Until when each lease lasts, by the clock that counts suspended time.
+#[derive(Debug, Default)]
+pub(super) struct Leases {
+    terms: Locked<BTreeMap<TaskId, Term>>,
+    holders: AtomicU64,
+}
+
+/// A task's lease. Who holds it is told apart: a driver that ends must not take the lease of the one after it along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Term {
+    holder: u64,
+    until: Duration,
+}
+
+/// A driver's hold on its task.
+#[derive(Debug)]
+pub(super) struct Lease(LeaseView);
+
+impl Leases {
+    /// Whoever committed last has it.
+    pub(super) fn hold(self: &Arc<Self>, task: TaskId, until: Duration) -> Lease {
+        let holder = self.holders.fetch_add(1, Ordering::Relaxed);
+        self.terms.lock().insert(task, Term { holder, until });
+        Lease(LeaseView { task, holder, leases: Arc::clone(self) })
+    }
+
+    /// Whether somebody here holds that task at this moment.
+    pub(super) fn holds(&self, task: TaskId, uptime: Duration) -> bool {
+        self.terms.lock().get(&task).is_some_and(|term| uptime < term.until)
+    }
+
+    /// What is held now.
+    pub(super) fn all(&self) -> Vec<(TaskId, u64)> {
+        self.terms.lock().iter().map(|(task, term)| (*task, term.holder)).collect()
+    }
+
+    /// Those of `held` that are among `kept` last longer; the others are forgotten. What was taken meanwhile stays.
+    pub(super) fn renewed(&self, held: &[(TaskId, u64)], kept: &[TaskId], until: Duration) {
+        let mut terms = self.terms.lock();
+        for (task, holder) in held {
+            let Some(term) = terms.get_mut(task).filter(|term| term.holder == *holder) else { continue };
+            if kept.contains(task) {
+                term.until = until.max(term.until);
+            } else {
+                terms.remove(task);
+            }
+        }
+    }
+}
+
+/// A look at a driver's hold, for whoever acts for it.
+#[derive(Clone, Debug)]
+pub(super) struct LeaseView {
+    task: TaskId,
+    holder: u64,
+    leases: Arc<Leases>,
+}
+
+impl LeaseView {
+    /// Whether it lasts at this moment.
+    pub(super) fn lasts(&self, uptime: Duration) -> bool {
+        let terms = self.leases.terms.lock();
+        terms.get(&self.task).is_some_and(|term| term.holder == self.holder && uptime < term.until)
+    }
+}
+
+impl Lease {
+    /// A look at it from elsewhere.
+    pub(super) fn view(&self) -> LeaseView {
+        self.0.clone()
+    }
+
+    /// Whether it lasts at this moment.
+    pub(super) fn lasts(&self, uptime: Duration) -> bool {
+        self.0.lasts(uptime)
+    }
+
+    /// Whether another driver of this process has taken the task since.
+    pub(super) fn is_passed_on(&self) -> bool {
+        let LeaseView { task, holder, leases } = &self.0;
+        leases.terms.lock().get(task).is_some_and(|term| term.holder != *holder)
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let LeaseView { task, holder, leases } = &self.0;
+        let mut terms = leases.terms.lock();
+        if terms.get(task).is_some_and(|term| term.holder == *holder) {
+            terms.remove(task);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uuid::Uuid;
+
+    const SOON: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_driver_that_ends_leaves_the_lease_of_the_one_after_it() {
+        let (leases, task) = (Arc::new(Leases::default()), TaskId(Uuid::from_u128(1)));
+        let first = leases.hold(task, SOON);
+        let second = leases.hold(task, SOON);
+        assert!(!first.lasts(Duration::ZERO) && second.lasts(Duration::ZERO));
+        assert!(first.is_passed_on() && !second.is_passed_on());
+        drop(first);
+        assert!(second.lasts(Duration::ZERO));
+        drop(second);
+        assert!(leases.all().is_empty());
+    }
+
+    #[test]
+    fn a_renewal_forgets_only_what_it_asked_for() {
+        let (leases, task) = (Arc::new(Leases::default()), TaskId(Uuid::from_u128(1)));
+        let first = leases.hold(task, SOON);
+        let asked = leases.all();
+        let second = leases.hold(task, SOON);
+        leases.renewed(&asked, &[], SOON);
+        assert!(second.lasts(Duration::ZERO), "it was taken after the renewal was sent");
+        leases.renewed(&leases.all(), &[task], 2 * SOON);
+        assert!(second.lasts(SOON));
+        leases.renewed(&leases.all(), &[], 2 * SOON);
+        assert!(!second.lasts(Duration::ZERO));
+        drop(first);
+    }
+}

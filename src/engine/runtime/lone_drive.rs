@@ -1,0 +1,119 @@
+//! Driving one task alone in this process: it takes every slot, so nothing else is driven meanwhile. What must stay true:
+//! after a lone drive other tasks are claimed first, and each task that is driven stores one item before it gives way, so
+//! a row of lone drives starves neither side. A lone drive keeps the others out for one lease at most, and waits for
+//! those under way no longer than that.
+
+use std::sync::Arc;
+
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+use super::Locked;
+
+/// Whether this process drives a task alone, or is about to.
+#[derive(Debug, Default)]
+pub(super) struct Alone {
+    state: Locked<State>,
+    /// Tells the worker that a lone drive is over.
+    over: Arc<Notify>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    /// The next claim may take a task that is to be driven alone.
+    #[default]
+    Free,
+    /// A lone drive is over: the next claim takes other tasks.
+    Rests,
+    /// No task is to be claimed for a lone drive: a claim for one is under way, or one has lasted too long to keep
+    /// the others out.
+    Asked,
+    /// Such a task waits for every slot, or has them.
+    Taken,
+}
+
+/// A lone drive, from the claim that asks for a task until it is dropped.
+#[derive(Debug)]
+pub(super) struct LoneDrive {
+    alone: Arc<Alone>,
+    slots: Slots,
+}
+
+/// The slots that a lone drive keeps from the others.
+type Slots = Arc<Locked<Option<OwnedSemaphorePermit>>>;
+
+/// Lets the others in beside a lone drive.
+#[derive(Debug)]
+pub(super) struct Others {
+    alone: Arc<Alone>,
+    slots: Slots,
+}
+
+impl Alone {
+    pub(super) fn new(over: Arc<Notify>) -> Self {
+        Self { state: Locked::default(), over }
+    }
+
+    /// The lone drive that the next claim may begin. `None` while another one lasts, and once after it.
+    pub(super) fn ask(self: &Arc<Self>) -> Option<LoneDrive> {
+        let mut state = self.state.lock();
+        let free = *state == State::Free;
+        *state = match *state {
+            State::Free => State::Asked,
+            State::Rests => State::Free,
+            busy @ (State::Asked | State::Taken) => busy,
+        };
+        free.then(|| LoneDrive { alone: Arc::clone(self), slots: Slots::default() })
+    }
+
+    /// Whether other tasks have to give way.
+    pub(super) fn is_taken(&self) -> bool {
+        *self.state.lock() == State::Taken
+    }
+}
+
+impl LoneDrive {
+    /// A task was claimed for it: other tasks give way from now on.
+    pub(super) fn taken(self) -> Self {
+        *self.alone.state.lock() = State::Taken;
+        self
+    }
+
+    /// Waits until nothing else is driven. Returns the slot of the task itself, which it keeps afterwards.
+    pub(super) async fn begin(&mut self, slots: &Arc<Semaphore>, all: usize) -> Option<OwnedSemaphorePermit> {
+        let all = u32::try_from(all).unwrap_or(u32::MAX);
+        let mut held = Arc::clone(slots).acquire_many_owned(all).await.ok()?;
+        let own = held.split(1);
+        *self.slots.lock() = Some(held);
+        own
+    }
+
+    /// The handle that lets the others in before the lone drive is over.
+    pub(super) fn others(&self) -> Others {
+        Others { alone: Arc::clone(&self.alone), slots: Arc::clone(&self.slots) }
+    }
+}
+
+impl Others {
+    /// Other tasks need not give way any more. No second lone drive begins until this one is over.
+    pub(super) fn admit(&self) {
+        *self.slots.lock() = None;
+        let mut state = self.alone.state.lock();
+        if *state == State::Taken {
+            *state = State::Asked;
+            self.alone.over.notify_one();
+        }
+    }
+}
+
+impl Drop for LoneDrive {
+    fn drop(&mut self) {
+        *self.slots.lock() = None;
+        let mut state = self.alone.state.lock();
+        if *state == State::Taken {
+            *state = State::Rests;
+            self.alone.over.notify_one();
+        } else {
+            *state = State::Free;
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! What is measured and logged of a commit, once it is durable: pauses, decisions, calls that did not succeed, tasks that
+//! failed, requests that were closed. A log line holds ids and names; the tool of a call whose name the model made up is
+//! none.
+
+use super::draft::TaskDraft;
+use crate::task::id::RequestId;
+use crate::task::item::{Fact, Outcome, ToolResult};
+use crate::task::request::RequestKind;
+use crate::task::status::TaskStatus;
+use crate::task::time::Time;
+
+/// Observes what a task's part of a commit of that moment says, before it is taken over.
+pub(super) fn observe(draft: &TaskDraft, at: Time) {
+    for item in draft.pushed() {
+        measure(draft, &item.fact, at);
+        log(draft, &item.fact);
+    }
+}
+
+fn measure(draft: &TaskDraft, fact: &Fact, at: Time) {
+    match fact {
+        Fact::Decision { request_id, decision } if decision.closes => {
+            closed(draft, *request_id, decision.action.as_str(), at);
+        }
+        Fact::RequestClosed { request_id, status, .. } => closed(draft, *request_id, status.as_str(), at),
+        Fact::InterventionRequested(asked) if asked.kind == RequestKind::Reconcile => {
+            for call in asked.own_calls() {
+                tracing::info!(target: "holdpoint::metric", metric = "unknown_outcome", tool = %call.name);
+            }
+        }
+        Fact::Decision { .. }
+        | Fact::InterventionRequested(_)
+        | Fact::TaskStatus { .. }
+        | Fact::UserMessage { .. }
+        | Fact::AssistantMessage(_)
+        | Fact::Judged { .. }
+        | Fact::ToolStarted { .. }
+        | Fact::ToolResult(_)
+        | Fact::LateResult(_)
+        | Fact::SubAgentStarted { .. } => {}
+    }
+}
+
+fn closed(draft: &TaskDraft, request: RequestId, outcome: &str, at: Time) {
+    let Some((_, kind, since)) = draft.asked.iter().find(|(id, ..)| *id == request) else { return };
+    let (kind, seconds) = (kind.as_str(), at.since(*since).as_secs_f64());
+    tracing::info!(target: "holdpoint::metric", metric = "request_closed", kind, outcome, seconds);
+}
+
+fn log(draft: &TaskDraft, fact: &Fact) {
+    let (task_id, root_task_id, agent) = (draft.row.task_id, draft.row.root_task_id, &draft.row.agent);
+    match fact {
+        Fact::TaskStatus { status: TaskStatus::Paused, .. } => {
+            let open = draft.progress.open.iter().map(|open| open.asked.request_id.to_string());
+            let request_ids = open.collect::<Vec<_>>().join(" ");
+            if request_ids.is_empty() {
+                tracing::info!(%task_id, %root_task_id, agent, "the task waits for people whom its sub-agents ask");
+            } else {
+                tracing::info!(%task_id, %root_task_id, agent, request_ids, "the task waits for people");
+            }
+        }
+        Fact::TaskStatus { status: TaskStatus::Failed, error: Some(failure), .. } => {
+            let (code, limit) = (failure.code.as_str(), failure.limit.as_deref());
+            tracing::warn!(%task_id, %root_task_id, agent, code, limit, "the task failed");
+        }
+        Fact::InterventionRequested(asked) if asked.kind == RequestKind::Reconcile => {
+            for call in asked.own_calls() {
+                let (tool_call_id, tool, request_id) = (call.tool_call_id, &call.name, asked.request_id);
+                tracing::warn!(%task_id, %root_task_id, %tool_call_id, tool, %request_id,
+                    "what became of a tool call is not known; a person is asked");
+            }
+        }
+        Fact::InterventionRequested(asked) => {
+            let (request_id, kind) = (asked.request_id, asked.kind.as_str());
+            tracing::info!(%task_id, %root_task_id, agent, %request_id, kind, "a person is asked");
+        }
+        Fact::Decision { request_id, decision } => {
+            let (action, by, via) = (decision.action.as_str(), &decision.by, decision.via.as_deref());
+            tracing::info!(%task_id, %root_task_id, %request_id, action, by, via, "a person decided");
+        }
+        Fact::ToolResult(result) | Fact::LateResult(result) => log_result(draft, result),
+        Fact::TaskStatus { .. }
+        | Fact::UserMessage { .. }
+        | Fact::AssistantMessage(_)
+        | Fact::Judged { .. }
+        | Fact::RequestClosed { .. }
+        | Fact::ToolStarted { .. }
+        | Fact::SubAgentStarted { .. } => {}
+    }
+}
+
+fn log_result(draft: &TaskDraft, result: &ToolResult) {
+    let (task_id, root_task_id, tool_call_id) = (draft.row.task_id, draft.row.root_task_id, result.tool_call_id);
+    let (tool, status) = (&result.name, result.http_status);
+    match result.outcome {
+        Outcome::Failed => {
+            tracing::warn!(%task_id, %root_task_id, %tool_call_id, tool, status, "a tool call failed");
+        }
+        Outcome::Unknown => {
+            tracing::warn!(%task_id, %root_task_id, %tool_call_id, tool, "what became of a tool call is not known");
+        }
+        Outcome::Invalid => {
+            let agent = &draft.row.agent;
+            tracing::info!(%task_id, %root_task_id, agent, %tool_call_id,
+                "the model called a tool that it does not have, or with arguments that do not fit");
+        }
+        Outcome::Succeeded
+        | Outcome::Denied
+        | Outcome::Rejected
+        | Outcome::Responded
+        | Outcome::Expired
+        | Outcome::Withdrawn
+        | Outcome::Canceled => {}
+    }
+}

@@ -1,0 +1,300 @@
+//! What questions and their answers do to the calls they are about.
+//! What must stay true: an answer counts only for a call that its question still asks about, and only a complete leave
+//! lets a call run.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use super::decision::{Action, CallAnswer, Decision, Then};
+use super::id::{CallId, RequestId};
+use super::item::{CloseReason, Outcome};
+use super::request::{RequestSpec, RequestKind};
+use super::call_state::{Approval, Edited, Phase, CallState};
+use super::status::RequestStatus;
+use super::time::Time;
+use super::turn::{Open, Progress};
+use super::user::{UserId, UserIds, UserKey};
+use super::verdict::{OnExpiry, Verdict};
+
+impl Open {
+    /// The different people who have approved a call.
+    fn approved(&self, call: CallId, ids: UserIds) -> BTreeSet<UserKey> {
+        self.approvals.get(&call).into_iter().flatten().map(|vote| ids.key(&vote.by)).collect()
+    }
+
+    /// How many different people will have approved a call with `user`.
+    #[must_use]
+    pub fn approved_with(&self, call: CallId, user: &UserId) -> u32 {
+        let mut people = self.approved(call, user.ids());
+        people.insert(user.key().clone());
+        u32::try_from(people.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Whether `user` has answered that call.
+    #[must_use]
+    pub fn answered_by(&self, call: CallId, user: &UserId) -> bool {
+        self.approvals.get(&call).is_some_and(|votes| votes.iter().any(|vote| user.is(&vote.by)))
+    }
+}
+
+impl Progress {
+    pub(super) fn asked(&mut self, asked: &RequestSpec, asked_at: Time) {
+        for call in asked.own_calls() {
+            if let Some(state) = self.call_mut(call.tool_call_id) {
+                state.phase = match asked.kind {
+                    RequestKind::Reconcile => Phase::OutcomeUnknown(asked.request_id),
+                    RequestKind::Approval
+                    | RequestKind::Guidance
+                    | RequestKind::Credentials
+                    | RequestKind::Confirmation
+                    | RequestKind::ExternalResult => Phase::Asked(asked.request_id),
+                };
+            }
+        }
+        let (approvals, decided) = (BTreeMap::new(), BTreeMap::new());
+        self.open.push(Open { asked: asked.clone(), asked_at, approvals, decided, then: None });
+    }
+
+    pub(super) fn decided(&mut self, id: RequestId, decision: &Decision) {
+        let Some(place) = self.open.iter().position(|open| open.asked.request_id == id) else { return };
+        let mut open = self.open.remove(place);
+        // Of one answer that says both to calls that are the same, the no stands: no yes came after it.
+        for rejections in [false, true] {
+            for (call, answer) in &decision.decisions {
+                if (answer.action == Action::Reject) == rejections {
+                    self.call_decided(&mut open, *call, decision, answer);
+                }
+            }
+        }
+        open.then = decision.then.or(open.then);
+        if !decision.closes {
+            self.open.insert(place, open);
+            return;
+        }
+        self.responded.push(id);
+        if let Some(then) = decision.then.filter(|then| *then != Then::Continue) {
+            self.ending = Some(then);
+            self.canceled_for = Some(said_no(decision));
+            self.given_up(&open);
+        } else {
+            self.left_out(&open);
+        }
+    }
+
+    /// A call that nothing was said of, although its question is over, is a new one: no journal of ours has it, and it must
+    /// neither run nor be forgotten.
+    fn left_out(&mut self, open: &Open) {
+        for call in open.asked.own_calls() {
+            if let Some(state) = self.call_mut(call.tool_call_id)
+                && state.is_asked_by(open.asked.request_id)
+            {
+                let doubtful = open.asked.kind == RequestKind::Reconcile;
+                state.phase = if doubtful { state.unasked() } else { Phase::New };
+            }
+        }
+    }
+
+    /// Of a request that ends its task only what was rejected keeps its answer.
+    fn given_up(&mut self, open: &Open) {
+        for (call, _) in open.decided.iter().filter(|(_, action)| **action == Action::Respond) {
+            if open.asked.kind == RequestKind::Approval
+                && let Some(state) = self.call_mut(*call)
+                && !matches!(state.phase, Phase::Done(_))
+            {
+                let text = "The task was canceled; this call was not run.".to_owned();
+                state.phase = Phase::Settled(Outcome::Canceled, text);
+            }
+        }
+    }
+
+    /// One person's answer to one call of an open question.
+    fn call_decided(&mut self, open: &mut Open, id: CallId, decision: &Decision, answer: &CallAnswer) {
+        let kind = open.asked.kind;
+        let mut leave = answer.leave;
+        if matches!(answer.action, Action::Approve | Action::Retry) {
+            open.approvals.entry(id).or_default().push(decision.vote());
+            let over = decision.closes && decision.then.is_none_or(|then| then == Then::Continue);
+            // By the strictest comparison: where another setting counts more people, the answer itself says `leave`.
+            let people = u32::try_from(open.approved(id, UserIds::Folded).len()).unwrap_or(u32::MAX);
+            leave |= over || people >= open.asked.required();
+        }
+        if leave || answer.settles() {
+            open.decided.insert(id, answer.action);
+        }
+        let Some(state) = self.calls.iter().find(|state| state.call.tool_call_id == id) else { return };
+        if !state.is_asked_by(open.asked.request_id) {
+            // What the user has gone on from is over, whatever is answered.
+            return;
+        }
+        let Some(phase) = phase_after(state, open, decision, answer, leave) else { return };
+        let name = state.call.name.clone();
+        self.filled_in |= kind == RequestKind::Credentials && answer.action == Action::Respond;
+        if kind == RequestKind::Approval {
+            self.remember(id, &phase, decision, answer);
+        }
+        let Some(state) = self.call_mut(id) else { return };
+        if let Phase::Approved(approval) = &phase {
+            state.approval = Some(approval.clone());
+        }
+        if let Some(edit) = &answer.edit {
+            state.edited = Some(Edited { arguments_text: edit.arguments_text.clone(), by: decision.by.clone() });
+        }
+        state.phase = phase;
+        // Whoever fills in a login has not looked at what the tool did.
+        if kind != RequestKind::Credentials {
+            self.quarantine.cleared(&name);
+        }
+    }
+
+    /// A human's no to a call stands for every call like it, until he says yes to one.
+    fn remember(&mut self, id: CallId, phase: &Phase, decision: &Decision, answer: &CallAnswer) {
+        let Some(state) = self.call(id) else { return };
+        let name = state.call.name.clone();
+        let text = answer.edit.as_ref().map_or(state.arguments_text(), |edit| &edit.arguments_text).to_owned();
+        if answer.action == Action::Reject {
+            let reason = answer.reason.clone().or_else(|| decision.reason.clone());
+            self.rejections.said(id, &name, &text, reason);
+        }
+        if matches!(phase, Phase::Approved(_)) {
+            self.rejections.unsaid(&name, &text);
+        }
+    }
+
+    pub(super) fn closed(&mut self, id: RequestId, status: RequestStatus, reason: CloseReason) {
+        let Some(place) = self.open.iter().position(|open| open.asked.request_id == id) else { return };
+        let open = self.open.remove(place);
+        if status == RequestStatus::Expired && open.asked.terms.on_expiry == OnExpiry::Cancel {
+            self.ending = Some(Then::Cancel);
+            self.canceled_for = Some("nobody answered its question in time".to_owned());
+        }
+        for call in open.asked.own_calls() {
+            let Some(state) = self.call_mut(call.tool_call_id) else { continue };
+            if !state.is_asked_by(id) {
+                continue;
+            }
+            state.phase = match (reason, open.asked.kind) {
+                (CloseReason::ToolChanged, _) => Phase::New,
+                (CloseReason::Expired, RequestKind::Reconcile) => Phase::Settled(
+                    Outcome::Unknown,
+                    "The outcome of this call is unknown; a human was asked and nobody answered in time.".to_owned(),
+                ),
+                (CloseReason::Expired, RequestKind::Guidance | RequestKind::Confirmation) => {
+                    Phase::Settled(Outcome::Expired, "A human was asked; nobody answered in time.".to_owned())
+                }
+                (CloseReason::Expired, RequestKind::ExternalResult) => Phase::Settled(
+                    Outcome::Expired,
+                    "Nobody gave a result of this call in time. Whether it was run is not known.".to_owned(),
+                ),
+                (CloseReason::Expired, _) => Phase::Settled(
+                    Outcome::Expired,
+                    state
+                        .not_run("Nobody decided in time", ", so this call was not run. No human has said no to it."),
+                ),
+                // Nothing is known yet: a failed task that goes on asks again. (What ends for good gives it a result.)
+                (CloseReason::Canceled, RequestKind::Reconcile) => state.unasked(),
+                (_, RequestKind::Reconcile) => Phase::Settled(Outcome::Unknown, state.unknown()),
+                (CloseReason::Superseded | CloseReason::Canceled | CloseReason::AnsweredLate, _) => {
+                    Phase::Settled(Outcome::Withdrawn, "This call was withdrawn before anybody decided.".to_owned())
+                }
+            };
+        }
+    }
+}
+
+/// Where a call stands after an answer to it; `None` where it stands as before.
+fn phase_after(
+    state: &CallState,
+    open: &Open,
+    decision: &Decision,
+    answer: &CallAnswer,
+    leave: bool,
+) -> Option<Phase> {
+    let (kind, id) = (open.asked.kind, state.call.tool_call_id);
+    let reason = answer.reason.as_ref().or(decision.reason.as_ref());
+    let told = reason.map_or(String::new(), |reason| format!(" Reason: {reason}"));
+    let approved = |digest: String, rule: Option<String>| {
+        let mut by = open.approvals.get(&id).cloned().unwrap_or_default();
+        if answer.action == Action::Edit {
+            by = vec![decision.vote()];
+        }
+        let (request_id, terms) = (open.asked.request_id, open.asked.terms.clone());
+        Phase::Approved(Approval { request_id, by, terms, digest, rule })
+    };
+    match (kind, answer.action) {
+        (RequestKind::Confirmation, Action::Approve | Action::Reject) => {
+            let mut said = json!({"confirmed": answer.action == Action::Approve});
+            if let (Some(reason), Value::Object(members)) = (reason, &mut said) {
+                members.insert("comment".to_owned(), Value::from(reason.as_str()));
+            }
+            Some(Phase::Settled(Outcome::Responded, said.to_string()))
+        }
+        (_, Action::Approve | Action::Retry) => leave.then(|| {
+            let shown = open.asked.own_calls().find(|call| call.tool_call_id == id);
+            approved(
+                shown.map(|call| call.digest.clone()).unwrap_or_default(),
+                shown.and_then(|call| call.rule.clone()),
+            )
+        }),
+        (_, Action::Edit) => {
+            let edit = answer.edit.as_ref()?;
+            let held = || Phase::Held(open.asked.terms.clone());
+            Some(if leave { approved(edit.digest.clone(), edit.rule.clone()) } else { held() })
+        }
+        (RequestKind::Reconcile, Action::Reject) => Some(Phase::Settled(
+            Outcome::Failed,
+            format!("Nobody knows whether this call took effect. A human was asked and said not to count on it.{told}"),
+        )),
+        (RequestKind::Approval | RequestKind::ExternalResult, Action::Reject) => {
+            let text = state.not_run("A human rejected this call", "; it was not run.");
+            Some(Phase::Settled(Outcome::Rejected, format!("{text}{told}")))
+        }
+        (RequestKind::Guidance | RequestKind::Credentials, Action::Reject) => {
+            let text = state.not_run("A human was asked and declined to answer", ".");
+            Some(Phase::Settled(Outcome::Rejected, format!("{text}{told}")))
+        }
+        (RequestKind::Credentials, Action::Respond) => Some(after_credentials(state, decision)),
+        (_, Action::Respond) => {
+            let result = answer.result_text.as_ref().or(decision.result_text.as_ref());
+            let text = match (result, &decision.response) {
+                (Some(text), _) => as_text(text),
+                (None, Some(response)) => response.to_string(),
+                (None, None) => String::new(),
+            };
+            Some(Phase::Settled(Outcome::Responded, text))
+        }
+        (_, Action::Mixed) => None,
+    }
+}
+
+/// A model that asked for a login is told how it is used; a call that only waited for one goes on.
+fn after_credentials(state: &CallState, decision: &Decision) -> Phase {
+    match (&state.judgement, &state.approval) {
+        (Some(judgement), _) if judgement.verdict == Verdict::Human => {
+            let fields: Vec<&String> = match &decision.response {
+                Some(Value::Object(members)) => members.keys().collect(),
+                Some(_) | None => Vec::new(),
+            };
+            let text = json!({
+                "provided": true, "fields": fields,
+                "note": "The values are sealed and not shown. The tools that need them use them by themselves: call them.",
+            });
+            Phase::Settled(Outcome::Responded, text.to_string())
+        }
+        (_, Some(approval)) => Phase::Approved(approval.clone()),
+        (_, None) => Phase::Allowed,
+    }
+}
+
+/// Why a human's no ended the task, in his own words where he gave some.
+fn said_no(decision: &Decision) -> String {
+    let own = decision.decisions.values().find_map(|answer| answer.reason.as_ref());
+    let reason = decision.reason.as_ref().or(own);
+    let why = reason.map_or(String::new(), |reason| format!(" (reason: {reason})"));
+    format!("a human rejected what it wanted to do{why}")
+}
+
+/// A JSON string is passed on as its text, anything else as it was written.
+fn as_text(json: &str) -> String {
+    serde_json::from_str::<String>(json).unwrap_or_else(|_| json.to_owned())
+}

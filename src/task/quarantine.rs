@@ -1,0 +1,104 @@
+//! Tools that no rule lets run for now: a call of theirs that must not happen twice ended in the dark, or in an error
+//! after it was sent. A human who decides any call of the tool lifts that; a message, a cancel or a retry does not.
+
+use std::collections::BTreeMap;
+
+use super::id::CallId;
+use super::item::{Fact, Outcome, ToolResult};
+use super::request::RequestKind;
+use super::call_state::{Phase, CallState};
+use super::status::TaskStatus;
+use super::tool_spec::Effect;
+
+/// By tool, the call that made it one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Quarantine(BTreeMap<String, Quarantined>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Quarantined {
+    call: CallId,
+    known: String,
+}
+
+impl Quarantine {
+    /// Why no rule lets this tool run, if none does: which call, and what is known of it.
+    #[must_use]
+    pub fn reason(&self, tool: &str) -> Option<String> {
+        let Quarantined { call, known } = self.0.get(tool)?;
+        Some(format!(
+            "An earlier call of this tool ({call}) {known}. Until a human has decided a call of it, each is held."
+        ))
+    }
+
+    /// Reads the next item, before it changes where the calls stand.
+    pub(super) fn apply(&mut self, fact: &Fact, calls: &[CallState]) {
+        match fact {
+            Fact::InterventionRequested(asked) if asked.kind == RequestKind::Reconcile => {
+                for call in asked.own_calls() {
+                    self.quarantine_tool(&call.name, call.tool_call_id, "was started, and what became of it is not known");
+                }
+            }
+            Fact::ToolResult(result) | Fact::LateResult(result) => self.ended(result, calls),
+            // What it had started and nobody asks about any more.
+            Fact::TaskStatus { status: TaskStatus::Failed, .. } => {
+                for state in calls.iter().filter(|state| state.effect == Effect::Once) {
+                    if matches!(state.phase, Phase::Started(_) | Phase::OutcomeUnknown(_)) {
+                        let (name, call) = (&state.call.name, state.call.tool_call_id);
+                        self.quarantine_tool(name, call, "was started, and what became of it is not known");
+                    }
+                }
+            }
+            Fact::InterventionRequested(_)
+            | Fact::TaskStatus { .. }
+            | Fact::UserMessage { .. }
+            | Fact::AssistantMessage(_)
+            | Fact::Judged { .. }
+            | Fact::Decision { .. }
+            | Fact::RequestClosed { .. }
+            | Fact::ToolStarted { .. }
+            | Fact::SubAgentStarted { .. } => {}
+        }
+    }
+
+    /// A human has decided a call of this tool.
+    pub(super) fn cleared(&mut self, tool: &str) {
+        self.0.remove(tool);
+    }
+
+    fn ended(&mut self, result: &ToolResult, calls: &[CallState]) {
+        let state = calls.iter().find(|state| state.call.tool_call_id == result.tool_call_id);
+        let once = state.is_some_and(|state| state.effect == Effect::Once && state.attempts > 0);
+        match (result.outcome, result.http_status) {
+            (Outcome::Unknown, _) if once => {
+                self.quarantine_tool(&result.name, result.tool_call_id, "was started, and what became of it is not known");
+            }
+            (Outcome::Failed, Some(status @ 500..)) if once => {
+                let known = format!("failed with status {status} after it was sent");
+                self.quarantine_tool(&result.name, result.tool_call_id, &known);
+            }
+            // What came late says more; it is still for a human to say that the tool may be used.
+            (Outcome::Succeeded | Outcome::Failed, _) => {
+                if let Some(entry) = self.0.get_mut(&result.name)
+                    && entry.call == result.tool_call_id
+                {
+                    entry.known = format!("was in doubt; its answer came late: {}", result.outcome.as_str());
+                }
+            }
+            (
+                Outcome::Invalid
+                | Outcome::Denied
+                | Outcome::Rejected
+                | Outcome::Responded
+                | Outcome::Expired
+                | Outcome::Withdrawn
+                | Outcome::Canceled
+                | Outcome::Unknown,
+                _,
+            ) => {}
+        }
+    }
+
+    fn quarantine_tool(&mut self, tool: &str, call: CallId, known: &str) {
+        self.0.insert(tool.to_owned(), Quarantined { call, known: known.to_owned() });
+    }
+}

@@ -1,0 +1,107 @@
+//! What a human has said no to. The same call (same tool, arguments equal as JSON values) is refused with his words, without
+//! asking again, until the user says something new or a human says yes to such a call. That nobody answered is no "no".
+
+use serde_json::Value;
+
+use super::id::CallId;
+
+/// The calls that a human refused since the last message of the user.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RejectedCalls(Vec<RejectedCall>);
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RejectedCall {
+    /// The call that was refused.
+    pub call: CallId,
+    /// Why, in the human's words.
+    pub reason: Option<String>,
+    tool: String,
+    arguments: Value,
+}
+
+impl RejectedCalls {
+    /// The no that was said to the same call, if one was.
+    #[must_use]
+    pub fn find(&self, tool: &str, arguments: &Value) -> Option<&RejectedCall> {
+        self.0.iter().rev().find(|no| no.tool == tool && same(&no.arguments, arguments))
+    }
+
+    /// The no to that call.
+    #[must_use]
+    pub fn of(&self, call: CallId) -> Option<&RejectedCall> {
+        self.0.iter().find(|no| no.call == call)
+    }
+
+    pub(super) fn said(&mut self, call: CallId, tool: &str, arguments_text: &str, reason: Option<String>) {
+        // What does not parse never gets as far as a human.
+        if let Ok(arguments) = read(arguments_text) {
+            self.0.push(RejectedCall { call, reason, tool: tool.to_owned(), arguments });
+        }
+    }
+
+    pub(super) fn unsaid(&mut self, tool: &str, arguments_text: &str) {
+        if let Ok(arguments) = read(arguments_text) {
+            self.0.retain(|no| !(no.tool == tool && same(&no.arguments, &arguments)));
+        }
+    }
+
+    pub(super) fn forget(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// No text at all counts as an empty object, as it does for the tool.
+fn read(text: &str) -> Result<Value, serde_json::Error> {
+    let text = text.trim_matches([' ', '\t', '\n', '\r']);
+    serde_json::from_str(if text.is_empty() { "{}" } else { text })
+}
+
+/// Whether two values are equal as JSON has it: 1 and 1.0 are one number, the order of members says nothing.
+fn same(one: &Value, other: &Value) -> bool {
+    match (one, other) {
+        (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
+        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b)),
+        (Value::Object(a), Value::Object(b)) => {
+            a.len() == b.len() && a.iter().all(|(name, a)| b.get(name).is_some_and(|b| same(a, b)))
+        }
+        (
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) | Value::Object(_),
+            _,
+        ) => one == other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn equal_values_are_the_same_however_they_are_written() {
+        let mut rejections = RejectedCalls::default();
+        let call = CallId(Uuid::from_u128(1));
+        rejections.said(call, "pay", r#"{"amount": 1, "to": {"b": [1, 2.50], "a": null}}"#, None);
+        for (arguments, found) in [
+            (json!({"to": {"a": null, "b": [1.0, 2.5]}, "amount": 1.0}), true),
+            (json!({"to": {"a": null, "b": [2.5, 1]}, "amount": 1}), false),
+            (json!({"to": {"a": null, "b": [1, 2.5]}, "amount": "1"}), false),
+            (json!({"to": {"a": null, "b": [1, 2.5]}}), false),
+            (json!({"to": {"b": [1, 2.5]}, "amount": 1}), false),
+        ] {
+            assert_eq!(rejections.find("pay", &arguments).is_some(), found, "{arguments}");
+        }
+        assert!(rejections.find("Pay", &json!({"to": {"a": null, "b": [1, 2.5]}, "amount": 1})).is_none());
+        rejections.unsaid("pay", r#"{"to":{"a":null,"b":[1,2.5]},"amount":1e0}"#);
+        assert_eq!(rejections, RejectedCalls::default());
+    }
+
+    #[test]
+    fn a_call_without_a_text_is_one_with_an_empty_object() {
+        let mut rejections = RejectedCalls::default();
+        rejections.said(CallId(Uuid::from_u128(1)), "stop", " \n", Some("not now".to_owned()));
+        assert_eq!(rejections.find("stop", &json!({})).unwrap().reason.as_deref(), Some("not now"));
+    }
+}
