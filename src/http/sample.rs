@@ -12,7 +12,7 @@ use crate::task::change::TaskRow;
 use crate::task::decision::{Action, Decision};
 use crate::task::id::{CallId, RequestId, TaskId};
 use crate::task::item::Usage;
-use crate::task::request::{Address, Asked, RequestedCall, RequestKind};
+use crate::task::request::{Address, CallSpec, RequestKind, RequestSpec};
 use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::time::Time;
 use crate::task::tool_spec::Effect;
@@ -100,7 +100,7 @@ pub fn task() -> TaskRow {
 /// Its request.
 #[must_use]
 pub fn request() -> RequestRow {
-    let call = RequestedCall {
+    let call = CallSpec {
         tool_call_id: CallId(id(3)),
         name: "refund_payment".into(),
         arguments_text: r#"{"amount":120, "order":17}"#.into(),
@@ -124,7 +124,7 @@ pub fn request() -> RequestRow {
     };
     let approvers = Approvers { owner: false, users: Vec::new(), groups: vec!["finance".into()], required: 1 };
     RequestRow {
-        asked: Asked {
+        asked: RequestSpec {
             request_id: RequestId(id(2)),
             kind: RequestKind::Approval,
             pending_tool_calls: vec![call],

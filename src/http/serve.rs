@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
-use super::connections::{Connections, Place, Served, CallState};
+use super::connections::{CallState, Connections, Place, Served};
 use super::patience::Line;
 use crate::world::Clock;
 

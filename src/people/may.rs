@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::directory::Directory;
 use super::{Caller, LOCAL};
 use crate::task::decision::{Action, Vote};
-use crate::task::request::{RequestSpec, RequestedCall, RequestKind};
+use crate::task::request::{CallSpec, RequestKind, RequestSpec};
 use crate::task::user::UserIds;
 use crate::task::verdict::Approvers;
 
@@ -51,7 +51,7 @@ pub fn required_of(caller: &Caller, asked: &RequestSpec) -> u32 {
 
 /// Whether `caller` wrote the arguments of that call himself, so that others have to approve it.
 #[must_use]
-pub fn wrote(caller: &Caller, asked: &RequestSpec, call: &RequestedCall) -> bool {
+pub fn wrote(caller: &Caller, asked: &RequestSpec, call: &CallSpec) -> bool {
     required_of(caller, asked) > 1 && call.editor.as_ref().is_some_and(|editor| caller.user_id.is(editor))
 }
 
@@ -281,9 +281,11 @@ mod tests {
             (caller("alice", "acme", &[], false, CREATE), true, [false, true, true, true, false, true, false]),
             (caller("alice", "other", &[], true, May::ALL), true, [false; 7]),
         ];
-        let moves = [true, false].map(|open| [Command::Message, Command::Cancel, Command::Retry].map(|how| (how, open)));
+        let moves =
+            [true, false].map(|open| [Command::Message, Command::Cancel, Command::Retry].map(|how| (how, open)));
         for (who, involved, expected) in cases {
-            let moves = moves.iter().flatten().map(|(how, open)| may_command(&who, *how, "acme", "alice", *open).is_ok());
+            let moves =
+                moves.iter().flatten().map(|(how, open)| may_command(&who, *how, "acme", "alice", *open).is_ok());
             let found: Vec<_> = [may_read(&who, "acme", "alice", involved)].into_iter().chain(moves).collect();
             assert_eq!(found, expected, "{who:?} {involved}");
         }

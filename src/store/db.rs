@@ -15,10 +15,10 @@ use sqlx::{FromRow, Transaction};
 use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
+use super::connection_health::{Breaks, CheckedOut, timed_out};
 pub(super) use super::failure::Failure;
 use super::failure::READ_ONLY;
 use super::identity::Doubt;
-use super::connection_health::{Breaks, CheckedOut, timed_out};
 use super::outage::{self, Outage};
 use crate::task::time::Time;
 use crate::world::Clock;

@@ -2,8 +2,8 @@
 
 use sqlx::FromRow;
 
-use super::db::{Sql, Value, sql};
 use super::damaged_task::whole;
+use super::db::{Sql, Value, sql};
 use super::tasks::{TaskRecord, corrupt, fact};
 use super::{PAGE, ReadError, Store};
 use crate::task::change::Journal;
@@ -78,12 +78,12 @@ impl Store {
         let read = self.db().headed::<Head, ItemRecord>(JOURNAL, vec![Value::Id(id.0), Value::Now]).await?;
         let Some((head, items)) = read else { return Ok(None) };
         let items: Vec<Item> = items.iter().map(ItemRecord::item).collect::<Result<_, _>>()?;
-        let (now, doubted_at) = (Time(head.moment), head.doubted_at.map(Time));
+        let (now, history_uncertain_until) = (Time(head.moment), head.doubted_at.map(Time));
         let row = head.task.row()?;
         if !whole(&items, row.last_seq) {
             return Err(corrupt("a journal with gaps"));
         }
-        Ok(Some(Journal { row, items, now, doubted_at }))
+        Ok(Some(Journal { row, items, now, history_uncertain_until }))
     }
 
     /// A task's items after a `seq`, with each one's event number in its root's stream: fewer than `limit` where more

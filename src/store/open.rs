@@ -13,9 +13,9 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{ConnectOptions as _, Connection as _};
 
+use super::connection_health::{Breaks, timed_out};
 use super::db::{Db, Engine, Sql, sql};
 use super::identity::{self, Doubt};
-use super::connection_health::{Breaks, timed_out};
 use super::outage::Outage;
 use super::settings::{Address, OpenError, Settings};
 use crate::world::Clock;

@@ -106,7 +106,7 @@ impl Store {
     pub async fn tree(&self, root: TaskId, after: i64) -> Result<Option<TreeSnapshot>, ReadError> {
         let records: Vec<Head> = self.db().all(ROWS, vec![Value::Id(root.0), Value::Now]).await?;
         let Some(head) = records.iter().find(|record| record.task.id() == root) else { return Ok(None) };
-        let (now, doubted_at) = (Time(head.moment), head.doubted_at.map(Time));
+        let (now, history_uncertain_until) = (Time(head.moment), head.doubted_at.map(Time));
         let mut unreadable = BTreeSet::new();
         let mut rows = Vec::with_capacity(records.len());
         for Head { task, .. } in records {
@@ -131,7 +131,7 @@ impl Store {
             }
         }
         let whole = i64::try_from(records.len()).is_ok_and(|items| items == (last_event - after).max(0));
-        let mut tree = TreeSnapshot { rows, items, last_event, now, doubted_at, unreadable };
+        let mut tree = TreeSnapshot { rows, items, last_event, now, history_uncertain_until, unreadable };
         tree.unreadable.extend(tree.with_gaps(after));
         // What is over stays as it is.
         for row in tree.rows.iter().filter(|row| !row.status.is_terminal()) {

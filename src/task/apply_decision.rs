@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
+use super::call_state::{Approval, CallState, Edited, Phase};
 use super::decision::{Action, CallAnswer, Decision, Then};
 use super::id::{CallId, RequestId};
 use super::item::{CloseReason, Outcome};
-use super::request::{RequestSpec, RequestKind};
-use super::call_state::{Approval, Edited, Phase, CallState};
+use super::request::{RequestKind, RequestSpec};
 use super::status::RequestStatus;
 use super::time::Time;
 use super::turn::{Open, Progress};
@@ -188,8 +188,7 @@ impl Progress {
                 ),
                 (CloseReason::Expired, _) => Phase::Settled(
                     Outcome::Expired,
-                    state
-                        .not_run("Nobody decided in time", ", so this call was not run. No human has said no to it."),
+                    state.not_run("Nobody decided in time", ", so this call was not run. No human has said no to it."),
                 ),
                 // Nothing is known yet: a failed task that goes on asks again. (What ends for good gives it a result.)
                 (CloseReason::Canceled, RequestKind::Reconcile) => state.unasked(),
@@ -203,13 +202,7 @@ impl Progress {
 }
 
 /// Where a call stands after an answer to it; `None` where it stands as before.
-fn phase_after(
-    state: &CallState,
-    open: &Open,
-    decision: &Decision,
-    answer: &CallAnswer,
-    leave: bool,
-) -> Option<Phase> {
+fn phase_after(state: &CallState, open: &Open, decision: &Decision, answer: &CallAnswer, leave: bool) -> Option<Phase> {
     let (kind, id) = (open.asked.kind, state.call.tool_call_id);
     let reason = answer.reason.as_ref().or(decision.reason.as_ref());
     let told = reason.map_or(String::new(), |reason| format!(" Reason: {reason}"));

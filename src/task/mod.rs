@@ -2,24 +2,24 @@
 //! The only room that everybody may import; it imports none.
 
 pub mod apply_decision;
+pub mod call_state;
 pub mod change;
 pub mod credential;
 pub mod decision;
 pub mod delta;
-pub mod restore;
-pub mod text_safety;
 pub mod failure;
 pub mod id;
 pub mod item;
 pub mod limits;
-pub mod rejections;
+pub mod quarantine;
 pub mod question;
+pub mod rejections;
 pub mod request;
-pub mod call_state;
+pub mod restore;
 pub mod status;
 pub mod step;
-pub mod quarantine;
 pub mod text;
+pub mod text_safety;
 pub mod time;
 pub mod tool_spec;
 pub mod transcript;

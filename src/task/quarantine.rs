@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use super::call_state::{CallState, Phase};
 use super::id::CallId;
 use super::item::{Fact, Outcome, ToolResult};
 use super::request::RequestKind;
-use super::call_state::{Phase, CallState};
 use super::status::TaskStatus;
 use super::tool_spec::Effect;
 
@@ -35,7 +35,11 @@ impl Quarantine {
         match fact {
             Fact::InterventionRequested(asked) if asked.kind == RequestKind::Reconcile => {
                 for call in asked.own_calls() {
-                    self.quarantine_tool(&call.name, call.tool_call_id, "was started, and what became of it is not known");
+                    self.quarantine_tool(
+                        &call.name,
+                        call.tool_call_id,
+                        "was started, and what became of it is not known",
+                    );
                 }
             }
             Fact::ToolResult(result) | Fact::LateResult(result) => self.ended(result, calls),
@@ -70,7 +74,11 @@ impl Quarantine {
         let once = state.is_some_and(|state| state.effect == Effect::Once && state.attempts > 0);
         match (result.outcome, result.http_status) {
             (Outcome::Unknown, _) if once => {
-                self.quarantine_tool(&result.name, result.tool_call_id, "was started, and what became of it is not known");
+                self.quarantine_tool(
+                    &result.name,
+                    result.tool_call_id,
+                    "was started, and what became of it is not known",
+                );
             }
             (Outcome::Failed, Some(status @ 500..)) if once => {
                 let known = format!("failed with status {status} after it was sent");

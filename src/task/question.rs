@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use super::call_state::{CallState, Phase};
 use super::decision::Action;
 use super::id::CallId;
 use super::request::RequestKind;
-use super::call_state::{Phase, CallState};
 use super::step::On;
 use super::tool_spec::ToolKind;
 use super::turn::{Open, Progress};
@@ -50,7 +50,9 @@ impl Progress {
             Phase::New | Phase::Allowed | Phase::Held(_) | Phase::Human(_) | Phase::Approved(_) | Phase::Started(_) => {
                 true
             }
-            Phase::Asked(_) | Phase::Settled(..) | Phase::OutcomeUnknown(_) | Phase::Delegated(_) | Phase::Done(_) => false,
+            Phase::Asked(_) | Phase::Settled(..) | Phase::OutcomeUnknown(_) | Phase::Delegated(_) | Phase::Done(_) => {
+                false
+            }
         })
     }
 

@@ -88,7 +88,7 @@ pub struct Warning {
 
 /// One call as it stood when the question was asked.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct RequestedCall {
+pub struct CallSpec {
     /// Ours.
     pub tool_call_id: CallId,
     /// The tool's name.
@@ -128,7 +128,7 @@ pub struct RequestedCall {
     pub editor: Option<String>,
 }
 
-impl RequestedCall {
+impl CallSpec {
     /// Where it goes, as an approver sees it.
     #[must_use]
     pub fn shown_target(&self) -> &str {
@@ -174,7 +174,7 @@ pub struct RequestSpec {
     /// What kind.
     pub kind: RequestKind,
     /// Approval: all calls of the turn; other kinds: the one call that asks.
-    pub pending_tool_calls: Vec<RequestedCall>,
+    pub pending_tool_calls: Vec<CallSpec>,
     /// Under which terms.
     pub terms: Terms,
     /// Over the digests of the calls it decides, in order.
@@ -195,7 +195,7 @@ pub struct RequestSpec {
 
 impl RequestSpec {
     /// The calls this request decides.
-    pub fn own_calls(&self) -> impl Iterator<Item = &RequestedCall> {
+    pub fn own_calls(&self) -> impl Iterator<Item = &CallSpec> {
         self.pending_tool_calls.iter().filter(|call| call.needs_decision)
     }
 
@@ -330,8 +330,8 @@ mod tests {
 
     use super::*;
 
-    fn call(task: TaskId) -> RequestedCall {
-        let mut call = RequestedCall {
+    fn call(task: TaskId) -> CallSpec {
+        let mut call = CallSpec {
             tool_call_id: CallId(Uuid::from_u128(3)),
             name: "refund".to_owned(),
             arguments_text: r#"{"order":1,"amount":120}"#.to_owned(),

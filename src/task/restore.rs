@@ -2,10 +2,10 @@
 //! calls that look as if they had not been started may have run. What must stay true: such a call never runs again
 //! unless its effect may be repeated, or a human says so who was asked after the database came back.
 
+use super::call_state::{CallState, Phase, UNKNOWN};
 use super::decision::{Action, CallAnswer, Decision};
 use super::item::{Item, Outcome};
 use super::request::Warning;
-use super::call_state::{Phase, CallState, UNKNOWN};
 use super::time::Time;
 use super::turn::Progress;
 use super::verdict::Verdict;
@@ -77,7 +77,11 @@ impl CallState {
 
     /// The words for a call that will not run (again), which says so unless it may have run already.
     pub(super) fn not_run(&self, why: &str, and: &str) -> String {
-        if self.attempts > 0 || self.is_uncertain() { format!("{why}. {}", self.unknown()) } else { format!("{why}{and}") }
+        if self.attempts > 0 || self.is_uncertain() {
+            format!("{why}. {}", self.unknown())
+        } else {
+            format!("{why}{and}")
+        }
     }
 
     /// Whether it ends as `unknown` when it is canceled before it has a result.

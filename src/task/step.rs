@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use super::call_state::{CallState, Phase};
 use super::failure::Failure;
 use super::id::{CallId, RequestId, TaskId};
 use super::item::Outcome;
 use super::question::{Question, awaited, delegated, outside, questions};
-use super::call_state::{Phase, CallState};
 use super::status::TaskStatus;
 use super::tool_spec::ToolKind;
 use super::turn::{Last, Progress};

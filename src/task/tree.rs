@@ -6,8 +6,8 @@ use std::mem::swap;
 
 use super::id::TaskId;
 use super::item::{Fact, Item};
-use super::rejections::RejectedCalls;
 use super::quarantine::Quarantine;
+use super::rejections::RejectedCalls;
 use super::turn::Progress;
 
 /// The tasks of a tree as far as its events were read.

@@ -4,14 +4,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::call_state::{CallState, Phase, Start, UNKNOWN};
 use super::decision::{Action, Then, Vote};
 use super::id::{CallId, RequestId};
 use super::item::{Fact, Item, Outcome, Turn};
+use super::quarantine::Quarantine;
 use super::rejections::{RejectedCall, RejectedCalls};
 use super::request::RequestSpec;
-use super::call_state::{Phase, CallState, Start, UNKNOWN};
 use super::status::TaskStatus;
-use super::quarantine::Quarantine;
 use super::time::Time;
 use super::tool_spec::{Effect, ToolKind};
 use super::verdict::{Judgement, Verdict};
@@ -280,9 +280,7 @@ impl Progress {
             // It may have happened already: a later "no" keeps it from being repeated, and does not undo it.
             Verdict::Deny | Verdict::Invalid if started => Phase::Settled(Outcome::Unknown, UNKNOWN.to_owned()),
             // Nor may it be repeated any more: it stays as it is, and a human is asked what became of it.
-            Verdict::Allow | Verdict::Hold | Verdict::Human if started && !effect.repeatable() => {
-                state.phase.clone()
-            }
+            Verdict::Allow | Verdict::Hold | Verdict::Human if started && !effect.repeatable() => state.phase.clone(),
             Verdict::Allow => Phase::Allowed,
             Verdict::Hold => Phase::Held(judgement.terms.clone().unwrap_or_default()),
             Verdict::Human => Phase::Human(judgement.terms.clone().unwrap_or_default()),

@@ -174,7 +174,7 @@ impl ShellTool {
             timeout_ms: u64::try_from(self.settings.timeout.as_millis()).unwrap_or(u64::MAX),
             keep: output::to_read(&redactor, self.settings.max_output),
         };
-        match self.run(&order, &call.leave).await {
+        match self.run(&order, &call.permit).await {
             Outcome::NotStarted(why) => self.not_started(&redactor.clean(&why)),
             Outcome::Over { end, stdout, stderr } => self.over(&redactor, end, &stdout, &stderr),
             Outcome::Lost => self.unknown("was started, and what became of it is not known"),

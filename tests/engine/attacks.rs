@@ -1,6 +1,6 @@
 //! Processes that panic, hang, go down or come back with another configuration while a task is under way.
 
-use holdpoint::engine::{NewMessage, Refusal};
+use holdpoint::engine::{MessageInput, Refusal};
 use holdpoint::task::decision::Action;
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::item::{Fact, Outcome};
@@ -162,7 +162,7 @@ both! {
         }
         stage.configure(|_| whole_yaml.clone());
         let [spoken, retried] = tasks;
-        let message = NewMessage { items: go().items, user_context: None, supersede: false };
+        let message = MessageInput { items: go().items, user_context: None, supersede: false };
         assert_eq!(stage.status(spoken).await, TaskStatus::Failed);
         door.message(&alice(), spoken, message, None).await.unwrap();
         door.retry(&alice(), retried, None).await.unwrap();

@@ -35,7 +35,7 @@ async fn with_outside(house: House, calls: &'static [(&'static str, &'static str
     stage
 }
 
-fn posted(text: &str) -> holdpoint::engine::Answer {
+fn posted(text: &str) -> holdpoint::engine::DecisionInput {
     whole(Action::Respond, Some(Value::from(text)))
 }
 

@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use holdpoint::engine::{Answer, AnswerBody, Engine, Refusal};
+use holdpoint::engine::{DecisionBody, DecisionInput, Engine, Refusal};
 use holdpoint::model::{self, ModelError};
 use holdpoint::secret::Secret;
 use holdpoint::task::decision::Action;
@@ -46,13 +46,13 @@ credentials: { jira: { fields: { token: {} } } }
     stage
 }
 
-fn filled_in(token: &str) -> Answer {
+fn filled_in(token: &str) -> DecisionInput {
     let response = Some(Secret::new(json!({"token": token}).to_string()));
-    let body = AnswerBody::Whole { action: Action::Respond, reason: None, then: None, response, result: None };
-    Answer { digest: None, body }
+    let body = DecisionBody::Whole { action: Action::Respond, reason: None, then: None, response, result: None };
+    DecisionInput { digest: None, body }
 }
 
-async fn answer_to(stage: &Stage, request: RequestId, kind: RequestKind) -> Answer {
+async fn answer_to(stage: &Stage, request: RequestId, kind: RequestKind) -> DecisionInput {
     match kind {
         RequestKind::Approval => {
             let asked = stage.house.store.request(request).await.unwrap().unwrap().asked;

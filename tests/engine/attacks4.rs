@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use holdpoint::engine::{Answer, AnswerBody, Engine, Parts};
+use holdpoint::engine::{DecisionBody, DecisionInput, Engine, Parts};
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::Outcome;
@@ -225,9 +225,9 @@ both! {
         let root = stage.grown(&parts).await;
         let [request] = &stage.asked_by_tree(root).await[..] else { panic!("one is open") };
         let call = request.asked.own_calls().next().unwrap().tool_call_id;
-        let body = AnswerBody::PerCall([(call.to_string(), edit(r#"{"task":"go.99"}"#))].into());
+        let body = DecisionBody::PerCall([(call.to_string(), edit(r#"{"task":"go.99"}"#))].into());
         let door = Stage::like(&parts, 0);
-        door.decide(&alice(), request.asked.request_id, Answer { digest: None, body }, None).await.unwrap();
+        door.decide(&alice(), request.asked.request_id, DecisionInput { digest: None, body }, None).await.unwrap();
         stage.finish_tree(&parts, root, People::Approve).await;
         stage.lawful(root).await;
         let (name, prompt) = stage.prompted();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
-use holdpoint::engine::{Engine, NewTask};
+use holdpoint::engine::{Engine, TaskInput};
 use holdpoint::model::{Answer, ModelClient, ModelError, Prompt, Sink};
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::TaskId;
@@ -26,8 +26,8 @@ const POISON: &str = "poison";
 /// The message of a task that calls a tool.
 const LOOK: &str = "look";
 
-fn message(text: &str) -> NewTask {
-    NewTask { items: vec![Part { content_type: PartType::Text, content: text.to_owned() }], ..go() }
+fn message(text: &str) -> TaskInput {
+    TaskInput { items: vec![Part { content_type: PartType::Text, content: text.to_owned() }], ..go() }
 }
 
 fn says(prompt: &Prompt, text: &str) -> bool {

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use holdpoint::engine::{NewMessage, Refusal};
+use holdpoint::engine::{MessageInput, Refusal};
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{CloseReason, Fact, Outcome};
-use holdpoint::task::request::{RequestSpec, RequestKind};
+use holdpoint::task::request::{RequestKind, RequestSpec};
 use holdpoint::task::status::{RequestStatus, TaskStatus};
 use serde_json::{Value, json};
 
@@ -324,7 +324,7 @@ both! {
         fill(&stage, task, &jira("old-0123456789")).await;
         assert_eq!(stage.status(task).await, TaskStatus::Completed);
         assert_eq!(stage.house.number("select count(*) from credential").await, 0);
-        let message = NewMessage { items: go().items, user_context: None, supersede: false };
+        let message = MessageInput { items: go().items, user_context: None, supersede: false };
         stage.engine(0).message(&alice(), task, message, None).await.unwrap();
         stage.run().await;
         assert_eq!((stage.tool.ledger().len(), times_asked(&stage, task).await), (1, 2));
@@ -337,7 +337,7 @@ both! {
         let stage = clerk(house, &[&[("request_credentials", r#"{"service":"jira"}"#)], &[("pay", "{}")], &[("comment", "{}")]]).await;
         let task = begun(&stage).await;
         fill(&stage, task, &jira(TOKEN)).await;
-        let message = NewMessage { items: go().items, user_context: None, supersede: true };
+        let message = MessageInput { items: go().items, user_context: None, supersede: true };
         stage.engine(0).message(&alice(), task, message, None).await.unwrap();
         stage.run().await;
         ran(&stage, task, "/comment", ("authorization", &bearer(TOKEN)), 1).await;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use holdpoint::engine::{NewMessage, Refusal};
+use holdpoint::engine::{MessageInput, Refusal};
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::{RequestId, TaskId};
@@ -250,7 +250,7 @@ both! {
 
     async fn after_five_takeovers_in_vain_a_message_asks_about_what_had_started(house) {
         let (stage, task) = taken_over_in_vain(house).await;
-        let message = NewMessage { items: go().items, user_context: None, supersede: false };
+        let message = MessageInput { items: go().items, user_context: None, supersede: false };
         stage.engine(0).message(&alice(), task, message, None).await.unwrap();
         asked_first(&stage, task).await;
     }

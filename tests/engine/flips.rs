@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use holdpoint::engine::{Answer, Engine, Refusal};
+use holdpoint::engine::{DecisionInput, Engine, Refusal};
 use holdpoint::people::Caller;
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::failure::FailureCode;
@@ -83,7 +83,7 @@ impl Scene {
     /// Brings a held task to where it stands before the bit changes.
     async fn decided(self, stage: &Stage, door: &Arc<Engine>, task: TaskId) {
         let (request, calls) = question(stage, task).await;
-        let decide = async |caller: Caller, request: RequestId, answer: Answer| {
+        let decide = async |caller: Caller, request: RequestId, answer: DecisionInput| {
             door.decide(&caller, request, answer, None).await.unwrap();
         };
         let yes = || whole(Action::Approve, None);

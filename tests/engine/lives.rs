@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use holdpoint::task::call_state::ATTEMPTS;
 use holdpoint::task::decision::{CallAnswer, Then};
 use holdpoint::task::id::{CallId, RequestId, TaskId};
 use holdpoint::task::item::{Fact, FinishReason, Item, Outcome, Part, PartType, ToolCall, ToolResult, Turn, Usage};
-use holdpoint::task::request::{RequestSpec, RequestedCall, RequestKind};
-use holdpoint::task::call_state::ATTEMPTS;
+use holdpoint::task::request::{CallSpec, RequestKind, RequestSpec};
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::step::{Budget, Ending, On, Step, next_step};
 use holdpoint::task::time::Time;
@@ -215,7 +215,7 @@ impl World {
     fn ask(&mut self, kind: RequestKind, calls: &[CallId], terms: Terms) {
         let pending_tool_calls = calls
             .iter()
-            .map(|id| RequestedCall {
+            .map(|id| CallSpec {
                 tool_call_id: *id,
                 name: "tool".to_owned(),
                 arguments_text: "{}".to_owned(),

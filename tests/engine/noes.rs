@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use holdpoint::engine::Answer;
+use holdpoint::engine::DecisionInput;
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::TaskId;
@@ -42,7 +42,7 @@ async fn begun(stage: &Stage) -> TaskId {
 }
 
 /// Answers what is open, each time by another process.
-async fn answered(stage: &Stage, task: TaskId, answer: Answer) {
+async fn answered(stage: &Stage, task: TaskId, answer: DecisionInput) {
     let (request, _) = question(stage, task).await;
     stage.engine(0).decide(&alice(), request, answer, None).await.unwrap();
     stage.run().await;
@@ -52,7 +52,7 @@ async fn answered(stage: &Stage, task: TaskId, answer: Answer) {
 async fn no(stage: &Stage, task: TaskId) {
     let (request, calls) = question(stage, task).await;
     let mut answer = each([]);
-    if let holdpoint::engine::AnswerBody::PerCall(replies) = &mut answer.body {
+    if let holdpoint::engine::DecisionBody::PerCall(replies) = &mut answer.body {
         for call in calls {
             let reply = holdpoint::engine::CallReply {
                 reason: Some("wrong customer".to_owned()),

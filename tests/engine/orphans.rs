@@ -12,7 +12,7 @@ use holdpoint::task::change::{Counters, Guard, LeaseChange, TaskChange};
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::id::{CallId, TaskId};
 use holdpoint::task::item::{Fact, FinishReason, Item, Outcome, ToolCall, ToolResult, Turn, Usage};
-use holdpoint::task::request::{RequestSpec, RequestKind, call_digest, request_digest};
+use holdpoint::task::request::{RequestKind, RequestSpec, call_digest, request_digest};
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::time::Time;
 use holdpoint::task::tool_spec::{Effect, ToolKind};

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use holdpoint::engine::{Engine, NewMessage, Parts, Refusal};
+use holdpoint::engine::{Engine, MessageInput, Parts, Refusal};
 use holdpoint::store::{CommitError, Settings, Store};
 use holdpoint::task::change::{Counters, Guard, Journal, LeaseChange, TaskChange};
 use holdpoint::task::failure::FailureCode;
@@ -240,7 +240,7 @@ both! {
             stage.tool.reached(called + 1).await;
             engine.cancel(&alice(), task, None).await.unwrap();
             let next = vec![Part { content_type: PartType::Text, content: "and on".to_owned() }];
-            let next = NewMessage { items: next, user_context: None, supersede: false };
+            let next = MessageInput { items: next, user_context: None, supersede: false };
             engine.message(&alice(), task, next, None).await.unwrap();
             for _ in 0..round * 3 {
                 tokio::task::yield_now().await;

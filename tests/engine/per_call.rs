@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use holdpoint::engine::{AnswerBody, CallReply, Refusal};
+use holdpoint::engine::{CallReply, DecisionBody, Refusal};
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::id::{CallId, RequestId, TaskId};
 use holdpoint::task::item::{Fact, Outcome};
@@ -107,8 +107,8 @@ both! {
                 waits(&stage, task, request).await;
                 let replies = part.into_iter().map(|(_, (call, reply))| (call.to_string(), reply));
                 let mut answer = each([]);
-                answer.body = AnswerBody::PerCall(replies.collect());
-                if !matches!(&answer.body, AnswerBody::PerCall(replies) if replies.is_empty()) {
+                answer.body = DecisionBody::PerCall(replies.collect());
+                if !matches!(&answer.body, DecisionBody::PerCall(replies) if replies.is_empty()) {
                     // Another process each time.
                     stage.house.forward(Duration::from_hours(3));
                     stage.engine(0).decide(&person("bob"), request, answer, None).await.unwrap();
@@ -363,11 +363,11 @@ both! {
         let twice = refused(&stage, &door, &alice(), task, two).await;
         assert!(places(&twice)[0].ends_with("/then"), "{twice:?}");
         let mut beside = whole(Action::Approve, None);
-        if let AnswerBody::Whole { then, .. } = &mut beside.body {
+        if let DecisionBody::Whole { then, .. } = &mut beside.body {
             *then = Some(Then::Continue);
         }
         assert_eq!(places(&refused(&stage, &door, &alice(), task, beside).await), ["/then"]);
-        let outdated = holdpoint::engine::Answer { digest: Some("sha256:0".to_owned()), ..each([(first, approve())]) };
+        let outdated = holdpoint::engine::DecisionInput { digest: Some("sha256:0".to_owned()), ..each([(first, approve())]) };
         assert!(matches!(refused(&stage, &door, &alice(), task, outdated).await, Refusal::DigestMismatch(_)));
         assert!(matches!(refused(&stage, &door, &person("bob"), task, each([(free, approve())])).await, Refusal::Forbidden(_)));
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::stream;
-use holdpoint::engine::{Answer, AnswerBody, ConflictCode, Engine, NewMessage, Refusal};
+use holdpoint::engine::{ConflictCode, DecisionBody, DecisionInput, Engine, MessageInput, Refusal};
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{CloseReason, Fact, Outcome};
@@ -32,9 +32,12 @@ async fn of_finance(house: House) -> Pair {
     Pair::of(stage).await
 }
 
-fn answer(action: Action) -> Answer {
+fn answer(action: Action) -> DecisionInput {
     let then = (action == Action::Reject).then_some(Then::Continue);
-    Answer { digest: None, body: AnswerBody::Whole { action, reason: None, then, response: None, result: None } }
+    DecisionInput {
+        digest: None,
+        body: DecisionBody::Whole { action, reason: None, then, response: None, result: None },
+    }
 }
 
 /// One request, decided by so many at once on both replicas, half of them with a yes. The winner's action.
@@ -181,7 +184,7 @@ both! {
             let (here, there) = pair.turned(round);
             let (bob, owner) = (finance("bob"), alice());
             let approve = here.decide(&bob, requests[0], answer(Action::Approve), None);
-            let message = NewMessage { items: go().items, user_context: None, supersede: true };
+            let message = MessageInput { items: go().items, user_context: None, supersede: true };
             let message = there.message(&owner, task, message, None);
             let (approved, said) = if round % 4 > 1 {
                 let (said, approved) = tokio::join!(message, approve);
@@ -306,7 +309,7 @@ async fn decided_later(
     engine: &Arc<Engine>,
     caller: &holdpoint::people::Caller,
     request: holdpoint::task::id::RequestId,
-    answer: Answer,
+    answer: DecisionInput,
     round: usize,
 ) -> Result<(), Refusal> {
     for _ in 0..round % 12 {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use holdpoint::engine::{Answer, AnswerBody, CallReply, Engine, NewMessage, Refusal};
+use holdpoint::engine::{CallReply, DecisionBody, DecisionInput, Engine, MessageInput, Refusal};
 use holdpoint::people::Caller;
 use holdpoint::task::change::Journal;
 use holdpoint::task::decision::{Action, Then};
@@ -43,13 +43,13 @@ pub fn respond(result: &str) -> CallReply {
 }
 
 /// One body with these.
-pub fn each<const N: usize>(replies: [(CallId, CallReply); N]) -> Answer {
+pub fn each<const N: usize>(replies: [(CallId, CallReply); N]) -> DecisionInput {
     named(replies.map(|(call, reply)| (call.to_string(), reply)))
 }
 
 /// The same, whatever the calls are called.
-pub fn named<const N: usize>(replies: [(String, CallReply); N]) -> Answer {
-    Answer { digest: None, body: AnswerBody::PerCall(BTreeMap::from(replies)) }
+pub fn named<const N: usize>(replies: [(String, CallReply); N]) -> DecisionInput {
+    DecisionInput { digest: None, body: DecisionBody::PerCall(BTreeMap::from(replies)) }
 }
 
 /// The question that was asked last, with the calls it decides.
@@ -84,7 +84,13 @@ pub async fn became<const N: usize>(stage: &Stage, task: TaskId, calls: [CallId;
 }
 
 /// What a body is refused with; the journal and the rows are as they were.
-pub async fn refused(stage: &Stage, engine: &Arc<Engine>, caller: &Caller, task: TaskId, answer: Answer) -> Refusal {
+pub async fn refused(
+    stage: &Stage,
+    engine: &Arc<Engine>,
+    caller: &Caller,
+    task: TaskId,
+    answer: DecisionInput,
+) -> Refusal {
     let (request, _) = question(stage, task).await;
     let before = (stage.journal(task).await, stage.house.store.request(request).await.unwrap());
     let said = engine.decide(caller, request, answer.clone(), None).await;
@@ -117,7 +123,7 @@ pub fn shown(stage: &Stage) -> Vec<String> {
 }
 
 /// The user's next message, whatever is open.
-pub fn message() -> NewMessage {
+pub fn message() -> MessageInput {
     let items = vec![Part { content_type: PartType::Text, content: "and now".to_owned() }];
-    NewMessage { items, user_context: None, supersede: true }
+    MessageInput { items, user_context: None, supersede: true }
 }

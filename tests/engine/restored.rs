@@ -1,10 +1,10 @@
 //! A history whose end was lost: what would run now may have run already.
 
-use holdpoint::engine::NewMessage;
+use holdpoint::engine::MessageInput;
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::item::{Fact, Outcome};
-use holdpoint::task::request::{RequestSpec, RequestKind};
+use holdpoint::task::request::{RequestKind, RequestSpec};
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::turn::Progress;
 use serde_json::Value;
@@ -79,7 +79,7 @@ both! {
         doubt(&stage).await;
         stage.engine(0).cancel(&alice(), task, None).await.unwrap();
         assert_eq!(outcomes(&stage.journal(task).await), [Outcome::Unknown]);
-        let message = NewMessage { items: go().items, user_context: None, supersede: false };
+        let message = MessageInput { items: go().items, user_context: None, supersede: false };
         stage.script(|_| Ok(turn(&[])));
         stage.engine(4).message(&alice(), task, message, None).await.unwrap();
         stage.finish(task).await;
@@ -90,7 +90,7 @@ both! {
         doubt(&stage).await;
         stage.run().await;
         assert_eq!(asked(&stage, second).await.1.kind, RequestKind::Reconcile);
-        let message = NewMessage { items: go().items, user_context: None, supersede: true };
+        let message = MessageInput { items: go().items, user_context: None, supersede: true };
         stage.engine(0).message(&alice(), second, message, None).await.unwrap();
         assert_eq!(outcomes(&stage.journal(second).await), [Outcome::Unknown]);
         assert!(stage.tool.ledger().is_empty());
@@ -133,7 +133,7 @@ both! {
         let call = &held.pending_tool_calls[0];
         assert!(call.reason.as_ref().unwrap().contains("restored"), "{:?}", call.reason);
         assert!(call.warnings.is_empty(), "this very call has not run");
-        let message = NewMessage { items: go().items, user_context: None, supersede: true };
+        let message = MessageInput { items: go().items, user_context: None, supersede: true };
         stage.engine(0).message(&alice(), task, message, None).await.unwrap();
         stage.run().await;
         assert_eq!((stage.status(task).await, stage.executions(task, "/refund")), (TaskStatus::Completed, 1));

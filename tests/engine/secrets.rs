@@ -5,7 +5,7 @@ use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{Fact, Outcome};
-use holdpoint::task::request::{RequestSpec, RequestKind};
+use holdpoint::task::request::{RequestKind, RequestSpec};
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::verdict::Verdict;
 use serde_json::{Value, json};

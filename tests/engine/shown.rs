@@ -9,7 +9,7 @@ use std::task::Poll;
 
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt as _};
-use holdpoint::engine::{Answer, AnswerBody, NewMessage, NewTask};
+use holdpoint::engine::{DecisionBody, DecisionInput, MessageInput, TaskInput};
 use holdpoint::model::Prompt;
 use holdpoint::store::{Store, TaskFilter};
 use holdpoint::task::change::Journal;
@@ -91,9 +91,9 @@ pub fn answers(items: &[Item]) -> usize {
 }
 
 /// A task in a session of its own, whose message is the session's name.
-fn named(session: &str) -> NewTask {
+fn named(session: &str) -> TaskInput {
     let items = vec![Part { content_type: PartType::Text, content: session.to_owned() }];
-    NewTask { items, session_id: Some(session.to_owned()), ..go() }
+    TaskInput { items, session_id: Some(session.to_owned()), ..go() }
 }
 
 /// A stage whose model asks for guidance when it is told `guide …`, and for a refund that is held otherwise.
@@ -110,7 +110,7 @@ async fn asking(house: House) -> Stage {
 }
 
 /// The answer of one of many people: no two of them write the same words.
-fn answer(kind: RequestKind, call: CallId, person: usize) -> Answer {
+fn answer(kind: RequestKind, call: CallId, person: usize) -> DecisionInput {
     match (kind, person % 3) {
         (RequestKind::Guidance, _) => fills(&json!({"answer": format!("the shop of p{person}")})),
         (_, 0) => whole(Action::Approve, None),
@@ -118,7 +118,10 @@ fn answer(kind: RequestKind, call: CallId, person: usize) -> Answer {
         _ => {
             let reason = Some(format!("p{person} says no"));
             let (action, then) = (Action::Reject, Some(Then::Continue));
-            Answer { digest: None, body: AnswerBody::Whole { action, reason, then, response: None, result: None } }
+            DecisionInput {
+                digest: None,
+                body: DecisionBody::Whole { action, reason, then, response: None, result: None },
+            }
         }
     }
 }
@@ -237,7 +240,7 @@ both! {
         let mut first = engine.claim().await.unwrap().remove(0);
         thinks(&stage, &mut first).await;
         door.cancel(&alice(), task, None).await.unwrap();
-        let message = NewMessage { items: go().items, user_context: None, supersede: false };
+        let message = MessageInput { items: go().items, user_context: None, supersede: false };
         door.message(&alice(), task, message, None).await.unwrap();
         let mut second = engine.claim().await.unwrap().remove(0);
         thinks(&stage, &mut second).await;

@@ -10,7 +10,7 @@ use holdpoint::app;
 use holdpoint::config::environment::Environment;
 use holdpoint::config::layers::Flags;
 use holdpoint::config::{self, Source};
-use holdpoint::engine::{Answer, AnswerBody, Engine, NewTask, Parts, Refusal, Settings};
+use holdpoint::engine::{DecisionBody, DecisionInput, Engine, Parts, Refusal, Settings, TaskInput};
 use holdpoint::model::{self, AnswerCall, ModelClient, ModelError, Prompt, Sink};
 use holdpoint::net::Net;
 use holdpoint::people::directory::{Account, Directory};
@@ -22,7 +22,7 @@ use holdpoint::task::change::Journal;
 use holdpoint::task::decision::{Action, Then};
 use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::item::{Fact, FinishReason, Outcome, Part, PartType, Usage};
-use holdpoint::task::request::{RequestSpec, RequestKind};
+use holdpoint::task::request::{RequestKind, RequestSpec};
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::turn::Progress;
 use holdpoint::tool::catalog::Catalog;
@@ -321,14 +321,14 @@ pub fn outcomes(journal: &Journal) -> Vec<Outcome> {
     results.collect()
 }
 
-pub fn rejects(then: Then) -> Answer {
+pub fn rejects(then: Then) -> DecisionInput {
     let body =
-        AnswerBody::Whole { action: Action::Reject, reason: None, then: Some(then), response: None, result: None };
-    Answer { digest: None, body }
+        DecisionBody::Whole { action: Action::Reject, reason: None, then: Some(then), response: None, result: None };
+    DecisionInput { digest: None, body }
 }
 
-pub fn go() -> NewTask {
-    NewTask {
+pub fn go() -> TaskInput {
+    TaskInput {
         agent: None,
         items: vec![Part { content_type: PartType::Text, content: "go".to_owned() }],
         session_id: None,
@@ -343,14 +343,19 @@ pub fn too_late<T>(said: &Result<T, Refusal>, to: RequestId) -> bool {
 }
 
 /// A credential that somebody fills in.
-pub fn fills(response: &Value) -> Answer {
+pub fn fills(response: &Value) -> DecisionInput {
     let response = Some(Secret::new(response.to_string()));
-    let body = AnswerBody::Whole { action: Action::Respond, reason: None, then: None, response, result: None };
-    Answer { digest: None, body }
+    let body = DecisionBody::Whole { action: Action::Respond, reason: None, then: None, response, result: None };
+    DecisionInput { digest: None, body }
 }
 
-pub fn whole(action: Action, result: Option<Value>) -> Answer {
-    let body =
-        AnswerBody::Whole { action, reason: None, then: None, response: None, result: result.map(|it| it.to_string()) };
-    Answer { digest: None, body }
+pub fn whole(action: Action, result: Option<Value>) -> DecisionInput {
+    let body = DecisionBody::Whole {
+        action,
+        reason: None,
+        then: None,
+        response: None,
+        result: result.map(|it| it.to_string()),
+    };
+    DecisionInput { digest: None, body }
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use holdpoint::engine::NewMessage;
+use holdpoint::engine::MessageInput;
 use holdpoint::task::decision::Action;
 use holdpoint::task::id::{RequestId, TaskId};
 use holdpoint::task::item::{Fact, Part, PartType};
@@ -52,9 +52,9 @@ async fn reason(stage: &Stage, task: TaskId) -> String {
     reason.expect("a reason")
 }
 
-fn message(supersede: bool) -> NewMessage {
+fn message(supersede: bool) -> MessageInput {
     let items = vec![Part { content_type: PartType::Text, content: "and again".to_owned() }];
-    NewMessage { items, user_context: None, supersede }
+    MessageInput { items, user_context: None, supersede }
 }
 
 /// Whether the next call, which a rule allows, is asked about.

@@ -11,7 +11,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use holdpoint::engine::{AnswerBody, Engine, NewMessage, Parts, Settings};
+use holdpoint::engine::{DecisionBody, Engine, MessageInput, Parts, Settings};
 use holdpoint::model::{self, AnswerCall, Prompt};
 use holdpoint::store::{News, RequestRow, TaskFilter};
 use holdpoint::task::change::{Journal, TaskRow};
@@ -232,7 +232,7 @@ impl Stage {
                 arguments["amount"] = json!(EDITED);
                 let replies =
                     asked.own_calls().map(|call| (call.tool_call_id.to_string(), edit(&arguments.to_string())));
-                holdpoint::engine::Answer { digest: None, body: AnswerBody::PerCall(replies.collect()) }
+                holdpoint::engine::DecisionInput { digest: None, body: DecisionBody::PerCall(replies.collect()) }
             }
             _ => whole(Action::Approve, None),
         };
@@ -318,9 +318,9 @@ pub fn ended_as(journals: &BTreeMap<TaskId, Journal>, task: TaskId) -> Vec<Outco
 }
 
 /// The user's next message, with which open questions are dropped.
-pub fn superseding(text: &str) -> NewMessage {
+pub fn superseding(text: &str) -> MessageInput {
     let items = vec![Part { content_type: PartType::Text, content: text.to_owned() }];
-    NewMessage { items, user_context: None, supersede: true }
+    MessageInput { items, user_context: None, supersede: true }
 }
 
 /// A tree under way in one process.

@@ -1,12 +1,12 @@
 //! What a task is pinned to from one message of the user to the next, while the configuration changes and while bytes
 //! change in the database.
 
-use holdpoint::engine::{NewMessage, Refusal};
+use holdpoint::engine::{MessageInput, Refusal};
 use holdpoint::task::decision::Action;
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::TaskId;
 use holdpoint::task::item::{Fact, Outcome};
-use holdpoint::task::request::{RequestedCall, RequestKind};
+use holdpoint::task::request::{CallSpec, RequestKind};
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::tool_spec::Effect;
 
@@ -50,8 +50,8 @@ fn after() -> (String, String, Vec<String>) {
     ("other".to_owned(), "You are new.".to_owned(), tools.map(str::to_owned).to_vec())
 }
 
-fn message() -> NewMessage {
-    NewMessage { items: go().items, user_context: None, supersede: false }
+fn message() -> MessageInput {
+    MessageInput { items: go().items, user_context: None, supersede: false }
 }
 
 async fn failure(stage: &Stage, task: TaskId) -> Option<FailureCode> {
@@ -87,7 +87,7 @@ async fn rewrite(house: &House, task: TaskId, kind: &str, from: &str, to: &str) 
 
 /// Each text with one byte changed, at its beginning, in its middle and at its end, as it stands in JSON behind its
 /// name: (before, after). That no byte goes unnoticed is shown beside `Asked::is_sound`.
-fn flipped(call: &RequestedCall) -> Vec<(String, String)> {
+fn flipped(call: &CallSpec) -> Vec<(String, String)> {
     let members = [
         ("arguments_text", &call.arguments_text),
         ("name", &call.name),
@@ -105,7 +105,7 @@ fn flipped(call: &RequestedCall) -> Vec<(String, String)> {
     all.collect()
 }
 
-async fn asked(stage: &Stage, task: TaskId) -> RequestedCall {
+async fn asked(stage: &Stage, task: TaskId) -> CallSpec {
     let items = stage.journal(task).await.items;
     let asked = items.iter().find_map(|item| {
         let Fact::InterventionRequested(asked) = &item.fact else { return None };

@@ -10,7 +10,7 @@ use holdpoint::task::change::{Change, Committed, Counters, Guard, LeaseChange, N
 use holdpoint::task::decision::{Action, CallAnswer, Decision};
 use holdpoint::task::id::{CallId, ChangeId, RequestId, TaskId};
 use holdpoint::task::item::{Fact, Part, PartType};
-use holdpoint::task::request::{RequestSpec, RequestedCall, RequestKind};
+use holdpoint::task::request::{CallSpec, RequestKind, RequestSpec};
 use holdpoint::task::status::TaskStatus;
 use holdpoint::task::time::Time;
 use holdpoint::task::tool_spec::Effect;
@@ -241,7 +241,7 @@ pub fn said(text: &str) -> Fact {
 }
 
 pub fn asked(kind: RequestKind, terms: Terms, calls: usize) -> RequestSpec {
-    let call = || RequestedCall {
+    let call = || CallSpec {
         tool_call_id: CallId(fresh()),
         name: "refund_payment".to_owned(),
         arguments_text: "{\"amount\":120}".to_owned(),

@@ -21,9 +21,9 @@ both! {
         let (task, question) = house.paused(finance(1)).await;
         house.store.close().await;
         let store = again(&house, false).await;
-        assert_eq!(store.journal(task).await.unwrap().unwrap().doubted_at, None);
+        assert_eq!(store.journal(task).await.unwrap().unwrap().history_uncertain_until, None);
         assert!(!store.request(question.request_id).await.unwrap().unwrap().doubted);
-        assert_eq!(store.doubted_at(), None);
+        assert_eq!(store.history_uncertain_until(), None);
     }
 
     async fn a_restored_one_is_in_doubt_up_to_now_and_what_comes_later_is_not(house) {
@@ -31,9 +31,9 @@ both! {
         house.store.close().await;
         let store = again(&house, true).await;
         let journal = store.journal(task).await.unwrap().unwrap();
-        let doubted_at = journal.doubted_at.unwrap();
-        assert!(journal.items.iter().all(|item| item.at <= doubted_at));
-        assert_eq!(store.doubted_at(), Some(doubted_at));
+        let history_uncertain_until = journal.history_uncertain_until.unwrap();
+        assert!(journal.items.iter().all(|item| item.at <= history_uncertain_until));
+        assert_eq!(store.history_uncertain_until(), Some(history_uncertain_until));
         let row = store.request(question.request_id).await.unwrap().unwrap();
         assert!(row.doubted);
         assert_eq!(store.pending(task, task).await.unwrap(), [row]);
@@ -41,9 +41,9 @@ both! {
         let (later, question) = house.paused(finance(1)).await;
         assert!(!house.store.request(question.request_id).await.unwrap().unwrap().doubted);
         let journal = house.store.journal(later).await.unwrap().unwrap();
-        assert!(journal.items.iter().all(|item| item.at > doubted_at), "a new one is known whole");
+        assert!(journal.items.iter().all(|item| item.at > history_uncertain_until), "a new one is known whole");
         house.store.close().await;
-        assert_eq!(again(&house, false).await.doubted_at(), Some(doubted_at), "once said, it stays");
+        assert_eq!(again(&house, false).await.history_uncertain_until(), Some(history_uncertain_until), "once said, it stays");
     }
 
     async fn a_clock_that_is_behind_leaves_nothing_out(house) {
@@ -52,7 +52,7 @@ both! {
         house.numbers(&format!("update agent_task set updated_at = {ahead} returning updated_at")).await.unwrap();
         house.store.close().await;
         let store = again(&house, true).await;
-        assert_eq!(store.journal(task).await.unwrap().unwrap().doubted_at, Some(Time(ahead)));
+        assert_eq!(store.journal(task).await.unwrap().unwrap().history_uncertain_until, Some(Time(ahead)));
     }
 }
 
@@ -66,9 +66,13 @@ async fn another_server_is_recognized_at_the_start() {
     assert_eq!(house.number(OTHER).await, 1, "it was kept at the first start");
     let store = again(&house, false).await;
     let journal = store.journal(task).await.unwrap().unwrap();
-    assert!(journal.doubted_at.is_some_and(|at| journal.items.iter().all(|item| item.at <= at)));
+    assert!(journal.history_uncertain_until.is_some_and(|at| journal.items.iter().all(|item| item.at <= at)));
     store.close().await;
-    assert_eq!(again(&house, false).await.doubted_at(), journal.doubted_at, "from now on this is the server");
+    assert_eq!(
+        again(&house, false).await.history_uncertain_until(),
+        journal.history_uncertain_until,
+        "from now on this is the server"
+    );
 }
 
 #[tokio::test]
@@ -85,8 +89,8 @@ async fn another_server_is_recognized_on_the_next_connection() {
             break journal.unwrap();
         }
     };
-    assert!(journal.doubted_at.is_some());
-    assert_eq!(house.store.doubted_at(), journal.doubted_at);
+    assert!(journal.history_uncertain_until.is_some());
+    assert_eq!(house.store.history_uncertain_until(), journal.history_uncertain_until);
 }
 
 #[tokio::test]
@@ -98,7 +102,7 @@ async fn of_many_that_find_another_server_at_once_one_says_when() {
     let stores = futures_util::future::join_all((0..8).map(|_| again(&house, false))).await;
     let mut moments = Vec::new();
     for store in stores {
-        moments.push(store.journal(task).await.unwrap().unwrap().doubted_at.unwrap());
+        moments.push(store.journal(task).await.unwrap().unwrap().history_uncertain_until.unwrap());
     }
     moments.dedup();
     assert_eq!(moments.len(), 1);
@@ -116,14 +120,14 @@ async fn a_plain_user_may_ask_and_a_server_that_does_not_tell_is_used_all_the_sa
     let settings = Settings { url: url.replace("postgres@", "plain@"), ..Settings::default() };
     let open = async || -> Result<Store, OpenError> { Store::open(&settings, Arc::new(SystemClock)).await };
     let store = open().await.unwrap();
-    assert!(store.ready().await && store.doubted_at().is_none());
+    assert!(store.ready().await && store.history_uncertain_until().is_none());
     store.close().await;
     run(&url, "revoke execute on function pg_control_system() from public".to_owned()).await;
-    let untold = open().await.unwrap().doubted_at();
+    let untold = open().await.unwrap().history_uncertain_until();
     assert!(untold.is_some(), "it told before");
-    assert_eq!(open().await.unwrap().doubted_at(), untold);
+    assert_eq!(open().await.unwrap().history_uncertain_until(), untold);
     run(&url, "grant execute on function pg_control_system() to public".to_owned()).await;
-    assert!(open().await.unwrap().doubted_at() > untold);
+    assert!(open().await.unwrap().history_uncertain_until() > untold);
     // The watcher removes what is in it.
     let _ = folder.keep();
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use holdpoint::store::{CommitError, Store, TaskFilter, Tree};
+use holdpoint::store::{CommitError, Store, TaskFilter, TreeSnapshot};
 use holdpoint::task::change::{Counters, Guard, LeaseChange, TaskChange, TaskRow};
 use holdpoint::task::id::{CallId, TaskId};
 use holdpoint::task::item::{Fact, Usage};
-use holdpoint::task::request::{RequestSpec, RequestKind};
+use holdpoint::task::request::{RequestKind, RequestSpec};
 
 use super::house::{House, asked, both, change, child_task, finance, fresh, new_task, said};
 
@@ -111,12 +111,12 @@ pub async fn row(house: &House, task: TaskId) -> TaskRow {
     house.store.task(task).await.unwrap().unwrap()
 }
 
-pub async fn read(house: &House, root: TaskId) -> Tree {
+pub async fn read(house: &House, root: TaskId) -> TreeSnapshot {
     house.store.tree(root, 0).await.unwrap().unwrap()
 }
 
 /// Whose items these are, in the order of the events, with each one's number in its journal.
-pub fn order(tree: &Tree, after: i64) -> Vec<(TaskId, i64)> {
+pub fn order(tree: &TreeSnapshot, after: i64) -> Vec<(TaskId, i64)> {
     tree.items.iter().filter(|item| item.event > after).map(|item| (item.task_id, item.item.seq)).collect()
 }
 
@@ -126,7 +126,7 @@ pub fn literal(house: &House, task: TaskId) -> String {
 
 /// What must be true of a tree at any moment, when each commit is two items of one task and one call of a model on it
 /// and on all above it.
-pub fn agrees(grown: &Grown, tree: &Tree, after: i64) {
+pub fn agrees(grown: &Grown, tree: &TreeSnapshot, after: i64) {
     let events: Vec<i64> = tree.items.iter().map(|item| item.event).collect();
     assert_eq!(events, (after + 1..=tree.last_event).collect::<Vec<_>>(), "no event is missing and none is too much");
     assert_eq!(tree.rows.iter().map(|row| row.last_seq).sum::<i64>(), tree.last_event);
@@ -180,7 +180,7 @@ both! {
             assert_eq!(usize::try_from(row.busy).unwrap(), grown.below(row.task_id).len());
         }
         assert!(tree.items.iter().all(|item| item.item.at <= tree.now));
-        assert_eq!(tree.doubted_at, None);
+        assert_eq!(tree.history_uncertain_until, None);
         for after in [1, 70, tree.last_event, tree.last_event + 5] {
             let rest = house.store.tree(grown.root, after).await.unwrap().unwrap();
             assert_eq!((&rest.rows, rest.last_event), (&tree.rows, tree.last_event));
@@ -319,7 +319,7 @@ both! {
         let reported = house.store.unreadable();
         assert!(reported.contains(&leaf));
         for task in reported {
-            assert_eq!(house.store.remains(task).await.unwrap().is_some(), task == leaf);
+            assert_eq!(house.store.damaged_task(task).await.unwrap().is_some(), task == leaf);
         }
         house.numbers(&format!("delete from agent_task_item where seq = 2 and task_id = {id}")).await.unwrap();
         assert!(house.store.tree(grown.root, place(2) - 1).await.unwrap().is_some());

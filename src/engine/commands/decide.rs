@@ -4,21 +4,22 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::answer::{Given, Judged, fitting, invalid};
-use super::integrity::damage;
-use super::session::TaskSession;
-use super::{Accepted, Answer, Engine, Key, Refusal};
+use super::decision_input::{DecisionInput, JudgedEdit, ValidDecision, fitting, invalid};
+use super::{Accepted, Key, Refusal, TRIES};
 use crate::agent::Agent;
+use crate::engine::Engine;
+use crate::engine::recovery::integrity::damage;
+use crate::engine::session::TaskSession;
 use crate::people::Caller;
 use crate::people::may::{may_decide, required_of};
 use crate::store::{CommitError, RequestRow};
+use crate::task::call_state::{CallState, Edited};
 use crate::task::change::LeaseChange;
 use crate::task::decision::{Edit, Then};
 use crate::task::failure::{Failure, FailureCode};
 use crate::task::id::{CallId, RequestId};
 use crate::task::item::{CloseReason, Fact};
 use crate::task::request::RequestKind;
-use crate::task::call_state::{Edited, CallState};
 use crate::task::status::RequestStatus;
 use crate::task::turn::Open;
 use crate::task::verdict::{Judgement, Verdict};
@@ -33,7 +34,7 @@ impl Engine {
         self: &Arc<Self>,
         caller: &Caller,
         request: RequestId,
-        answer: Answer,
+        answer: DecisionInput,
         key: Option<Key>,
     ) -> Result<Accepted, Refusal> {
         let row = self.store.request(request).await?.ok_or(Refusal::NotFound)?;
@@ -48,7 +49,7 @@ impl Engine {
         self: &Arc<Self>,
         caller: &Caller,
         row: RequestRow,
-        answer: Answer,
+        answer: DecisionInput,
         key: Option<Key>,
     ) -> Result<Accepted, Refusal> {
         let said = Box::pin(self.decide_once(caller, row, answer, key.as_ref())).await;
@@ -59,12 +60,12 @@ impl Engine {
         self: &Arc<Self>,
         caller: &Caller,
         row: RequestRow,
-        answer: Answer,
+        answer: DecisionInput,
         key: Option<&Key>,
     ) -> Result<Accepted, Refusal> {
         let request = row.asked.request_id;
         let mut read = Some(row);
-        for _ in 0..super::TRIES {
+        for _ in 0..TRIES {
             let row = match read.take() {
                 Some(row) => row,
                 None => self.store.request(request).await?.ok_or(Refusal::NotFound)?,
@@ -72,13 +73,13 @@ impl Engine {
             let given = match self.judge_answer(caller, &row, &answer) {
                 // The place that does not fit may be a name that is secret.
                 Err(refusal @ Refusal::Invalid(_)) if answer.edits().next().is_some() => {
-                    let session = self.read(row.task_id).await?.ok_or(Refusal::NotFound)?;
+                    let session = self.load(row.task_id).await?.ok_or(Refusal::NotFound)?;
                     self.refuse_secrets(&session, answer.edits().collect()).await?;
                     return Err(refusal);
                 }
                 said => said?,
             };
-            let mut session = self.read(row.task_id).await?.ok_or(Refusal::NotFound)?;
+            let mut session = self.load(row.task_id).await?.ok_or(Refusal::NotFound)?;
             let Some(open) = session.own.progress.open(request).cloned() else {
                 // Answered or closed between the two readings: read again, and say so.
                 continue;
@@ -113,7 +114,12 @@ impl Engine {
     }
 
     /// Everything that can be said of an answer before the journal is read, in the contract's order.
-    fn judge_answer(&self, caller: &Caller, row: &RequestRow, answer: &Answer) -> Result<Given, Refusal> {
+    fn judge_answer(
+        &self,
+        caller: &Caller,
+        row: &RequestRow,
+        answer: &DecisionInput,
+    ) -> Result<ValidDecision, Refusal> {
         if row.tenant != caller.tenant {
             return Err(Refusal::NotFound);
         }
@@ -141,7 +147,7 @@ impl Engine {
         session: &mut TaskSession,
         agent: Option<&Agent>,
         open: &Open,
-        given: &Given,
+        given: &ValidDecision,
         targets: &[CallId],
     ) -> Result<(), Refusal> {
         let (mut edits, mut anew) = (BTreeMap::new(), Vec::new());
@@ -168,7 +174,7 @@ impl Engine {
             session.withdraw_open(CloseReason::Canceled);
             return Ok(());
         }
-        session.goes_on();
+        session.resume_if_unblocked();
         for (tool_call_id, judgement) in anew {
             let Some(state) = session.own.progress.call(tool_call_id) else { continue };
             let (effect, performer) = (state.effect, state.performer);
@@ -189,7 +195,7 @@ impl Engine {
         open: &Open,
         call: CallId,
         text: &str,
-    ) -> Result<(Judged, Option<Judgement>), Refusal> {
+    ) -> Result<(JudgedEdit, Option<Judgement>), Refusal> {
         let known = session.own.progress.call(call).cloned();
         let (Some(known), Some(request)) = (known, open.asked.own_calls().find(|own| own.tool_call_id == call)) else {
             return Err(Refusal::Internal);
@@ -203,7 +209,7 @@ impl Engine {
         let now = self.verdict(session, agent, &state).await;
         let refused = |detail: String| Err(invalid(&format!("/decisions/{call}/arguments"), detail));
         let why = now.reason.clone().unwrap_or_else(|| "no reason is given".to_owned());
-        let (permit, anew) = match now.verdict {
+        let (leave, anew) = match now.verdict {
             Verdict::Deny => return refused(format!("arguments that no rule refuses: {why}")),
             Verdict::Invalid | Verdict::Human => return refused(format!("arguments that fit: {why}")),
             Verdict::Allow => (true, None),
@@ -211,13 +217,13 @@ impl Engine {
             Verdict::Hold => (false, Some(now.clone())),
         };
         // Where several have to agree, whoever writes new bytes is not one of them.
-        let permit = leave && required_of(caller, &open.asked) < 2;
+        let leave = leave && required_of(caller, &open.asked) < 2;
         let anew = anew.filter(|anew| !leave && state.judgement.as_ref() != Some(anew));
         let rule = if now.verdict == Verdict::Hold { now.rule } else { request.rule.clone() };
         let spec = self.offered(agent, &state.call.name).map(|entry| &entry.spec);
         let Some(spec) = spec else { return refused("this call cannot be edited: its tool is gone".to_owned()) };
         let digest = session.digest(spec, call, text, rule.as_deref());
-        Ok((Judged { edit: Edit { arguments_text: text.to_owned(), digest, rule }, leave }, anew))
+        Ok((JudgedEdit { edit: Edit { arguments_text: text.to_owned(), digest, rule }, leave }, anew))
     }
 
     /// Whether the definition of a tool that an answer is about is another one by now.
@@ -232,8 +238,9 @@ impl Engine {
         }
         open.asked.own_calls().filter(|call| calls.contains(&call.tool_call_id)).any(|call| {
             let entry = agent.and_then(|agent| self.offered(agent, &call.name));
-            let digest = entry
-                .map(|entry| session.digest(&entry.spec, call.tool_call_id, &call.arguments_text, call.rule.as_deref()));
+            let digest = entry.map(|entry| {
+                session.digest(&entry.spec, call.tool_call_id, &call.arguments_text, call.rule.as_deref())
+            });
             digest.as_deref() != Some(call.digest.as_str())
         })
     }
@@ -246,14 +253,14 @@ impl Engine {
             status: RequestStatus::Withdrawn,
             reason: CloseReason::ToolChanged,
         });
-        session.goes_on();
+        session.resume_if_unblocked();
         Ok(self.submit(session).await?.is_some())
     }
 
     /// What was asked is not what is stored: nothing of the task runs. `false` when another commit came first, and
     /// nothing was written.
     async fn damaged(&self, mut session: TaskSession, failure: Failure) -> Result<bool, Refusal> {
-        Self::fail(&mut session, failure);
+        session.fail(failure);
         match self.commit(&mut session, LeaseChange::Park { wake_in: None }).await {
             Ok(_) => Ok(true),
             Err(CommitError::Unavailable) => Err(Refusal::Unavailable),

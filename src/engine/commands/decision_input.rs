@@ -1,27 +1,79 @@
-//! Whether a body is an answer that a request takes, from this person, by its rule and its form; and which decision it
-//! amounts to. Nothing here writes.
+//! Validates a person's answer against the request's rule and form, and turns it into a decision. Writes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::{Answer, AnswerBody, CallReply, FieldError, Refusal};
+use super::{FieldError, Refusal};
 use crate::people::Caller;
 use crate::people::may::{Roster, answers, required_of, wrote};
 use crate::secret::Secret;
 use crate::store::RequestRow;
 use crate::task::decision::{Action, CallAnswer, Decision, Edit, Then};
 use crate::task::id::CallId;
-use crate::task::request::{RequestSpec, RequestedCall, RequestKind};
+use crate::task::request::{CallSpec, RequestKind, RequestSpec};
 use crate::task::text::pointer;
 use crate::task::turn::Open;
 use crate::tool::arguments;
 use crate::tool::credential::is_sendable;
 use crate::tool::schema::{CompiledSchema, Misfits};
 
+/// A human's answer, as sent.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DecisionInput {
+    /// What the approver saw.
+    pub digest: Option<String>,
+    /// The answer.
+    pub body: DecisionBody,
+}
+
+impl DecisionInput {
+    /// What is to stand in place of calls' arguments, each beside the id of its call as it was sent.
+    pub(super) fn edits(&self) -> impl Iterator<Item = (String, &str)> {
+        let replies = if let DecisionBody::PerCall(replies) = &self.body { Some(replies) } else { None };
+        let edits = replies.into_iter().flatten().filter(|(_, reply)| reply.action == Action::Edit);
+        edits.filter_map(|(call, reply)| Some((call.clone(), reply.arguments.as_deref()?)))
+    }
+}
+
+/// One answer for the whole request, or one for each call.
+#[derive(Clone, Debug, PartialEq)]
+pub enum DecisionBody {
+    /// `action` in the body or in the path.
+    Whole {
+        /// The action.
+        action: Action,
+        /// The reason.
+        reason: Option<String>,
+        /// What follows a rejection.
+        then: Option<Then>,
+        /// What was filled in, as JSON text. It may be a credential.
+        response: Option<Secret<String>>,
+        /// The result, as JSON text.
+        result: Option<String>,
+    },
+    /// `decisions`: by `tool_call_id` as it was sent.
+    PerCall(BTreeMap<String, CallReply>),
+}
+
+/// The answer to one call, as sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallReply {
+    /// The action.
+    pub action: Action,
+    /// The reason.
+    pub reason: Option<String>,
+    /// What follows a rejection.
+    pub then: Option<Then>,
+    /// The replacement of the arguments, as it was written.
+    pub arguments: Option<String>,
+    /// The result, as JSON text.
+    pub result: Option<String>,
+}
+
 /// An answer that fits its request.
 #[derive(Clone, Debug)]
-pub(super) struct Given {
+pub(crate) struct ValidDecision {
     /// The calls that are named, each with its answer; `None`: every call that is still to be decided.
     named: Option<BTreeMap<CallId, CallReply>>,
     /// The answer to calls that are not named.
@@ -35,21 +87,26 @@ pub(super) struct Given {
 
 /// An edit that the policy has judged.
 #[derive(Clone, Debug)]
-pub(super) struct Judged {
+pub(crate) struct JudgedEdit {
     pub edit: Edit,
     /// It is an approval of the new bytes.
-    pub permit: bool,
+    pub leave: bool,
 }
 
 /// What the body says, if the request takes it.
 ///
 /// # Errors
 /// `Forbidden` for an approval of bytes that the caller wrote himself; `Invalid` with every place that does not fit.
-pub(super) fn fitting(roster: &Roster, caller: &Caller, row: &RequestRow, answer: &Answer) -> Result<Given, Refusal> {
+pub(crate) fn fitting(
+    roster: &Roster,
+    caller: &Caller,
+    row: &RequestRow,
+    answer: &DecisionInput,
+) -> Result<ValidDecision, Refusal> {
     let mut allowed = answers(roster, caller, &row.tenant, &row.owner, &row.asked);
     match &answer.body {
-        AnswerBody::PerCall(replies) => per_call(caller, &row.asked, &allowed, replies),
-        AnswerBody::Whole { action, reason, then, response, result } => {
+        DecisionBody::PerCall(replies) => per_call(caller, &row.asked, &allowed, replies),
+        DecisionBody::Whole { action, reason, then, response, result } => {
             let asked = &row.asked;
             let own = *action == Action::Approve && asked.own_calls().all(|call| wrote(caller, asked, call));
             if own && asked.kind == RequestKind::Approval {
@@ -67,7 +124,7 @@ pub(super) fn fitting(roster: &Roster, caller: &Caller, row: &RequestRow, answer
             let response = read_response(asked, *action, response.as_ref())?;
             read_result(asked, *action, result.as_deref())?;
             let (reason, result) = (reason.clone(), result.clone());
-            Ok(Given { named: None, action: *action, reason, then: *then, response, result })
+            Ok(ValidDecision { named: None, action: *action, reason, then: *then, response, result })
         }
     }
 }
@@ -77,7 +134,7 @@ fn per_call(
     asked: &RequestSpec,
     allowed: &[Action],
     replies: &BTreeMap<String, CallReply>,
-) -> Result<Given, Refusal> {
+) -> Result<ValidDecision, Refusal> {
     if asked.kind != RequestKind::Approval {
         let detail = "this kind of request has one call: say `action`".to_owned();
         return Err(invalid("/decisions", detail));
@@ -85,7 +142,7 @@ fn per_call(
     let (mut errors, mut named, mut thens) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
     for (name, reply) in replies {
         let place = pointer("/decisions", name);
-        let mut add = |draft: &str, detail: String| {
+        let mut add = |member: &str, detail: String| {
             errors.push(FieldError { pointer: format!("{place}{member}"), detail });
         };
         let call = asked.own_calls().find(|call| call.tool_call_id.to_string() == *name);
@@ -120,7 +177,7 @@ fn per_call(
     actions.dedup();
     let action = if let [action] = actions.as_slice() { *action } else { Action::Mixed };
     let then = thens.pop_first();
-    Ok(Given { named: Some(named), action, reason: None, then, response: None, result: None })
+    Ok(ValidDecision { named: Some(named), action, reason: None, then, response: None, result: None })
 }
 
 /// What was filled in, by the request's form.
@@ -190,14 +247,14 @@ fn read_result(asked: &RequestSpec, action: Action, result: Option<&str>) -> Res
 }
 
 /// The replacement of a call's arguments, read as the model's own are.
-fn read_edit(call: &RequestedCall, text: &str) -> Result<Value, Misfits> {
+fn read_edit(call: &CallSpec, text: &str) -> Result<Value, Misfits> {
     match CompiledSchema::closed(&call.parameters) {
         Ok(schema) => arguments::read(text, &schema),
         Err(_) => Err(Misfits::one("", "this call cannot be edited: its tool is gone")),
     }
 }
 
-impl Given {
+impl ValidDecision {
     /// The calls it is about, of those that are still to be decided.
     ///
     /// # Errors
@@ -248,14 +305,14 @@ impl Given {
         caller: &Caller,
         open: &Open,
         targets: &[CallId],
-        edits: &BTreeMap<CallId, Judged>,
+        edits: &BTreeMap<CallId, JudgedEdit>,
         shown: Option<Value>,
     ) -> Decision {
         let required = required_of(caller, &open.asked);
         let answer = |call: CallId| {
             let reply = self.reply(call);
             let judged = edits.get(&call);
-            let permit = match reply.action {
+            let leave = match reply.action {
                 Action::Approve | Action::Retry => open.approved_with(call, &caller.user_id) >= required,
                 Action::Edit => judged.is_some_and(|judged| judged.leave),
                 Action::Reject | Action::Respond | Action::Mixed => false,
@@ -317,7 +374,7 @@ fn one_of(actions: &[Action]) -> String {
 }
 
 /// One place that does not fit.
-pub(super) fn invalid(pointer: &str, detail: String) -> Refusal {
+pub(crate) fn invalid(pointer: &str, detail: String) -> Refusal {
     Refusal::Invalid(vec![FieldError { pointer: pointer.to_owned(), detail }])
 }
 

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 
-use super::{Engine, Refusal};
+use super::{Refusal, TRIES};
+use crate::engine::Engine;
 use crate::task::id::{RequestId, TaskId};
 use crate::task::item::{CloseReason, Fact};
 use crate::task::status::RequestStatus;
 
 /// How many are closed together.
-pub(super) const AT_ONCE: usize = 100;
+pub(crate) const AT_ONCE: usize = 100;
 
 impl Engine {
     /// Closes the requests whose deadline has passed by the database's clock. Returns how many could be.
@@ -34,16 +35,20 @@ impl Engine {
 
     async fn expire_one(self: &Arc<Self>, request_id: RequestId, task: TaskId) -> Result<bool, Refusal> {
         // Of one tree several may be over at once, and a decision that came first has won.
-        for _ in 0..super::TRIES {
-            let Some(mut session) = self.read(task).await? else { return Ok(false) };
+        for _ in 0..TRIES {
+            let Some(mut session) = self.load(task).await? else { return Ok(false) };
             if session.own.progress.open(request_id).is_none() {
                 return Ok(false);
             }
-            session.push(Fact::RequestClosed { request_id, status: RequestStatus::Expired, reason: CloseReason::Expired });
+            session.push(Fact::RequestClosed {
+                request_id,
+                status: RequestStatus::Expired,
+                reason: CloseReason::Expired,
+            });
             if session.own.progress.ending.is_some() {
                 session.withdraw_open(CloseReason::Canceled);
             } else {
-                session.goes_on();
+                session.resume_if_unblocked();
             }
             if self.submit(session).await?.is_some() {
                 return Ok(true);

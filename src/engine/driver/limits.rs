@@ -4,65 +4,49 @@
 
 use std::time::Duration;
 
-use super::Engine;
-use super::asking::{ModelCallGuard, InFlightModelCall};
-use super::drive::Stop;
-use super::session::TaskSession;
-use crate::agent::Agent;
+use super::{Driver, Stop};
+use crate::engine::runtime::in_flight_model_calls::{InFlightModelCall, ModelCallGuard};
 use crate::task::change::TaskRow;
 use crate::task::id::TaskId;
 use crate::task::limits::Limits;
 use crate::task::turn::Progress;
 
-impl Engine {
-    /// The task and those above it, each with the limits that the configuration has for its agent now.
-    pub(super) fn levels<'l>(&'l self, session: &'l TaskSession, agent: &Agent) -> Vec<(&'l TaskRow, Limits)> {
-        let mut levels = vec![(&session.own.row, agent.limits)];
-        for task in session.tree.above(&session.own.row) {
-            let Some(row) = session.tree.row(task) else { continue };
-            if let Some(agent) = self.agents.get(&row.agent) {
+impl Driver<'_> {
+    /// The task and those above it, each with the current limits of its agent.
+    pub(crate) fn limits_on_path(&self) -> Vec<(&TaskRow, Limits)> {
+        let mut levels = vec![(&self.session.own.row, self.agent.limits)];
+        for task in self.session.tree.above(&self.session.own.row) {
+            let Some(row) = self.session.tree.row(task) else { continue };
+            if let Some(agent) = self.engine.agents.get(&row.agent) {
                 levels.push((row, agent.limits));
             }
         }
         levels
     }
 
-    /// A sum over a task and all those below it.
-    pub(super) fn over_subtree(session: &TaskSession, task: TaskId, of: impl Fn(&Progress) -> u32) -> u32 {
-        let own = session.task_id();
-        let known = |id: TaskId| if id == own { Some(&session.own.progress) } else { session.tree.task(id) };
-        let subtree = [task].into_iter().chain(session.tree.below(task));
-        subtree.filter_map(|id| known(id).map(&of)).fold(0, u32::saturating_add)
-    }
-
-    /// Marks the task as asking a model from now on. `Err` names the limit that is reached together with what its
-    /// relatives are asking already.
-    ///
-    /// # Errors
-    /// As [`Engine::refresh`].
-    pub(super) async fn asks_now(
-        &self,
-        session: &mut TaskSession,
-        agent: &Agent,
-    ) -> Result<Result<Option<ModelCallGuard>, &'static str>, Stop> {
-        if !session.has_tree() {
+    /// Registers the model call that is about to be made. The inner `Err` names a limit that it would exceed together with
+    /// the model calls that its relatives have in flight.
+    pub(crate) async fn enter_model_call(&mut self) -> Result<Result<Option<ModelCallGuard>, &'static str>, Stop> {
+        if !self.session.has_tree() {
             return Ok(Ok(None));
         }
-        let root = session.own.row.root_task_id;
-        let (asked, beside) = self.asking.begins(root, session.task_id(), session.own.progress.turns);
-        // Who is not asking any more has stored its answer since the tree was read.
-        session.tree.fresh = false;
-        self.refresh(session).await?;
-        let unanswered = |out: &InFlightModelCall| session.tree.task(out.task).is_none_or(|known| known.turns <= out.turns);
+        let root = self.session.own.row.root_task_id;
+        let (guard, beside) =
+            self.engine.in_flight_model_calls.register(root, self.session.task_id(), self.session.own.progress.turns);
+        // A model call that ended meanwhile has stored its answer: the tree is read after the registration.
+        self.session.tree.fresh = false;
+        self.engine.refresh_tree(self.session).await?;
+        let unanswered =
+            |out: &InFlightModelCall| self.session.tree.task(out.task).is_none_or(|known| known.turns <= out.turns);
         let unanswered: Vec<_> = beside.into_iter().filter(unanswered).map(|out| out.task).collect();
-        Ok(self.spent(session, agent, &unanswered).map_or(Ok(Some(asked)), Err))
+        Ok(self.spent_limit(&unanswered).map_or(Ok(Some(guard)), Err))
     }
 
-    /// The limit that is reached, by name, if one is; `asking` are relatives whose model is being asked.
-    pub(super) fn spent(&self, session: &TaskSession, agent: &Agent, asking: &[TaskId]) -> Option<&'static str> {
-        self.levels(session, agent).into_iter().find_map(|(row, limits)| {
-            let sum = |of: fn(&Progress) -> u32| Self::over_subtree(session, row.task_id, of);
-            let below = session.tree.below(row.task_id);
+    /// The name of a limit that is reached, counting a model call in flight for each task of `asking`.
+    pub(crate) fn spent_limit(&self, asking: &[TaskId]) -> Option<&'static str> {
+        self.limits_on_path().into_iter().find_map(|(row, limits)| {
+            let sum = |of: fn(&Progress) -> u32| self.session.sum_over_subtree(row.task_id, of);
+            let below = self.session.tree.below(row.task_id);
             let asked = asking.iter().filter(|task| **task == row.task_id || below.contains(task)).count();
             let asked = u32::try_from(asked).unwrap_or(u32::MAX);
             if sum(|progress| progress.turns_since_message).saturating_add(asked) >= limits.max_model_calls {
@@ -71,10 +55,10 @@ impl Engine {
             if sum(|progress| progress.repeats) > limits.max_rejections {
                 return Some("max_rejections");
             }
-            let own = row.task_id == session.task_id();
-            let progress = if own { Some(&session.own.progress) } else { session.tree.task(row.task_id) };
+            let own = row.task_id == self.session.task_id();
+            let progress = if own { Some(&self.session.own.progress) } else { self.session.tree.task(row.task_id) };
             let ran = progress.map_or(Duration::ZERO, |progress| {
-                progress.ran + progress.running_since.map_or(Duration::ZERO, |since| session.now.since(since))
+                progress.ran + progress.running_since.map_or(Duration::ZERO, |since| self.session.now.since(since))
             });
             (ran >= limits.max_duration).then_some("max_duration")
         })

@@ -1,27 +1,26 @@
-//! Which agent a task has: the one of its version, however the configuration reads by now.
-//! What must stay true: limits and who may use an agent are today's; a definition that is not what its version is the
-//! digest of drives nothing.
+//! The agent of a task: the definition of the task's version, whatever the configuration says by now.
+//! What must stay true: limits and access are the current ones; a definition that does not match its digest drives nothing.
 
 use std::sync::Arc;
 
-use super::Engine;
-use super::drive::Stop;
-use super::session::TaskSession;
 use crate::agent::Agent;
 use crate::agent::version::Unreadable;
+use crate::engine::Engine;
+use crate::engine::driver::Stop;
+use crate::engine::session::TaskSession;
 use crate::store::{CommitError, ReadError};
 use crate::task::change::TaskRow;
 use crate::task::failure::{Failure, FailureCode};
 
-/// Earlier definitions that a process remembers.
-const EARLIER: usize = 256;
+/// Earlier definitions that a process caches.
+const MAX_CACHED: usize = 256;
 
 impl Engine {
-    /// The agent of a task's version, or why there is none.
+    /// The agent of a task's version, or the failure of a task without one.
     ///
     /// # Errors
     /// `Unavailable` when an earlier definition has to be read and the database does not answer.
-    pub(super) async fn agent_of(&self, row: &TaskRow) -> Result<Result<Arc<Agent>, Failure>, ReadError> {
+    pub(in crate::engine) async fn agent_of(&self, row: &TaskRow) -> Result<Result<Arc<Agent>, Failure>, ReadError> {
         let Some(current) = self.agents.get(&row.agent) else {
             let detail = format!("The configuration has no agent {}.", row.agent);
             return Ok(Err(Failure::new(FailureCode::Configuration, detail)));
@@ -30,7 +29,7 @@ impl Engine {
         if current.version == *version {
             return Ok(Ok(Arc::clone(current)));
         }
-        let known = self.earlier.lock().get(version).cloned();
+        let known = self.cached_agents.lock().get(version).cloned();
         if let Some(agent) = known.filter(|agent| agent.name == row.agent) {
             return Ok(Ok(agent));
         }
@@ -40,36 +39,24 @@ impl Engine {
             Err(error @ ReadError::Unavailable) => return Err(error),
         };
         let read = kept.ok_or(Unreadable::Damaged).and_then(|text| self.agents.pinned(current, version, &text));
-        Ok(read.map(|agent| self.remembered(agent)).map_err(|why| Self::unreadable(row, &why)))
+        Ok(read.map(|agent| self.cached(agent)).map_err(|why| unusable(row, &why)))
     }
 
-    fn remembered(&self, agent: Agent) -> Arc<Agent> {
+    fn cached(&self, agent: Agent) -> Arc<Agent> {
         let agent = Arc::new(agent);
-        let mut earlier = self.earlier.lock();
-        if earlier.len() >= EARLIER {
+        let mut earlier = self.cached_agents.lock();
+        if earlier.len() >= MAX_CACHED {
             earlier.pop_first();
         }
         earlier.insert(agent.version.clone(), Arc::clone(&agent));
         agent
     }
 
-    fn unreadable(row: &TaskRow, why: &Unreadable) -> Failure {
-        tracing::error!(task = %row.task_id, version = %row.agent_version, %why, "an agent's version cannot be used");
-        let agent = &row.agent;
-        match why {
-            Unreadable::Damaged => {
-                let detail = format!("What is stored of the agent {agent} is not what this task began with.");
-                Failure::new(FailureCode::Integrity, detail)
-            }
-            Unreadable::Missing(what) => {
-                let detail = format!("This task has an earlier version of the agent {agent}, and {what}.");
-                Failure::new(FailureCode::Configuration, detail)
-            }
-        }
-    }
-
-    /// [`Engine::agent_of`] for a driver, who waits for the database; whoever stands at the door does not.
-    pub(super) async fn agent_in_hand(&self, session: &mut TaskSession) -> Result<Result<Arc<Agent>, Failure>, Stop> {
+    /// [`Engine::agent_of`] for a driver, which waits for the database unless a command waits for the driver.
+    pub(in crate::engine) async fn load_agent(
+        &self,
+        session: &mut TaskSession,
+    ) -> Result<Result<Arc<Agent>, Failure>, Stop> {
         loop {
             if let Ok(found) = self.agent_of(&session.own.row).await {
                 return Ok(found);
@@ -78,7 +65,23 @@ impl Engine {
                 let _ = reply.send(Err(CommitError::Unavailable));
                 return Err(Stop::Lost);
             }
-            self.pause().await?;
+            self.back_off().await?;
+        }
+    }
+}
+
+/// The failure of a task whose version cannot be used.
+fn unusable(row: &TaskRow, why: &Unreadable) -> Failure {
+    tracing::error!(task = %row.task_id, version = %row.agent_version, %why, "an agent's version cannot be used");
+    let agent = &row.agent;
+    match why {
+        Unreadable::Damaged => {
+            let detail = format!("What is stored of the agent {agent} is not what this task began with.");
+            Failure::new(FailureCode::Integrity, detail)
+        }
+        Unreadable::Missing(what) => {
+            let detail = format!("This task has an earlier version of the agent {agent}, and {what}.");
+            Failure::new(FailureCode::Configuration, detail)
         }
     }
 }

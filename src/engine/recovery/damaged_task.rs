@@ -1,8 +1,8 @@
-//! A task whose journal cannot be read ends from its row alone. What must stay true: nothing of it runs, nobody takes it
-//! over again and again, and it keeps no other task waiting; a result in hand is still written.
+//! Ends a task whose journal cannot be read, from its row alone. What must stay true: none of its calls runs, it is not
+//! claimed again and again, and it delays no other task; a pending result is still written.
 
-use super::Engine;
-use super::session::TaskSession;
+use crate::engine::Engine;
+use crate::engine::session::TaskSession;
 use crate::store::{CommitError, ReadError};
 use crate::task::change::LeaseChange;
 use crate::task::failure::{Failure, FailureCode};
@@ -11,8 +11,8 @@ use crate::task::item::{CloseReason, Fact, ToolResult};
 use crate::task::status::RequestStatus;
 
 impl Engine {
-    /// Ends what anybody in this process has found to be unreadable since the last time.
-    pub(super) async fn end_unreadable(&self) {
+    /// Ends the tasks that this process has found to be unreadable since the last call.
+    pub(in crate::engine) async fn end_damaged_tasks(&self) {
         for task in self.store.unreadable() {
             match self.end_from_row(task, Vec::new()).await {
                 Ok(_) => {}
@@ -24,12 +24,16 @@ impl Engine {
         }
     }
 
-    /// Ends one, unless it is over, with whatever is at work below it, and writes what came of its calls. `false` when it
-    /// can be read after all: then nothing is written.
+    /// Ends a task that has not ended, with everything below it, and writes late results of its calls. `false` where the
+    /// journal can be read after all: then nothing is written.
     ///
     /// # Errors
-    /// [`CommitError`]: what became of it.
-    pub(super) async fn end_from_row(&self, task: TaskId, late: Vec<ToolResult>) -> Result<bool, CommitError> {
+    /// [`CommitError`] of the commit or of the reads before it.
+    pub(in crate::engine) async fn end_from_row(
+        &self,
+        task: TaskId,
+        late: Vec<ToolResult>,
+    ) -> Result<bool, CommitError> {
         let unread = |error| match error {
             ReadError::Unavailable => CommitError::Unavailable,
             ReadError::Corrupt(_) => CommitError::Refused,
@@ -44,8 +48,8 @@ impl Engine {
             return Err(CommitError::Stale);
         }
         let ends = !row.status.is_terminal() && (!damaged_task.newer || row.takeovers >= self.settings.takeovers);
-        let mut session = TaskSession::unread(row, damaged_task.open.len(), tree.now);
-        session.tree.read(tree);
+        let mut session = TaskSession::from_row(row, damaged_task.open.len(), tree.now);
+        session.tree.apply(tree);
         for result in late {
             session.push(Fact::LateResult(result));
         }
@@ -55,7 +59,7 @@ impl Engine {
                 session.push(Fact::RequestClosed { request_id, status, reason });
             }
             let detail = "What is stored of this task cannot be read. Calls that were under way may have taken effect.";
-            Self::fail(&mut session, Failure::new(FailureCode::Integrity, detail));
+            session.fail(Failure::new(FailureCode::Integrity, detail));
         }
         if !session.unsaved() {
             return Ok(true);

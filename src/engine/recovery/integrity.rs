@@ -1,49 +1,51 @@
-//! Whether what is stored is what was asked. What must stay true: a call whose question contradicts itself, or the words
-//! of whoever wrote its arguments (the model, or a human who changed them), never runs; what is looked at are the bytes
-//! that would run.
+//! Compares stored requests with their own digests and with the arguments that the model or a person wrote. What must stay
+//! true: a call whose request contradicts itself or those arguments never runs, and the compared bytes are the bytes that
+//! would run.
 
 use std::collections::BTreeMap;
 
-use super::session::TaskSession;
+use crate::engine::session::TaskSession;
 use crate::task::decision::Decision;
 use crate::task::failure::{Failure, FailureCode};
 use crate::task::id::{CallId, RequestId};
 use crate::task::item::Fact;
-use crate::task::request::{RequestSpec, Digested, call_digest};
+use crate::task::request::{Digested, RequestSpec, call_digest};
 
-/// What is wrong with an open question as it is stored, if anything is.
-pub(super) fn damage(session: &TaskSession, request: RequestId) -> Option<Failure> {
+/// The failure of a task whose open request is damaged.
+pub(crate) fn damage(session: &TaskSession, request: RequestId) -> Option<Failure> {
     damage_in(session, &[request])
 }
 
-/// The same, of the questions that gave leave to these calls.
-pub(super) fn damage_before(session: &TaskSession, calls: &[CallId]) -> Option<Failure> {
+/// The failure of a task where a request that approved one of these calls is damaged.
+pub(crate) fn damage_before(session: &TaskSession, calls: &[CallId]) -> Option<Failure> {
     let approvals = calls.iter().filter_map(|id| session.own.progress.call(*id)?.approval.as_ref());
     let requests: Vec<_> = approvals.map(|approval| approval.request_id).collect();
     if requests.is_empty() { None } else { damage_in(session, &requests) }
 }
 
 fn damage_in(session: &TaskSession, requests: &[RequestId]) -> Option<Failure> {
-    // What each call's tool and arguments were, item by item.
-    let mut said: BTreeMap<CallId, (&str, &str)> = BTreeMap::new();
-    let mut asked: BTreeMap<RequestId, &RequestSpec> = BTreeMap::new();
+    // The tool and arguments of each call, as of the current item.
+    let mut written: BTreeMap<CallId, (&str, &str)> = BTreeMap::new();
+    let mut requests_by_id: BTreeMap<RequestId, &RequestSpec> = BTreeMap::new();
     let (mut found, mut sound) = (0, true);
     for item in &session.own.items {
         match &item.fact {
-            Fact::AssistantMessage(turn) => said
+            Fact::AssistantMessage(turn) => written
                 .extend(turn.tool_calls.iter().map(|call| (call.tool_call_id, (&*call.name, &*call.arguments_text)))),
             Fact::InterventionRequested(question) => {
                 if requests.contains(&question.request_id) {
                     found += 1;
-                    sound &= question.is_sound(&session.own.row.tenant, session.own.row.task_id) && faithful(question, &said);
+                    sound &= question.is_sound(&session.own.row.tenant, session.own.row.task_id)
+                        && matches_arguments(question, &written);
                 }
-                asked.insert(question.request_id, question);
+                requests_by_id.insert(question.request_id, question);
             }
             Fact::Decision { request_id, decision } => {
-                let sound_edits = asked.get(request_id).is_none_or(|asked| edits_are_sound(session, asked, decision));
+                let sound_edits =
+                    requests_by_id.get(request_id).is_none_or(|spec| edits_are_sound(session, spec, decision));
                 sound &= sound_edits || !requests.contains(request_id);
                 for (call, answer) in &decision.decisions {
-                    if let (Some(edit), Some(known)) = (&answer.edit, said.get_mut(call)) {
+                    if let (Some(edit), Some(known)) = (&answer.edit, written.get_mut(call)) {
                         known.1 = &edit.arguments_text;
                     }
                 }
@@ -66,18 +68,20 @@ fn damage_in(session: &TaskSession, requests: &[RequestId]) -> Option<Failure> {
     Some(Failure::new(FailureCode::Integrity, detail))
 }
 
-/// Whether a question shows each call as it was written.
-fn faithful(asked: &RequestSpec, said: &BTreeMap<CallId, (&str, &str)>) -> bool {
-    asked.pending_tool_calls.iter().all(|shown| {
-        said.get(&shown.tool_call_id).is_some_and(|(name, text)| *name == shown.name && *text == shown.arguments_text)
+/// Whether a request shows each call as it was written.
+fn matches_arguments(spec: &RequestSpec, written: &BTreeMap<CallId, (&str, &str)>) -> bool {
+    spec.pending_tool_calls.iter().all(|shown| {
+        written
+            .get(&shown.tool_call_id)
+            .is_some_and(|(name, text)| *name == shown.name && *text == shown.arguments_text)
     })
 }
 
-/// Whether each replacement is the one that was judged.
-fn edits_are_sound(session: &TaskSession, asked: &RequestSpec, decision: &Decision) -> bool {
+/// Whether each edit is the one that was judged.
+fn edits_are_sound(session: &TaskSession, spec: &RequestSpec, decision: &Decision) -> bool {
     decision.decisions.iter().all(|(id, answer)| {
         let Some(edit) = &answer.edit else { return true };
-        let shown = asked.own_calls().find(|call| call.tool_call_id == *id);
+        let shown = spec.own_calls().find(|call| call.tool_call_id == *id);
         let tool = shown.and_then(|call| {
             let definition = call.definition.as_deref()?;
             Some(Digested { name: &call.name, definition, target: &call.target, effect: call.effect })

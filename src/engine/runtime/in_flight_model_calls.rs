@@ -1,5 +1,5 @@
-//! Questions to models that are out, so that those of one tree that ask at once keep its limit together: what a relative is
-//! asking now counts before its answer is stored.
+//! The model calls that this process has in flight. A call in flight counts against the limits of its tree before its answer
+//! is stored, so that relatives that ask at once keep the limit together.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,41 +8,46 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::Locked;
 use crate::task::id::TaskId;
 
-/// In the order in which they began.
+/// Ordered by their beginning.
 #[derive(Debug, Default)]
-pub(super) struct InFlightModelCalls {
-    out: Locked<BTreeMap<u64, InFlightModelCall>>,
-    began: AtomicU64,
+pub(crate) struct InFlightModelCalls {
+    calls: Locked<BTreeMap<u64, InFlightModelCall>>,
+    next: AtomicU64,
 }
 
-/// One question: whose, in which tree, and how many answers the task had then.
+/// A model call in flight, with the number of answers that its task had when it began.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct InFlightModelCall {
+pub(crate) struct InFlightModelCall {
     root: TaskId,
     pub task: TaskId,
     pub turns: u32,
 }
 
-/// One that is out, until its answer is stored or thrown away.
+/// Counts a model call until its answer is stored or dropped.
 #[derive(Debug)]
-pub(super) struct ModelCallGuard {
+pub(crate) struct ModelCallGuard {
     number: u64,
-    asking: Arc<InFlightModelCalls>,
+    calls: Arc<InFlightModelCalls>,
 }
 
 impl InFlightModelCalls {
-    /// A task is about to ask: those of its tree that began before it.
-    pub(super) fn begins(self: &Arc<Self>, root: TaskId, task: TaskId, turns: u32) -> (ModelCallGuard, Vec<InFlightModelCall>) {
-        let mut out = self.out.lock();
-        let number = self.began.fetch_add(1, Ordering::Relaxed);
-        let before = out.values().filter(|known| known.root == root && known.task != task).copied().collect();
-        out.insert(number, InFlightModelCall { root, task, turns });
-        (ModelCallGuard { number, asking: Arc::clone(self) }, before)
+    /// Registers a model call. Also returns the calls of the task's tree that began before it.
+    pub(crate) fn register(
+        self: &Arc<Self>,
+        root: TaskId,
+        task: TaskId,
+        turns: u32,
+    ) -> (ModelCallGuard, Vec<InFlightModelCall>) {
+        let mut calls = self.calls.lock();
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let before = calls.values().filter(|known| known.root == root && known.task != task).copied().collect();
+        calls.insert(number, InFlightModelCall { root, task, turns });
+        (ModelCallGuard { number, calls: Arc::clone(self) }, before)
     }
 }
 
 impl Drop for ModelCallGuard {
     fn drop(&mut self) {
-        self.asking.out.lock().remove(&self.number);
+        self.calls.calls.lock().remove(&self.number);
     }
 }

@@ -1,5 +1,5 @@
-//! The leases of this process. One is forgotten with the driver that holds it, also when that one panics or is dropped:
-//! what nobody drives must not be renewed.
+//! The leases of this process. A lease is dropped with the driver that holds it, also when the driver panics or is dropped:
+//! a task without a driver must not be renewed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use crate::task::id::TaskId;
 
 /// Until when each lease lasts, by the clock that counts suspended time.
 #[derive(Debug, Default)]
-pub(super) struct Leases {
+pub(crate) struct Leases {
     terms: Locked<BTreeMap<TaskId, Term>>,
     holders: AtomicU64,
 }
 
-/// A task's lease. Who holds it is told apart: a driver that ends must not take the lease of the one after it along.
+/// A task's lease with the number of its holder: a driver that ends must not drop the lease of the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Term {
     holder: u64,
@@ -25,28 +25,28 @@ struct Term {
 
 /// A driver's hold on its task.
 #[derive(Debug)]
-pub(super) struct Lease(LeaseView);
+pub(crate) struct Lease(LeaseView);
 
 impl Leases {
-    /// Whoever committed last has it.
-    pub(super) fn hold(self: &Arc<Self>, task: TaskId, until: Duration) -> Lease {
+    /// Holds the lease; the last commit wins.
+    pub(crate) fn hold(self: &Arc<Self>, task: TaskId, until: Duration) -> Lease {
         let holder = self.holders.fetch_add(1, Ordering::Relaxed);
         self.terms.lock().insert(task, Term { holder, until });
         Lease(LeaseView { task, holder, leases: Arc::clone(self) })
     }
 
-    /// Whether somebody here holds that task at this moment.
-    pub(super) fn holds(&self, task: TaskId, uptime: Duration) -> bool {
+    /// Whether a driver of this process holds the task at that uptime.
+    pub(crate) fn holds(&self, task: TaskId, uptime: Duration) -> bool {
         self.terms.lock().get(&task).is_some_and(|term| uptime < term.until)
     }
 
-    /// What is held now.
-    pub(super) fn all(&self) -> Vec<(TaskId, u64)> {
+    /// Every held lease: its task and its holder.
+    pub(crate) fn all(&self) -> Vec<(TaskId, u64)> {
         self.terms.lock().iter().map(|(task, term)| (*task, term.holder)).collect()
     }
 
-    /// Those of `held` that are among `kept` last longer; the others are forgotten. What was taken meanwhile stays.
-    pub(super) fn renewed(&self, held: &[(TaskId, u64)], kept: &[TaskId], until: Duration) {
+    /// Extends the leases of `held` that are among `kept`, and drops the others. A lease taken meanwhile stays.
+    pub(crate) fn renewed(&self, held: &[(TaskId, u64)], kept: &[TaskId], until: Duration) {
         let mut terms = self.terms.lock();
         for (task, holder) in held {
             let Some(term) = terms.get_mut(task).filter(|term| term.holder == *holder) else { continue };
@@ -59,35 +59,34 @@ impl Leases {
     }
 }
 
-/// A look at a driver's hold, for whoever acts for it.
+/// A view of a lease for a call that outlives the borrow of its driver.
 #[derive(Clone, Debug)]
-pub(super) struct LeaseView {
+pub(crate) struct LeaseView {
     task: TaskId,
     holder: u64,
     leases: Arc<Leases>,
 }
 
 impl LeaseView {
-    /// Whether it lasts at this moment.
-    pub(super) fn lasts(&self, uptime: Duration) -> bool {
+    /// Whether the lease lasts at that uptime.
+    pub(crate) fn lasts(&self, uptime: Duration) -> bool {
         let terms = self.leases.terms.lock();
         terms.get(&self.task).is_some_and(|term| term.holder == self.holder && uptime < term.until)
     }
 }
 
 impl Lease {
-    /// A look at it from elsewhere.
-    pub(super) fn view(&self) -> LeaseView {
+    pub(crate) fn view(&self) -> LeaseView {
         self.0.clone()
     }
 
-    /// Whether it lasts at this moment.
-    pub(super) fn lasts(&self, uptime: Duration) -> bool {
+    /// Whether the lease lasts at that uptime.
+    pub(crate) fn lasts(&self, uptime: Duration) -> bool {
         self.0.lasts(uptime)
     }
 
     /// Whether another driver of this process has taken the task since.
-    pub(super) fn is_passed_on(&self) -> bool {
+    pub(crate) fn is_passed_on(&self) -> bool {
         let LeaseView { task, holder, leases } = &self.0;
         leases.terms.lock().get(task).is_some_and(|term| term.holder != *holder)
     }

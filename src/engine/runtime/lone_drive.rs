@@ -1,7 +1,6 @@
-//! Driving one task alone in this process: it takes every slot, so nothing else is driven meanwhile. What must stay true:
-//! after a lone drive other tasks are claimed first, and each task that is driven stores one item before it gives way, so
-//! a row of lone drives starves neither side. A lone drive keeps the others out for one lease at most, and waits for
-//! those under way no longer than that.
+//! A lone drive takes every slot of this process, so that no other task is driven meanwhile. What must stay true: after a
+//! lone drive other tasks are claimed first, and each driven task stores one item before it gives way, so that lone drives
+//! and others do not starve each other. A lone drive keeps the others out, and waits for them, for one lease at most.
 
 use std::sync::Arc;
 
@@ -11,7 +10,7 @@ use super::Locked;
 
 /// Whether this process drives a task alone, or is about to.
 #[derive(Debug, Default)]
-pub(super) struct Alone {
+pub(crate) struct Alone {
     state: Locked<State>,
     /// Tells the worker that a lone drive is over.
     over: Arc<Notify>,
@@ -33,7 +32,7 @@ enum State {
 
 /// A lone drive, from the claim that asks for a task until it is dropped.
 #[derive(Debug)]
-pub(super) struct LoneDrive {
+pub(crate) struct LoneDrive {
     alone: Arc<Alone>,
     slots: Slots,
 }
@@ -43,18 +42,18 @@ type Slots = Arc<Locked<Option<OwnedSemaphorePermit>>>;
 
 /// Lets the others in beside a lone drive.
 #[derive(Debug)]
-pub(super) struct Others {
+pub(crate) struct Others {
     alone: Arc<Alone>,
     slots: Slots,
 }
 
 impl Alone {
-    pub(super) fn new(over: Arc<Notify>) -> Self {
+    pub(crate) fn new(over: Arc<Notify>) -> Self {
         Self { state: Locked::default(), over }
     }
 
     /// The lone drive that the next claim may begin. `None` while another one lasts, and once after it.
-    pub(super) fn ask(self: &Arc<Self>) -> Option<LoneDrive> {
+    pub(crate) fn ask(self: &Arc<Self>) -> Option<LoneDrive> {
         let mut state = self.state.lock();
         let free = *state == State::Free;
         *state = match *state {
@@ -66,20 +65,20 @@ impl Alone {
     }
 
     /// Whether other tasks have to give way.
-    pub(super) fn is_taken(&self) -> bool {
+    pub(crate) fn is_taken(&self) -> bool {
         *self.state.lock() == State::Taken
     }
 }
 
 impl LoneDrive {
     /// A task was claimed for it: other tasks give way from now on.
-    pub(super) fn taken(self) -> Self {
+    pub(crate) fn taken(self) -> Self {
         *self.alone.state.lock() = State::Taken;
         self
     }
 
     /// Waits until nothing else is driven. Returns the slot of the task itself, which it keeps afterwards.
-    pub(super) async fn begin(&mut self, slots: &Arc<Semaphore>, all: usize) -> Option<OwnedSemaphorePermit> {
+    pub(crate) async fn begin(&mut self, slots: &Arc<Semaphore>, all: usize) -> Option<OwnedSemaphorePermit> {
         let all = u32::try_from(all).unwrap_or(u32::MAX);
         let mut held = Arc::clone(slots).acquire_many_owned(all).await.ok()?;
         let own = held.split(1);
@@ -88,14 +87,14 @@ impl LoneDrive {
     }
 
     /// The handle that lets the others in before the lone drive is over.
-    pub(super) fn others(&self) -> Others {
+    pub(crate) fn others(&self) -> Others {
         Others { alone: Arc::clone(&self.alone), slots: Arc::clone(&self.slots) }
     }
 }
 
 impl Others {
     /// Other tasks need not give way any more. No second lone drive begins until this one is over.
-    pub(super) fn admit(&self) {
+    pub(crate) fn admit(&self) {
         *self.slots.lock() = None;
         let mut state = self.alone.state.lock();
         if *state == State::Taken {

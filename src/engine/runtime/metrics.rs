@@ -1,16 +1,15 @@
-//! What is measured and logged of a commit, once it is durable: pauses, decisions, calls that did not succeed, tasks that
-//! failed, requests that were closed. A log line holds ids and names; the tool of a call whose name the model made up is
-//! none.
+//! Metrics and log lines of a commit, once it is durable: pauses, decisions, calls that did not succeed, failed tasks and
+//! closed requests. A log line holds ids and names of the configuration; a tool name that the model invented is left out.
 
-use super::draft::TaskDraft;
+use crate::engine::session::task_draft::TaskDraft;
 use crate::task::id::RequestId;
 use crate::task::item::{Fact, Outcome, ToolResult};
 use crate::task::request::RequestKind;
 use crate::task::status::TaskStatus;
 use crate::task::time::Time;
 
-/// Observes what a task's part of a commit of that moment says, before it is taken over.
-pub(super) fn observe(draft: &TaskDraft, at: Time) {
+/// Observes a task's part of a commit of that time, before the session takes it over.
+pub(crate) fn observe(draft: &TaskDraft, at: Time) {
     for item in draft.pushed() {
         measure(draft, &item.fact, at);
         log(draft, &item.fact);
@@ -42,7 +41,7 @@ fn measure(draft: &TaskDraft, fact: &Fact, at: Time) {
 }
 
 fn closed(draft: &TaskDraft, request: RequestId, outcome: &str, at: Time) {
-    let Some((_, kind, since)) = draft.asked.iter().find(|(id, ..)| *id == request) else { return };
+    let Some((_, kind, since)) = draft.known_requests.iter().find(|(id, ..)| *id == request) else { return };
     let (kind, seconds) = (kind.as_str(), at.since(*since).as_secs_f64());
     tracing::info!(target: "holdpoint::metric", metric = "request_closed", kind, outcome, seconds);
 }

@@ -1,5 +1,5 @@
-//! On every replica: takes over what nobody drives, renews leases, closes what is overdue. Polling is the truth;
-//! notifications only shorten the wait.
+//! The worker of each replica: claims queued tasks and tasks whose lease ran out, renews leases, and closes overdue requests.
+//! Polling finds all of it; notifications only shorten the wait.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,23 +9,23 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::alone::LoneDrive;
-use super::expire;
-use super::lease::Lease;
-use super::{Engine, Refusal};
+use super::leases::Lease;
+use super::lone_drive::LoneDrive;
+use crate::engine::commands::expire;
+use crate::engine::{Engine, Refusal};
 use crate::failpoint;
 use crate::store::{Claimed, Drive, ReadError};
 use crate::task::id::TaskId;
 
-/// How often the database is asked for work: a deadline that passes is seen within a second.
+/// Between two polls: a deadline that passes is seen within a second.
 const POLL: Duration = Duration::from_millis(500);
-/// How often keys, sessions and credentials that are over are looked for.
-const CLEAN: Duration = Duration::from_mins(1);
-/// For how many leases no task is driven alone after the others here were too busy for it.
+/// Between two cleanups of expired keys, sessions and credentials.
+const CLEANUP: Duration = Duration::from_mins(1);
+/// Leases for which no lone drive begins after the other drives were too busy for it.
 const POSTPONED: u32 = 4;
 
 impl Engine {
-    /// Works until the service goes down. A round that the database keeps waiting costs no lease.
+    /// Runs until the service goes down. Rounds and renewals run side by side: a slow round costs no lease.
     pub async fn work(self: Arc<Self>) {
         tokio::join!(self.rounds(), self.renewals());
     }
@@ -39,12 +39,12 @@ impl Engine {
                 tracing::warn!(%error, "a round of the worker failed");
             }
             if self.clock.uptime() >= clean_at {
-                // One batch a round: whoever waits for the worker does not wait for the broom.
+                // One batch a round: claims do not wait for the cleanup.
                 let more = self.store.remove_spent_keys().await.is_ok_and(|more| more)
                     | self.store.remove_spent_sessions().await.is_ok_and(|more| more)
                     | self.store.remove_expired_credentials().await.is_ok_and(|more| more)
                     | self.store.fold_spellings().await.is_ok_and(|more| more);
-                clean_at = self.clock.uptime() + if more { Duration::ZERO } else { CLEAN };
+                clean_at = self.clock.uptime() + if more { Duration::ZERO } else { CLEANUP };
             }
             tokio::select! {
                 () = self.stop.cancelled() => {}
@@ -69,7 +69,7 @@ impl Engine {
                 self.renew().await;
             }
         }
-        // Drivers may need longer than a lease to end what they do.
+        // A call may outlast its lease while the service goes down.
         while !self.killed.is_cancelled() && !self.drivers.is_empty() {
             self.renew().await;
             tokio::select! {
@@ -85,12 +85,12 @@ impl Engine {
     /// # Errors
     /// `Unavailable` when the database does not answer.
     pub async fn round(self: &Arc<Self>) -> Result<usize, Refusal> {
-        // Who goes down waits for what this round still claims.
+        // Shutdown waits for tasks claimed in this round.
         let _counted = self.drivers.token();
         if self.stop.is_cancelled() {
             return Ok(0);
         }
-        self.end_unreadable().await;
+        self.end_damaged_tasks().await;
         while self.expire().await? == expire::AT_ONCE {}
         let drivers = self.claim().await?;
         let count = drivers.len();
@@ -100,9 +100,9 @@ impl Engine {
         Ok(count)
     }
 
-    /// Claims what nobody drives, as much as there is room for. Each future drives one task until it waits, is over or
-    /// is not ours any more; one that is dropped lets go of its task, as a crash would. The last one may be of a task
-    /// that is driven alone: it waits until all others here have come to an end or given way.
+    /// Claims as many tasks as there are free slots. Each future drives one task until it waits, has ended or belongs to
+    /// another driver; a dropped future abandons its task, as a crash would. The last future may be a lone drive, which
+    /// waits until all other drives have ended or given way.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
@@ -112,7 +112,7 @@ impl Engine {
             self.backlog.store(true, Ordering::Relaxed);
             return Ok(Vec::new());
         }
-        // Before the question: what is queued meanwhile says so itself.
+        // Cleared before the claim: a task that is queued meanwhile sets it again.
         self.backlog.store(false, Ordering::Relaxed);
         let until = self.clock.uptime() + self.settings.lease;
         let mut lone = self.alone.ask();
@@ -124,7 +124,7 @@ impl Engine {
         if i64::try_from(count).unwrap_or(i64::MAX) == free {
             self.backlog.store(true, Ordering::Relaxed);
         } else if lone.is_none() && !self.alone.is_taken() {
-            // Nothing else waits: a task that is to be driven alone may be claimed again.
+            // The queue is empty: the next round may claim a task for a lone drive.
             self.room.notify_one();
         }
         let (mut drivers, mut last) = (Vec::with_capacity(count), None);
@@ -148,7 +148,7 @@ impl Engine {
         Ok(drivers)
     }
 
-    /// Drives a task beside which this process drives nothing else.
+    /// Drives a task while this process drives no other.
     async fn take_over_alone(self: Arc<Self>, task: TaskId, lease: Lease, mut lone: LoneDrive) {
         let others = lone.others();
         let slot = tokio::select! {
@@ -162,12 +162,12 @@ impl Engine {
             () = &mut drive => return,
             () = self.leases_pass(1) => {}
         }
-        // A model or a tool may take minutes: the others go on beside it. The work had begun, which the store knows.
+        // A model or a tool may take minutes: after one lease the others run beside it. The store knows that work had begun.
         others.admit();
         drive.await;
     }
 
-    /// Gives a task back that was to be driven alone, as others here are busy for too long, and asks for none for a while.
+    /// Releases a task whose lone drive could not begin, because other drives here are busy, and begins none for a while.
     async fn postpone_alone(&self, task: TaskId, lone: LoneDrive) {
         lone.others().admit();
         let _ = self.store.release(&self.replica, &[task]).await;
@@ -177,7 +177,7 @@ impl Engine {
         }
     }
 
-    /// Returns when the clock has gone on by the time of so many leases.
+    /// Sleeps for so many leases.
     async fn leases_pass(&self, count: u32) {
         let end = self.clock.uptime() + self.settings.lease * count;
         while self.clock.uptime() < end {
@@ -186,7 +186,7 @@ impl Engine {
         }
     }
 
-    /// Drives a task whose lease was lost before. If this one is lost, too, the store knows that work had begun.
+    /// Drives a task whose lease ran out before. Notes first that work begins, so that another lost lease counts.
     async fn take_over_again(
         self: Arc<Self>,
         task: TaskId,
@@ -199,7 +199,7 @@ impl Engine {
                 Ok(begun) => break begun,
                 Err(error) => tracing::warn!(%task, %error, "the beginning of work on a task could not be noted"),
             }
-            if self.pause().await.is_err() {
+            if self.back_off().await.is_err() {
                 return;
             }
         };
@@ -217,34 +217,36 @@ impl Engine {
         lone: Option<LoneDrive>,
     ) {
         let read = loop {
-            match self.read(task).await {
+            match self.load(task).await {
                 Ok(read) => break read,
-                // It waits for the database, as whoever drives it would: letting go would count as no progress.
-                Err(ReadError::Unavailable) if self.pause().await.is_ok() => {}
+                // Waits for the database, as a driver does: a lease that runs out would count as no progress.
+                Err(ReadError::Unavailable) if self.back_off().await.is_ok() => {}
                 Err(error) => {
                     tracing::warn!(%task, %error, "a task that was taken over could not be read");
-                    // Another version may read it; this process has not died of it.
+                    // Another version of the service may read it, and this process has not died of it.
                     let _ = self.store.begin(&self.replica, task, false).await;
                     return;
                 }
             }
         };
         match read {
-            // Somebody's answer may have taken it since.
-            Some(mut session) if session.own.row.lease_owner.as_ref() == Some(&self.replica) && !lease.is_passed_on() => {
+            // A command may have taken the task since.
+            Some(mut session)
+                if session.own.row.lease_owner.as_ref() == Some(&self.replica) && !lease.is_passed_on() =>
+            {
                 session.lease = Some(lease);
                 session.slot = slot;
                 session.lone = lone;
                 self.drive(session).await;
             }
             Some(_) => {}
-            // It has lost every item.
+            // The journal has lost every item.
             None => self.store.report_unreadable(task),
         }
     }
 
-    /// Renews the leases of this process. One that is not its own any more is forgotten, so that its driver sends
-    /// nothing more.
+    /// Renews the leases of this process. A lease that another replica took is dropped, so that its driver sends nothing
+    /// more.
     async fn renew(&self) {
         let held = self.leases.all();
         if held.is_empty() {

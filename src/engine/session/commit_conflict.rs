@@ -1,11 +1,12 @@
-//! When a commit did not succeed: read again, keep what cannot be made again, and find out whether the task is still ours.
+//! A commit that failed: loads the task again, keeps results that cannot be computed again, and finds out whether this
+//! driver still holds the task.
 
 use std::time::Duration;
 
-use super::Engine;
-use super::drive::Stop;
-use super::lease::Lease;
-use super::session::TaskSession;
+use super::TaskSession;
+use crate::engine::Engine;
+use crate::engine::driver::Stop;
+use crate::engine::runtime::leases::Lease;
 use crate::store::{CommitError, ReadError};
 use crate::task::change::LeaseChange;
 use crate::task::failure::{Failure, FailureCode};
@@ -13,30 +14,31 @@ use crate::task::item::{Fact, Outcome};
 use crate::task::status::TaskStatus;
 
 impl Engine {
-    /// Carries a driver over to the journal as it is now.
-    pub(super) async fn resolve_conflict(&self, session: &mut TaskSession, error: CommitError) -> Stop {
+    /// Carries a session over to the current journal.
+    pub(in crate::engine) async fn resolve_conflict(&self, session: &mut TaskSession, error: CommitError) -> Stop {
         if error == CommitError::Refused {
             tracing::error!(task = %session.task_id(), "a change was refused by the database");
-            return self.replace(session).await;
+            return self.commit_failure(session).await;
         }
-        let answered = session.answer_in_hand();
+        let answer = session.pending_answer();
         loop {
             if !self.reload_task(session).await {
                 return Stop::Lost;
             }
             if self.still_drives(session) {
-                session.answer_again(answered);
+                session.restore_answer(answer);
                 if session.own.is_over() {
-                    Self::ends(session);
+                    session.propagate_end();
                 }
                 return Stop::Again;
             }
             if !session.unsaved() {
                 return Stop::Lost;
             }
-            // Not ours any more, but a result is in hand. If nobody drives the task (it may be parked until this very
-            // attempt is over, or paused for the question about it), any worker may go on with it now.
-            let idle = session.own.row.lease_owner.is_none() && session.own.progress.status == Some(TaskStatus::Running);
+            // Another driver may hold the task, but a result is pending here. Where none does (the task is parked until this
+            // attempt is over, or paused for the request about it), any worker may continue it now.
+            let idle =
+                session.own.row.lease_owner.is_none() && session.own.progress.status == Some(TaskStatus::Running);
             let lease = if idle { LeaseChange::Queue } else { LeaseChange::Keep };
             match self.commit(session, lease).await {
                 Ok(_) => {
@@ -44,25 +46,25 @@ impl Engine {
                     return Stop::Lost;
                 }
                 Err(CommitError::Unavailable) => {
-                    if self.pause().await.is_err() {
+                    if self.back_off().await.is_err() {
                         return Stop::Lost;
                     }
                 }
-                Err(CommitError::Refused) => return self.replace(session).await,
+                Err(CommitError::Refused) => return self.commit_failure(session).await,
                 Err(CommitError::Stale | CommitError::Unknown) => {}
             }
         }
     }
 
-    /// Whether a task as it was just read is still this driver's. Another driver of this process may have it by now.
+    /// Whether this driver still holds the task as it was just read, and no other driver of this process does.
     fn still_drives(&self, session: &TaskSession) -> bool {
         let passed_on = session.lease.as_ref().is_some_and(Lease::is_passed_on);
         session.own.row.lease_owner.as_deref() == Some(self.replica.as_str()) && !passed_on
     }
 
-    /// A change that cannot be stored is replaced by one that can, never retried as it was: the task fails, and each
-    /// result in hand says that it could not be kept.
-    async fn replace(&self, session: &mut TaskSession) -> Stop {
+    /// Replaces a change that the database refused, which is never retried as it was: the task fails, and each pending
+    /// result says that it could not be stored.
+    async fn commit_failure(&self, session: &mut TaskSession) -> Stop {
         for item in session.own.items.iter_mut().skip(session.own.committed) {
             if let Fact::ToolResult(result) | Fact::LateResult(result) = &mut item.fact
                 && matches!(result.outcome, Outcome::Succeeded | Outcome::Failed)
@@ -74,9 +76,9 @@ impl Engine {
             if !self.reload_task(session).await {
                 return Stop::Lost;
             }
-            match self.replacement(session).await {
-                // What is in hand is not thrown away because the database does not answer right now.
-                Err(CommitError::Unavailable) if self.pause().await.is_ok() => {}
+            match self.try_commit_failure(session).await {
+                // Pending results outlast a database that does not answer.
+                Err(CommitError::Unavailable) if self.back_off().await.is_ok() => {}
                 Err(CommitError::Stale | CommitError::Unknown) => {}
                 Err(error) => {
                     tracing::error!(task = %session.task_id(), %error, "nor could its replacement be stored");
@@ -87,10 +89,10 @@ impl Engine {
         }
     }
 
-    async fn replacement(&self, session: &mut TaskSession) -> Result<(), CommitError> {
+    async fn try_commit_failure(&self, session: &mut TaskSession) -> Result<(), CommitError> {
         let ours = session.own.row.lease_owner.as_deref() == Some(self.replica.as_str());
         if ours && session.own.progress.status == Some(TaskStatus::Running) {
-            Self::fail(session, Failure::new(FailureCode::Integrity, "What came next could not be stored."));
+            session.fail(Failure::new(FailureCode::Integrity, "What came next could not be stored."));
         }
         let lease = if ours { LeaseChange::Park { wake_in: None } } else { LeaseChange::Keep };
         if !session.unsaved() && lease == LeaseChange::Keep {
@@ -99,24 +101,24 @@ impl Engine {
         self.commit(session, lease).await.map(|_| ())
     }
 
-    /// Goes on from the journal as it is now that its history is in doubt. (Another process may have gone on with the
-    /// task in what was lost: the version alone does not tell.)
+    /// Loads the task again after a restore made its history uncertain. The version alone does not tell: another process
+    /// may have continued the task in the lost history.
     ///
     /// # Errors
     /// `Again` always, or `Lost` when the service goes down first.
-    pub(super) async fn under_doubt(&self, session: &mut TaskSession) -> Result<(), Stop> {
+    pub(in crate::engine) async fn reload_uncertain(&self, session: &mut TaskSession) -> Result<(), Stop> {
         if !self.reload_task(session).await {
             return Err(Stop::Lost);
         }
         if self.store.history_uncertain_until() > session.history_uncertain_until {
-            // The journal still comes from the server that was left behind.
-            self.pause().await?;
+            // The journal still comes from the former server.
+            self.back_off().await?;
         }
         Err(Stop::Again)
     }
 
-    /// Reads the task in hand again, however long the database takes to answer. `false` when the service goes down first,
-    /// or nobody can read it: then the results in hand are written down beside it.
+    /// Loads the task again, however long the database takes to answer. `false` when the service goes down first, or where
+    /// the journal cannot be read: then the pending results are written beside it.
     async fn reload_task(&self, session: &mut TaskSession) -> bool {
         let task = session.task_id();
         loop {
@@ -127,22 +129,22 @@ impl Engine {
                     Err(error) => tracing::debug!(%task, %error, "reading its tree again failed"),
                 },
                 Err(ReadError::Unavailable) => tracing::debug!(%task, "reading again failed"),
-                Err(ReadError::Corrupt(_)) => match self.end_from_row(task, session.results_in_hand()).await {
+                Err(ReadError::Corrupt(_)) => match self.end_from_row(task, session.pending_results()).await {
                     Ok(true) | Err(CommitError::Refused) => return false,
                     Ok(false) | Err(CommitError::Stale | CommitError::Unavailable | CommitError::Unknown) => {}
                 },
             }
-            if self.pause().await.is_err() {
+            if self.back_off().await.is_err() {
                 return false;
             }
         }
     }
 
-    /// A breath before the database is asked again.
+    /// Waits before the database is asked again.
     ///
     /// # Errors
-    /// `Lost` when the service has gone down meanwhile.
-    pub(super) async fn pause(&self) -> Result<(), Stop> {
+    /// `Lost` once the service has gone down.
+    pub(in crate::engine) async fn back_off(&self) -> Result<(), Stop> {
         if self.killed.is_cancelled() {
             return Err(Stop::Lost);
         }

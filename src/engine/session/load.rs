@@ -1,63 +1,63 @@
-//! Reading a task together with the tree around it. A task that is alone is read once; one that has a parent or has ever
-//! started a sub-agent knows what holds for its tree before it judges, asks, starts or asks a model.
+//! Loads a task together with the tree around it. A task without a tree is read once; a task that has a parent or has ever
+//! started a sub-agent reads its tree again before it judges, asks, starts or calls a model.
 
-use super::Engine;
-use super::drive::Stop;
-use super::session::TaskSession;
+use super::TaskSession;
+use crate::engine::driver::Stop;
+use crate::engine::{Engine, TRIES};
 use crate::store::{CommitError, ReadError};
 use crate::task::change::Journal;
 use crate::task::id::TaskId;
 
 impl Engine {
-    /// A task and its tree; `None` when there is no such task.
+    /// Loads a task and its tree; `None` where there is no such task.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
-    pub(super) async fn read(&self, task: TaskId) -> Result<Option<TaskSession>, ReadError> {
+    /// [`ReadError`] when the database does not answer, or the stored rows cannot be read.
+    pub(in crate::engine) async fn load(&self, task: TaskId) -> Result<Option<TaskSession>, ReadError> {
         let Some(journal) = self.store.journal(task).await? else { return Ok(None) };
-        let mut session = TaskSession::read(journal);
-        Ok(self.with_tree(&mut session).await?.then_some(session))
+        let mut session = TaskSession::new(journal);
+        Ok(self.load_tree(&mut session).await?.then_some(session))
     }
 
-    /// Takes in a newer reading of a task in hand, and its tree; what came of calls is carried over in any case.
+    /// Replaces a session by a newer reading, and loads its tree. Pending results of calls are kept in any case.
     ///
     /// # Errors
-    /// [`ReadError`]: then it is as it was read, without its tree.
-    pub(super) async fn reload(&self, session: &mut TaskSession, journal: Journal) -> Result<(), ReadError> {
-        let in_hand = session.results_in_hand();
-        session.reread(journal);
-        let there = self.with_tree(session).await;
-        session.carry(in_hand);
+    /// [`ReadError`]: then the session is as it was read, without its tree.
+    pub(in crate::engine) async fn reload(&self, session: &mut TaskSession, journal: Journal) -> Result<(), ReadError> {
+        let results = session.pending_results();
+        session.replace(journal);
+        let there = self.load_tree(session).await;
+        session.add_results(results);
         if there? { Ok(()) } else { Err(ReadError::Unavailable) }
     }
 
-    /// Reads the tree of what was just read, and that again, until both are of one moment. `false` where it is gone.
-    async fn with_tree(&self, session: &mut TaskSession) -> Result<bool, ReadError> {
-        for _ in 0..super::TRIES {
+    /// Reads the tree, and the task again, until both are of one moment. `false` where the task is gone.
+    async fn load_tree(&self, session: &mut TaskSession) -> Result<bool, ReadError> {
+        for _ in 0..TRIES {
             if self.read_tree(session).await? {
                 return Ok(true);
             }
             let Some(journal) = self.store.journal(session.task_id()).await? else { return Ok(false) };
-            session.reread(journal);
+            session.replace(journal);
         }
         Err(ReadError::Unavailable)
     }
 
-    /// Brings the tree of a task in hand up to date. `false` where the task itself is not any more as it is in hand.
+    /// Reads the tree's new events. `false` where the task itself has a newer version than this session.
     async fn read_tree(&self, session: &mut TaskSession) -> Result<bool, ReadError> {
         if !session.has_tree() {
             return Ok(true);
         }
         let tree = self.store.tree(session.own.row.root_task_id, session.tree.event()).await?;
         let tree = tree.ok_or_else(|| ReadError::Corrupt("a task without its root".to_owned()))?;
-        Ok(session.meet(tree))
+        Ok(session.merge_tree(tree))
     }
 
-    /// Brings the tree of a driver's task up to date, wherever time has passed since it was read.
+    /// Reads the tree's new events, where an effect has taken time since the last read.
     ///
     /// # Errors
     /// As [`Engine::save`], when another commit came first.
-    pub(super) async fn refresh(&self, session: &mut TaskSession) -> Result<(), Stop> {
+    pub(in crate::engine) async fn refresh_tree(&self, session: &mut TaskSession) -> Result<(), Stop> {
         if session.tree.fresh || !session.has_tree() {
             return Ok(());
         }
@@ -74,7 +74,7 @@ impl Engine {
             if error == CommitError::Stale {
                 return Err(self.resolve_conflict(session, error).await);
             }
-            self.pause().await?;
+            self.back_off().await?;
         }
     }
 }

@@ -1,71 +1,82 @@
-//! A task while somebody works on it: itself, the tree around it, and what the next commit will add.
+//! A task in this process's hands: the task, the tree around it, and the pending facts of the next commit.
+
+mod commit_conflict;
+pub(crate) mod ending;
+mod load;
+mod save;
+mod status;
+pub(crate) mod task_draft;
+pub(crate) mod tree;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::alone::LoneDrive;
-use super::delta_stream::DeltaStream;
-use super::tree::{TaskTree, RelatedDraft, written};
-use super::in_flight::InFlightCall;
-use super::lease::Lease;
-use super::draft::TaskDraft;
-use crate::store::{self, CommitError};
+use self::task_draft::TaskDraft;
+use self::tree::{RelatedDraft, TaskTree, draft_change};
+use super::driver::DeltaStream;
+use super::runtime::in_flight_calls::InFlightCall;
+use super::runtime::leases::Lease;
+use super::runtime::lone_drive::LoneDrive;
+use super::runtime::metrics;
+use crate::store::{CommitError, TreeSnapshot};
+use crate::task::call_state::{CallState, Phase};
 use crate::task::change::{Change, Committed, Counters, IdempotencyRow, Journal, LeaseChange, TaskChange, TaskRow};
 use crate::task::credential::SealedCredential;
 use crate::task::failure::{Failure, FailureCode};
 use crate::task::id::{CallId, ChangeId, RequestId, TaskId};
 use crate::task::item::{CloseReason, Fact, Outcome, ToolResult};
 use crate::task::request::call_digest;
-use crate::task::call_state::{Phase, CallState};
-use crate::task::status::{RequestStatus, TaskStatus};
+use crate::task::status::RequestStatus;
 use crate::task::step::Budget;
+use crate::task::text::cleaned;
 use crate::task::time::Time;
 use crate::task::tool_spec::{ToolKind, ToolSpec};
 use crate::task::turn::Progress;
+use crate::tool::ToolAnswer;
 
-/// A task in hand. Facts that are pushed count at once for `next_step`; they are durable after the next commit.
-pub(super) struct TaskSession {
+/// A loaded task with its pending facts. Pushed facts count at once for `next_step`; the next commit makes them durable.
+pub(crate) struct TaskSession {
     /// The task itself.
     pub own: Box<TaskDraft>,
     /// The tree around it.
     pub tree: Box<TaskTree>,
     /// The database's clock at the last read or commit.
     pub now: Time,
-    /// Up to when its history was in doubt at the last reading.
+    /// The moment up to which the history was uncertain at the last load, after a restore.
     pub history_uncertain_until: Option<Time>,
     /// Goes into the next commit.
     pub idempotency: Option<IdempotencyRow>,
-    /// What was filled in, sealed: goes into the next commit.
+    /// Sealed values that a person filled in. Goes into the next commit.
     pub credentials: Vec<SealedCredential>,
-    /// Who waits for the next commit: the operation that this is the effect of. Told once.
+    /// The command that waits for the next commit. Answered once.
     pub reply: Option<oneshot::Sender<Result<Committed, CommitError>>>,
-    /// Attempts that this process made and that ended without an answer: what went wrong.
+    /// The problem of each attempt of this process that ended without a known outcome.
     pub unknown: BTreeMap<CallId, String>,
-    /// Attempts of this process that were provably never sent, by their number: that says nothing about any other attempt.
+    /// The number of each attempt of this process that was provably never sent. Says nothing about other attempts.
     pub not_sent: BTreeMap<CallId, u32>,
-    /// Calls whose answer is pushed and not durable: nobody else may ask what became of them.
+    /// Calls whose result is pushed and not durable: no other driver may open a reconcile request about them.
     pub in_flight_calls: Vec<InFlightCall>,
     /// The deltas of the model's answer, until that is stored.
     pub delta_stream: Option<DeltaStream>,
     /// When the last commit was handed over, by the machine's uptime.
     pub saved_since: Duration,
-    /// The hold on the task, once it is taken.
+    /// The lease, once a commit or a claim has taken it.
     pub lease: Option<Lease>,
-    /// The right to run in this process; without one the task is queued at its next effect.
+    /// The right to run in this process. Without a slot the task is queued at its next effect.
     pub slot: Option<OwnedSemaphorePermit>,
-    /// Nothing else is driven in this process: until the next new item.
+    /// Held while this process drives no other task, until the next new item.
     pub lone: Option<LoneDrive>,
-    /// A new item was stored since it was taken in hand: it may give way to a task that is driven alone.
-    pub moved: bool,
+    /// An item was stored since the task was claimed, so it may give way to a lone drive.
+    pub has_saved_items: bool,
 }
 
 impl TaskSession {
-    pub(super) fn read(journal: Journal) -> Self {
+    pub(crate) fn new(journal: Journal) -> Self {
         let progress = Progress::replay(&journal.items, journal.history_uncertain_until);
         Self {
-            tree: Box::new(TaskTree::of(journal.row.root_task_id)),
+            tree: Box::new(TaskTree::new(journal.row.root_task_id)),
             own: Box::new(TaskDraft::new(journal.row, progress, journal.items)),
             now: journal.now,
             history_uncertain_until: journal.history_uncertain_until,
@@ -80,47 +91,48 @@ impl TaskSession {
             lease: None,
             slot: None,
             lone: None,
-            moved: false,
+            has_saved_items: false,
         }
     }
 
-    /// A task of which only the row can be read, with so many open questions.
-    pub(super) fn unread(row: TaskRow, asking: usize, now: Time) -> Self {
-        let mut session = Self::read(Journal { row: row.clone(), items: Vec::new(), now, history_uncertain_until: None });
-        *session.own = TaskDraft::unread(row, asking);
+    /// A task whose journal cannot be read, from its row and the number of its open requests.
+    pub(crate) fn from_row(row: TaskRow, open_requests: usize, now: Time) -> Self {
+        let mut session =
+            Self::new(Journal { row: row.clone(), items: Vec::new(), now, history_uncertain_until: None });
+        *session.own = TaskDraft::from_row(row, open_requests);
         session
     }
 
     /// Whether its tree has more tasks than itself.
-    pub(super) fn has_tree(&self) -> bool {
+    pub(crate) fn has_tree(&self) -> bool {
         self.own.row.parent.is_some() || self.own.progress.starts > 0
     }
 
-    /// Takes in the tree as it was read now. `false` where the task itself is not any more as it is in hand.
-    pub(super) fn meet(&mut self, tree: store::TreeSnapshot) -> bool {
+    /// Merges a newer reading of the tree. `false` where the task itself has a newer version than this session.
+    pub(crate) fn merge_tree(&mut self, tree: TreeSnapshot) -> bool {
         let task = self.task_id();
         let same = tree.rows.iter().any(|row| row.task_id == task && row.version == self.own.row.version);
         if !same {
             return false;
         }
         self.now = self.now.max(tree.now);
-        self.tree.read(tree);
+        self.tree.apply(tree);
         let (Some(row), Some(mut progress)) = (self.tree.row(task), self.tree.progress(task)) else { return false };
         let open = usize::try_from(self.tree.row(row.root_task_id).map_or(0, |root| root.open_requests)).unwrap_or(0);
         progress.elsewhere = open.saturating_sub(progress.open.len());
         let responded = &self.own.progress.responded;
         progress.responded.retain(|known| responded.contains(known));
         (self.own.row.busy, self.own.row.open_requests) = (row.busy, row.open_requests);
-        self.own.again(progress);
+        self.own.rebase(progress);
         true
     }
 
-    /// Takes a newer reading of the same task; what was pushed and not committed is forgotten.
-    pub(super) fn reread(&mut self, journal: Journal) {
+    /// Replaces the task by a newer reading and drops its pending facts.
+    pub(crate) fn replace(&mut self, journal: Journal) {
         if self.history_uncertain_until == journal.history_uncertain_until {
-            self.tree.forget();
+            self.tree.clear_drafts();
         } else {
-            *self.tree = TaskTree::of(journal.row.root_task_id);
+            *self.tree = TaskTree::new(journal.row.root_task_id);
         }
         self.history_uncertain_until = journal.history_uncertain_until;
         self.now = journal.now;
@@ -129,51 +141,59 @@ impl TaskSession {
         *self.own = TaskDraft::new(journal.row, progress, journal.items);
     }
 
-    pub(super) fn push(&mut self, fact: Fact) {
+    pub(crate) fn push(&mut self, fact: Fact) {
         self.own.push(fact, self.now);
     }
 
-    /// A relative, to be changed by the next commit, and the moment that its facts are made at.
-    pub(super) fn relative_mut(&mut self, task: TaskId) -> Option<(&mut RelatedDraft, Time)> {
+    /// The draft of a relative that the next commit changes, and the time of its facts.
+    pub(crate) fn relative_mut(&mut self, task: TaskId) -> Option<(&mut RelatedDraft, Time)> {
         let now = self.now;
         self.tree.relative_mut(task).map(|related| (related, now))
     }
 
-    pub(super) fn task_id(&self) -> TaskId {
+    pub(crate) fn task_id(&self) -> TaskId {
         self.own.task_id()
     }
 
-    /// The task and those above it, the nearest first: whose limits hold it, and whose credentials it sees.
-    pub(super) fn path(&self) -> Vec<TaskId> {
+    /// The task and those above it, the nearest first: their limits hold for it, and it uses their credentials.
+    pub(crate) fn path(&self) -> Vec<TaskId> {
         [self.task_id()].into_iter().chain(self.tree.above(&self.own.row)).collect()
     }
 
-    /// Where it and those below it stand, what was pushed included.
-    pub(super) fn subtree(&self) -> Vec<Progress> {
+    /// The sum of a figure over a task and all those below it.
+    pub(crate) fn sum_over_subtree(&self, task: TaskId, of: impl Fn(&Progress) -> u32) -> u32 {
+        let own = self.task_id();
+        let known = |id: TaskId| if id == own { Some(&self.own.progress) } else { self.tree.task(id) };
+        let subtree = [task].into_iter().chain(self.tree.below(task));
+        subtree.filter_map(|id| known(id).map(&of)).fold(0, u32::saturating_add)
+    }
+
+    /// The progress of the task and of those below it, pending facts included.
+    pub(crate) fn subtree(&self) -> Vec<Progress> {
         let below = self.tree.below(self.task_id());
-        let related = self.tree.related().map(|related| &related.draft);
+        let related = self.tree.drafts().map(|related| &related.draft);
         let related: BTreeMap<_, _> = related.map(|draft| (draft.task_id(), &draft.progress)).collect();
         let below = below.into_iter().filter_map(|task| related.get(&task).copied().or(self.tree.task(task)));
         [&self.own.progress].into_iter().chain(below).cloned().collect()
     }
 
-    pub(super) fn unsaved(&self) -> bool {
+    pub(crate) fn unsaved(&self) -> bool {
         self.own.unsaved()
     }
 
-    /// What came of calls, and is not durable.
-    pub(super) fn results_in_hand(&self) -> Vec<ToolResult> {
-        // What a sub-agent said is found again in its task.
-        let said = |call| self.own.progress.call(call).is_some_and(|known| known.performer == ToolKind::Agent);
+    /// Results of calls that are not durable.
+    pub(crate) fn pending_results(&self) -> Vec<ToolResult> {
+        // The result of a sub-agent is read again from its task.
+        let delegated = |call| self.own.progress.call(call).is_some_and(|known| known.performer == ToolKind::Agent);
         let results = self.own.pushed().iter().filter_map(|item| {
             let (Fact::ToolResult(result) | Fact::LateResult(result)) = &item.fact else { return None };
             Some(result)
         });
-        results.filter(|result| is_of_the_world(result.outcome) && !said(result.tool_call_id)).cloned().collect()
+        results.filter(|result| is_external(result.outcome) && !delegated(result.tool_call_id)).cloned().collect()
     }
 
     /// The model's answer or failure, where it is not durable.
-    pub(super) fn answer_in_hand(&self) -> Option<Answered> {
+    pub(crate) fn pending_answer(&self) -> Option<PendingAnswer> {
         let failed = |failure: &Failure| failure.code == FailureCode::ModelFailed;
         let answers = |fact: &&Fact| {
             matches!(fact, Fact::AssistantMessage(_))
@@ -181,55 +201,55 @@ impl TaskSession {
         };
         let fact = self.own.pushed().iter().map(|item| &item.fact).find(answers)?.clone();
         let shown = self.own.items.iter().take(self.own.committed);
-        Some(Answered { fact, shown: shown.map(|item| (item.seq, item.at)).collect() })
+        Some(PendingAnswer { fact, shown: shown.map(|item| (item.seq, item.at)).collect() })
     }
 
-    /// The answer follows a newer reading of the journal, where that is what the model was shown and late results at
-    /// most. Elsewhere it is thrown away, and its deltas are taken back.
-    pub(super) fn answer_again(&mut self, answered: Option<Answered>) {
-        let follows = |answered: &Answered| {
-            let (items, shown) = (&self.own.items, &answered.shown);
+    /// Keeps a pending answer after a reload, where the journal is the one that the model was shown plus late results at
+    /// most. Any other journal drops the answer and retracts its deltas.
+    pub(crate) fn restore_answer(&mut self, answer: Option<PendingAnswer>) {
+        let follows = |answer: &PendingAnswer| {
+            let (items, shown) = (&self.own.items, &answer.shown);
             let mut since = items.iter().skip(shown.len());
             items.iter().map(|item| (item.seq, item.at)).take(shown.len()).eq(shown.iter().copied())
                 && since.all(|item| matches!(item.fact, Fact::LateResult(_)))
         };
-        match answered.filter(follows) {
-            Some(answered) => self.push(answered.fact),
+        match answer.filter(follows) {
+            Some(answer) => self.push(answer.fact),
             None => self.delta_stream = None,
         }
     }
 
-    /// Whether a result is about the call as it stands now. That an attempt was not sent says nothing once there was
-    /// another one, or somebody was asked.
-    fn still_says(&self, result: &ToolResult) -> bool {
+    /// Whether a result still applies to its call. The result of an attempt that was never sent does not, once there was
+    /// another attempt or a request about it.
+    fn still_applies(&self, result: &ToolResult) -> bool {
         let Some(attempt) = self.not_sent.get(&result.tool_call_id) else { return true };
         let state = self.own.progress.call(result.tool_call_id);
         state.is_some_and(|call| call.attempts == *attempt && call.phase == Phase::Done(Outcome::Unknown))
     }
 
-    /// Whether this very result is written already (a commit whose answer was lost).
-    fn written(&self, result: &ToolResult) -> bool {
+    /// Whether the journal has this very result: a commit whose answer was lost stored it.
+    fn is_journaled(&self, result: &ToolResult) -> bool {
         self.own
             .items
             .iter()
             .any(|item| matches!(&item.fact, Fact::ToolResult(known) | Fact::LateResult(known) if known == result))
     }
 
-    /// What came of calls is carried over to a newer reading.
-    pub(super) fn carry(&mut self, in_hand: Vec<ToolResult>) {
-        for result in in_hand.into_iter().filter(|result| self.still_says(result)).collect::<Vec<_>>() {
-            self.settle(result);
+    /// Adds results to a newer reading.
+    pub(crate) fn add_results(&mut self, results: Vec<ToolResult>) {
+        for result in results.into_iter().filter(|result| self.still_applies(result)).collect::<Vec<_>>() {
+            self.add_result(result);
         }
     }
 
-    /// A result is never thrown away: it is the call's result, or closes the question about it, or is a late one.
-    fn settle(&mut self, result: ToolResult) {
-        if self.written(&result) {
+    /// Journals a result: as the call's own, together with the end of its reconcile request, or as a late one.
+    fn add_result(&mut self, result: ToolResult) {
+        if self.is_journaled(&result) {
             return;
         }
         let state = self.own.progress.call(result.tool_call_id);
-        // The history that knew of its start was lost; this is what became of it.
-        let forgotten = state.is_some_and(CallState::ready_but_uncertain);
+        // The journal lost the start of this attempt in a restore.
+        let start_lost = state.is_some_and(CallState::ready_but_uncertain);
         match state.map(|state| state.phase.clone()) {
             Some(Phase::OutcomeUnknown(request_id)) => {
                 self.push(Fact::RequestClosed {
@@ -237,14 +257,14 @@ impl TaskSession {
                     status: RequestStatus::Withdrawn,
                     reason: CloseReason::AnsweredLate,
                 });
-                self.goes_on();
+                self.resume_if_unblocked();
                 self.push(Fact::ToolResult(result));
             }
-            // Between a human's `retry` and the new attempt, too, the first attempt's answer is the call's result.
+            // After a person's `retry`, and before the new attempt, the first attempt's answer still is the result.
             Some(Phase::Started(_) | Phase::Approved(_) | Phase::Settled(Outcome::Unknown, _)) => {
                 self.push(Fact::ToolResult(result));
             }
-            Some(Phase::Allowed) if forgotten => self.push(Fact::ToolResult(result)),
+            Some(Phase::Allowed) if start_lost => self.push(Fact::ToolResult(result)),
             Some(
                 Phase::New
                 | Phase::Allowed
@@ -259,26 +279,33 @@ impl TaskSession {
         }
     }
 
-    /// What happened to a question lets a paused task go on, where something follows that waits for nobody.
-    pub(super) fn goes_on(&mut self) {
-        if self.own.progress.status == Some(TaskStatus::Paused) && self.own.progress.goes_on() {
-            self.own.status(TaskStatus::Running, self.now);
-        }
+    /// Writes the results of calls that do not run.
+    pub(crate) fn settle_calls(&mut self, results: Vec<(CallId, Outcome, String)>) {
+        self.own.settle_calls(results, self.now);
     }
 
-    /// Writes down that these requests are closed, and why.
-    pub(super) fn withdraw_open(&mut self, reason: CloseReason) {
+    /// Records the answer to an attempt, or the problem of one whose outcome is unknown.
+    pub(crate) fn record_result(&mut self, tool_call_id: CallId, name: String, answer: ToolAnswer) {
+        let (outcome, content, http_status) = match answer {
+            ToolAnswer::Succeeded { content, http_status } => (Outcome::Succeeded, content, http_status),
+            ToolAnswer::Failed { content, http_status } => (Outcome::Failed, content, http_status),
+            ToolAnswer::Unknown { problem } => {
+                self.unknown.insert(tool_call_id, problem);
+                return;
+            }
+        };
+        self.unknown.remove(&tool_call_id);
+        self.push(Fact::ToolResult(ToolResult { tool_call_id, name, outcome, content: cleaned(content), http_status }));
+    }
+
+    /// Withdraws every open request.
+    pub(crate) fn withdraw_open(&mut self, reason: CloseReason) {
         self.own.withdraw_open(reason, self.now);
     }
 
-    /// What follows from what was pushed for those that run or do not run any more: called right before the change is made.
-    pub(super) fn balance(&mut self, lease: &LeaseChange) {
-        self.tree.balance(&mut self.own, lease, self.now);
-    }
-
-    /// The change that makes what was pushed durable. `seq` and version follow from the rows that were read.
-    pub(super) fn change(&self, id: ChangeId, lease: &LeaseChange) -> Change {
-        let own = written(&self.own, lease.clone(), Counters::default());
+    /// The change that makes the pending facts durable, fenced by the versions that were read.
+    pub(crate) fn change(&self, id: ChangeId, lease: &LeaseChange) -> Change {
+        let own = draft_change(&self.own, lease.clone(), Counters::default());
         let own = TaskChange { credentials: self.credentials.clone(), ..own };
         Change {
             id,
@@ -289,41 +316,41 @@ impl TaskSession {
         }
     }
 
-    /// The digest of one of its calls, as it would run now under `rule`.
-    pub(super) fn digest(&self, tool: &ToolSpec, call: CallId, arguments_text: &str, rule: Option<&str>) -> String {
+    /// The digest of a call as it would run now under `rule`.
+    pub(crate) fn digest(&self, tool: &ToolSpec, call: CallId, arguments_text: &str, rule: Option<&str>) -> String {
         call_digest(&self.own.row.tenant, self.task_id(), call, tool.into(), arguments_text, rule)
     }
 
-    /// Requests whose decisions take effect with the next commit: nothing of their turn is asked any more.
+    /// Requests whose decisions take effect with the next commit: their turn has no open request any more.
     fn resumed(&self) -> impl Iterator<Item = RequestId> {
-        let ended = self.tree.related().map(|related| &related.draft).filter(|draft| draft.is_over());
+        let ended = self.tree.drafts().map(|related| &related.draft).filter(|draft| draft.is_over());
         let effective = ended.chain([&*self.own]).filter(|draft| !draft.progress.is_blocked());
         effective.flat_map(|draft| draft.progress.responded.iter().copied())
     }
 
-    /// The names of what the next commit does: the types of its items, and what becomes of the lease.
-    pub(super) fn points(&self, lease: &LeaseChange) -> Vec<&'static str> {
+    /// The failpoints of the next commit: the types of its items and its change of the lease.
+    pub(crate) fn failpoints(&self, lease: &LeaseChange) -> Vec<&'static str> {
         let lease = match lease {
             LeaseChange::Keep => "keep",
             LeaseChange::Take { .. } => "take",
             LeaseChange::Queue => "queue",
             LeaseChange::Park { .. } => "park",
         };
-        let others = self.tree.related().flat_map(|related| related.draft.pushed());
+        let others = self.tree.drafts().flat_map(|related| related.draft.pushed());
         let items = self.own.pushed().iter().chain(others);
         items.map(|item| item.fact.type_name()).chain([lease]).collect()
     }
 
-    /// Whether the next commit has anything for the workers to take.
-    pub(super) fn queues(&self) -> bool {
-        self.tree.related().any(|related| related.lease == LeaseChange::Queue)
+    /// Whether the next commit queues a relative for the workers.
+    pub(crate) fn queues(&self) -> bool {
+        self.tree.drafts().any(|related| related.lease == LeaseChange::Queue)
     }
 
-    /// What was pushed is durable.
-    pub(super) fn saved(&mut self, done: Committed, lease: &LeaseChange) {
-        let sums = self.tree.sums(&self.own, lease).remove(&self.task_id()).unwrap_or_default();
-        let members = self.tree.related().map(|related| &related.draft).chain([&*self.own]);
-        members.for_each(|draft| super::measure::observe(draft, done.at));
+    /// Takes over a commit: the pending facts are durable.
+    pub(crate) fn saved(&mut self, done: Committed, lease: &LeaseChange) {
+        let sums = self.tree.counter_changes(&self.own, lease).remove(&self.task_id()).unwrap_or_default();
+        let members = self.tree.drafts().map(|related| &related.draft).chain([&*self.own]);
+        members.for_each(|draft| metrics::observe(draft, done.at));
         if !self.own.progress.is_blocked() {
             self.own.progress.responded.clear();
         }
@@ -332,10 +359,10 @@ impl TaskSession {
         }
         if self.own.unsaved() {
             self.lone = None;
-            self.moved = true;
+            self.has_saved_items = true;
         }
         self.own.saved(lease, sums, done.at);
-        self.tree.forget();
+        self.tree.clear_drafts();
         self.now = done.at;
         self.idempotency = None;
         self.credentials.clear();
@@ -343,9 +370,9 @@ impl TaskSession {
         self.not_sent.clear();
     }
 
-    /// What the driver knows and the journal does not. An attempt may still be running until its lease (`grace`) and its
-    /// tool's timeout are over, unless its process is `gone`.
-    pub(super) fn budget(&self, grace: Duration, gone: impl Fn(&str) -> bool) -> Budget {
+    /// Which attempts may still be running: until the lease (`grace`) and the tool's timeout are over, unless the process of
+    /// the attempt is `gone`.
+    pub(crate) fn budget(&self, grace: Duration, gone: impl Fn(&str) -> bool) -> Budget {
         let mut budget = Budget::default();
         for state in self.own.progress.unfinished() {
             let Phase::Started(start) = &state.phase else { continue };
@@ -358,22 +385,23 @@ impl TaskSession {
     }
 }
 
-/// A model's answer or failure, and the `seq` and time of each item that it was shown.
-pub(super) struct Answered {
+/// A model's answer or failure, with `seq` and time of each item that the model was shown.
+pub(crate) struct PendingAnswer {
     fact: Fact,
     shown: Vec<(i64, Time)>,
 }
 
-/// Whether somebody outside answered with it, so that it cannot be made again.
-fn is_of_the_world(outcome: Outcome) -> bool {
+/// Whether the outcome came from outside and cannot be computed again.
+fn is_external(outcome: Outcome) -> bool {
     matches!(outcome, Outcome::Succeeded | Outcome::Failed)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::draft::tests::{message, row};
+    use crate::engine::session::task_draft::tests::{message, row};
     use crate::task::item::{FinishReason, Item, Turn, Usage};
+    use crate::task::status::TaskStatus;
     use uuid::Uuid;
 
     fn journal(facts: &[Fact], at: Time) -> Journal {
@@ -416,11 +444,11 @@ mod tests {
             ("a history whose end was lost", shown[..1].to_vec(), at, false),
             ("another history", with(&[]), later, false),
         ] {
-            let mut session = TaskSession::read(journal(&shown, Time(1)));
+            let mut session = TaskSession::new(journal(&shown, Time(1)));
             session.push(answer.clone());
-            let answered = session.answer_in_hand();
-            session.reread(journal(&newer, at));
-            session.answer_again(answered);
+            let answered = session.pending_answer();
+            session.replace(journal(&newer, at));
+            session.restore_answer(answered);
             assert_eq!(session.unsaved(), kept, "{name}");
         }
     }

@@ -1,22 +1,27 @@
-//! Making durable what was pushed: the one place from which the engine commits. Nothing leaves the process before it.
+//! Commits pending facts: the one place from which the engine writes. No effect leaves the process before its commit.
 
 use std::sync::atomic::Ordering;
 
-use super::Engine;
-use super::drive::Stop;
-use super::session::TaskSession;
+use super::TaskSession;
+use crate::engine::Engine;
+use crate::engine::driver::Stop;
 use crate::failpoint;
 use crate::store::CommitError;
 use crate::task::change::{Committed, LeaseChange};
 use crate::task::id::ChangeId;
 
 impl Engine {
+    /// The change of the lease with which this replica takes or keeps a task.
+    pub(in crate::engine) fn take_lease(&self) -> LeaseChange {
+        LeaseChange::Take { owner: self.replica.clone(), time: self.settings.lease }
+    }
+
     /// Makes what was pushed durable.
     ///
     /// # Errors
     /// `Again` when another commit came first and the task is still ours; `Lost` when it is not, or when the operation
     /// at the door was refused (it is told why). A result in hand is written in either case.
-    pub(super) async fn save(&self, session: &mut TaskSession, lease: LeaseChange) -> Result<(), Stop> {
+    pub(in crate::engine) async fn save(&self, session: &mut TaskSession, lease: LeaseChange) -> Result<(), Stop> {
         if !session.unsaved() && !matches!(lease, LeaseChange::Queue | LeaseChange::Park { .. }) {
             return Ok(());
         }
@@ -40,17 +45,21 @@ impl Engine {
                         let _ = reply.send(Err(error));
                         return Err(Stop::Lost);
                     }
-                    None if error == CommitError::Unavailable => self.pause().await?,
+                    None if error == CommitError::Unavailable => self.back_off().await?,
                     None => return Err(self.resolve_conflict(session, error).await),
                 },
             }
         }
     }
 
-    /// One commit of what was pushed. Every fact in it, and the lease, is a point where a test may end the process.
-    pub(super) async fn commit(&self, session: &mut TaskSession, lease: LeaseChange) -> Result<Committed, CommitError> {
-        session.balance(&lease);
-        let points = session.points(&lease);
+    /// Commits once. Each fact and the change of the lease is a failpoint before and after the commit.
+    pub(in crate::engine) async fn commit(
+        &self,
+        session: &mut TaskSession,
+        lease: LeaseChange,
+    ) -> Result<Committed, CommitError> {
+        session.update_statuses(&lease);
+        let points = session.failpoints(&lease);
         for point in &points {
             failpoint::reach(&format!("{point}.before"));
         }
@@ -61,7 +70,7 @@ impl Engine {
         let queues = session.queues();
         session.saved(done, &lease);
         if queues {
-            // Nobody waits for a poll: a worker of this process looks at once, where it has room.
+            // A worker of this process looks at once, without waiting for its next poll.
             self.backlog.store(true, Ordering::Relaxed);
             self.room.notify_one();
         }

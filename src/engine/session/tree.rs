@@ -1,43 +1,41 @@
-//! The tree that a task in hand belongs to: its relatives as they were read, and what the next commit does to them.
-//! What must stay true: a change adds to the sums of a task and of all its ancestors in one commit, and wherever it
-//! changes whether something runs or is asked, or starts something, it is fenced by the version of each of them: two that
-//! pause at once cannot both believe that the other one runs, nor two that start at once both take the last place.
+//! The tree around a task: its relatives as they were read, and the drafts of those that the next commit changes.
+//! What must stay true: a change adds to the counters of a task and of all its ancestors in one commit. Where it changes
+//! `busy` or `open_requests`, or starts a task, the version of each ancestor fences it: two tasks that pause at once cannot
+//! both count the other as busy, and two that start children at once cannot both take the last place.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::draft::TaskDraft;
-use crate::store;
+use super::task_draft::TaskDraft;
+use crate::store::TreeSnapshot;
 use crate::task::change::{Counters, Guard, LeaseChange, TaskChange, TaskRow};
 use crate::task::id::TaskId;
-use crate::task::question::OPEN;
-use crate::task::status::TaskStatus;
 use crate::task::time::Time;
 use crate::task::tree::TreeProgress;
 use crate::task::turn::Progress;
 
-/// The relatives of a task; none, where it is alone.
-pub(super) struct TaskTree {
-    rows: BTreeMap<TaskId, TaskRow>,
-    tree: TreeProgress,
-    /// The last event that was read.
+/// The relatives of a task; empty for a task without a tree.
+pub(crate) struct TaskTree {
+    pub(super) rows: BTreeMap<TaskId, TaskRow>,
+    pub(super) tree: TreeProgress,
+    /// The number of the last event that was read.
     event: i64,
-    /// What the next commit changes.
-    related: BTreeMap<TaskId, RelatedDraft>,
-    /// Those of which something cannot be understood.
+    /// The relatives that the next commit changes.
+    pub(super) drafts: BTreeMap<TaskId, RelatedDraft>,
+    /// Tasks of which something cannot be read.
     unreadable: BTreeSet<TaskId>,
-    /// Nothing has happened since it was read that this process waited for.
+    /// No effect has taken time since the last read.
     pub fresh: bool,
 }
 
 /// A relative that the next commit changes.
-pub(super) struct RelatedDraft {
+pub(crate) struct RelatedDraft {
     pub draft: TaskDraft,
     pub lease: LeaseChange,
-    /// It is started, or started again, by this very commit.
+    /// The next commit starts the task, or starts it again.
     pub begins: bool,
 }
 
-/// Where a task stands in the order of a commit: those below that end, the task itself, those that it starts, those above.
+/// The order of a commit's tasks: those below that end, the task itself, those that it starts, those above.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     Below,
@@ -47,18 +45,18 @@ enum Place {
 }
 
 impl TaskTree {
-    pub(super) fn of(root: TaskId) -> Self {
-        let (rows, related, unreadable) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
-        Self { rows, tree: TreeProgress::new(root), event: 0, related, unreadable, fresh: false }
+    pub(crate) fn new(root: TaskId) -> Self {
+        let (rows, drafts, unreadable) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
+        Self { rows, tree: TreeProgress::new(root), event: 0, drafts, unreadable, fresh: false }
     }
 
-    /// Up to which event it was read.
-    pub(super) fn event(&self) -> i64 {
+    /// The number of the last event that was read.
+    pub(crate) fn event(&self) -> i64 {
         self.event
     }
 
-    /// Takes in what was read since.
-    pub(super) fn read(&mut self, tree: store::TreeSnapshot) {
+    /// Applies a newer reading.
+    pub(crate) fn apply(&mut self, tree: TreeSnapshot) {
         let doubted = |at: Time| self.event == 0 && tree.history_uncertain_until.is_some_and(|end| at <= end);
         let doubtful = tree.items.iter().rposition(|line| doubted(line.item.at)).map_or(0, |last| last + 1);
         for (place, line) in tree.items.iter().enumerate() {
@@ -70,41 +68,41 @@ impl TaskTree {
         self.fresh = true;
     }
 
-    /// Whether something of it is not known.
-    pub(super) fn is_damaged(&self) -> bool {
+    /// Whether a task of the tree cannot be read.
+    pub(crate) fn is_damaged(&self) -> bool {
         !self.unreadable.is_empty()
     }
 
-    /// Whether a task can be read whole. One that cannot is left to whoever ends it from its row.
-    pub(super) fn is_readable(&self, task: TaskId) -> bool {
+    /// Whether a task can be read whole. A damaged task is ended from its row.
+    pub(crate) fn is_readable(&self, task: TaskId) -> bool {
         !self.unreadable.contains(&task)
     }
 
     /// Whether the next commit starts that task.
-    pub(super) fn begins(&self, task: TaskId) -> bool {
-        self.related.get(&task).is_some_and(|related| related.begins)
+    pub(crate) fn begins(&self, task: TaskId) -> bool {
+        self.drafts.get(&task).is_some_and(|related| related.begins)
     }
 
-    pub(super) fn row(&self, task: TaskId) -> Option<&TaskRow> {
+    pub(crate) fn row(&self, task: TaskId) -> Option<&TaskRow> {
         self.rows.get(&task)
     }
 
-    pub(super) fn rows(&self) -> impl Iterator<Item = &TaskRow> {
+    pub(crate) fn rows(&self) -> impl Iterator<Item = &TaskRow> {
         self.rows.values()
     }
 
-    /// Where a task stands as far as it is committed.
-    pub(super) fn task(&self, task: TaskId) -> Option<&Progress> {
+    /// The committed progress of a task, without the facts that its tree has in common.
+    pub(crate) fn task(&self, task: TaskId) -> Option<&Progress> {
         self.tree.task(task)
     }
 
-    /// The same, with what its tree has in common.
-    pub(super) fn progress(&self, task: TaskId) -> Option<Progress> {
+    /// The committed progress of a task, with the facts that its tree has in common.
+    pub(crate) fn progress(&self, task: TaskId) -> Option<Progress> {
         self.tree.progress(task)
     }
 
-    /// Those above a task, the nearest first.
-    pub(super) fn above(&self, row: &TaskRow) -> Vec<TaskId> {
+    /// The tasks above a task, the nearest first.
+    pub(crate) fn above(&self, row: &TaskRow) -> Vec<TaskId> {
         let mut above = Vec::new();
         let mut next = row.parent.map(|(parent, _)| parent);
         while let Some(task) = next.filter(|task| !above.contains(task)) {
@@ -114,107 +112,72 @@ impl TaskTree {
         above
     }
 
-    /// Those below a task, at any depth.
-    pub(super) fn below(&self, task: TaskId) -> Vec<TaskId> {
+    /// The tasks below a task, at any depth.
+    pub(crate) fn below(&self, task: TaskId) -> Vec<TaskId> {
         self.rows.values().filter(|row| self.above(row).contains(&task)).map(|row| row.task_id).collect()
     }
 
-    /// A relative, to be changed by the next commit.
-    pub(super) fn relative_mut(&mut self, task: TaskId) -> Option<&mut RelatedDraft> {
-        if !self.related.contains_key(&task) {
+    /// The draft of a relative that the next commit changes.
+    pub(crate) fn relative_mut(&mut self, task: TaskId) -> Option<&mut RelatedDraft> {
+        if !self.drafts.contains_key(&task) {
             let draft = TaskDraft::new(self.rows.get(&task)?.clone(), self.tree.progress(task)?, Vec::new());
-            self.related.insert(task, RelatedDraft { draft, lease: LeaseChange::Keep, begins: false });
+            self.drafts.insert(task, RelatedDraft { draft, lease: LeaseChange::Keep, begins: false });
         }
-        self.related.get_mut(&task)
+        self.drafts.get_mut(&task)
     }
 
-    /// One that cannot be read here: whoever has it in hand reads again, and somebody looks at it who can.
-    pub(super) fn unsettle(&mut self, task: TaskId) {
+    /// Moves the version of a task that cannot be read here, and queues it: its driver reloads it, or another worker ends it.
+    pub(crate) fn requeue_unreadable(&mut self, task: TaskId) {
         let Some(row) = self.rows.get(&task).filter(|row| !row.status.is_terminal()) else { return };
-        let draft = TaskDraft::unread(row.clone(), 0);
-        self.related.insert(task, RelatedDraft { draft, lease: LeaseChange::Queue, begins: false });
+        let draft = TaskDraft::from_row(row.clone(), 0);
+        self.drafts.insert(task, RelatedDraft { draft, lease: LeaseChange::Queue, begins: false });
     }
 
     /// A task that the next commit creates.
-    pub(super) fn add(&mut self, draft: TaskDraft) {
+    pub(crate) fn add(&mut self, draft: TaskDraft) {
         let related = RelatedDraft { draft, lease: LeaseChange::Queue, begins: true };
-        self.related.insert(related.draft.task_id(), related);
+        self.drafts.insert(related.draft.task_id(), related);
     }
 
-    pub(super) fn related(&self) -> impl Iterator<Item = &RelatedDraft> {
-        self.related.values()
+    pub(crate) fn drafts(&self) -> impl Iterator<Item = &RelatedDraft> {
+        self.drafts.values()
     }
 
-    /// What was pushed and not committed is forgotten.
-    pub(super) fn forget(&mut self) {
-        self.related.clear();
+    /// Drops all drafts.
+    pub(crate) fn clear_drafts(&mut self) {
+        self.drafts.clear();
         self.fresh = false;
     }
 
-    /// What the next commit adds to the sums of each task, where it adds anything.
-    pub(super) fn sums(&self, own: &TaskDraft, lease: &LeaseChange) -> BTreeMap<TaskId, Counters> {
+    /// The counters that the next commit changes, by task.
+    pub(crate) fn counter_changes(&self, own: &TaskDraft, lease: &LeaseChange) -> BTreeMap<TaskId, Counters> {
         let mut sums: BTreeMap<TaskId, Counters> = BTreeMap::new();
-        let others = self.related.values().map(|related| (&related.draft, &related.lease));
+        let others = self.drafts.values().map(|related| (&related.draft, &related.lease));
         for (draft, lease) in others.chain([(own, lease)]) {
-            let adds = draft.adds(lease);
+            let change = draft.counter_change(lease);
             for task in self.above(&draft.row).into_iter().chain([draft.task_id()]) {
-                *sums.entry(task).or_default() += adds;
+                *sums.entry(task).or_default() += change;
             }
         }
         sums.retain(|_, sum| *sum != Counters::default());
         sums
     }
 
-    /// Whoever runs again, or does not any more, says so; and whoever waits for room for a question is woken where a
-    /// question is closed. Done again it does nothing more.
-    pub(super) fn balance(&mut self, own: &mut TaskDraft, lease: &LeaseChange, now: Time) {
-        let mut sums = self.sums(own, lease);
-        let root = own.row.root_task_id;
-        let full = self.rows.get(&root).is_some_and(|row| usize::try_from(row.open_requests).unwrap_or(0) >= OPEN);
-        if full && sums.get(&root).is_some_and(|sum| sum.open_requests < 0) {
-            let waits = |row: &&TaskRow| {
-                row.parked && !row.status.is_terminal() && self.tree.task(row.task_id).is_some_and(Progress::wants_room)
-            };
-            let waiting: Vec<_> = self.rows.values().filter(waits).map(|row| row.task_id).collect();
-            for task in waiting.into_iter().filter(|task| *task != own.task_id()) {
-                if let Some(related) = self.relative_mut(task).filter(|related| !related.draft.is_over()) {
-                    related.lease = LeaseChange::Queue;
-                }
-            }
-            sums = self.sums(own, lease);
-        }
-        changed(own, sums.remove(&own.task_id()).unwrap_or_default(), now);
-        for (task, related) in &mut self.related {
-            changed(&mut related.draft, sums.remove(task).unwrap_or_default(), now);
-        }
-        // Not everybody whose sums change has something to say.
-        for (task, sum) in sums {
-            let status_after = |row: &TaskRow| {
-                status_after(row.status, row.busy + sum.busy, row.open_requests + sum.open_requests).is_some()
-            };
-            if self.rows.get(&task).is_some_and(status_after)
-                && let Some(related) = self.relative_mut(task)
-            {
-                changed(&mut related.draft, sum, now);
-            }
-        }
-    }
-
-    /// The relatives' part of the next commit, around the task's own: in the order of its events.
-    pub(super) fn changes(&self, own: &TaskDraft, lease: &LeaseChange, change: TaskChange) -> Vec<TaskChange> {
-        let mut sums = self.sums(own, lease);
+    /// The changes of the next commit, the task's own and its relatives', in the order of their events.
+    pub(crate) fn changes(&self, own: &TaskDraft, lease: &LeaseChange, change: TaskChange) -> Vec<TaskChange> {
+        let mut sums = self.counter_changes(own, lease);
         let above = self.above(&own.row);
         let mut own_change = change;
         own_change.counters = sums.remove(&own.task_id()).unwrap_or_default();
-        // Who waits while another one starts adds up to nothing; the limits of those above have to see it all the same.
-        let begins = self.related.values().any(|related| related.begins);
+        // A parent that waits while its child starts changes no counter; its ancestors are fenced for their limits.
+        let begins = self.drafts.values().any(|related| related.begins);
         if begins {
             for task in &above {
                 sums.entry(*task).or_default();
             }
         }
         let mut changes = vec![((Place::Own, 0), own_change)];
-        for (task, related) in &self.related {
+        for (task, related) in &self.drafts {
             let depth = related.draft.row.agent_path.len();
             let place = match (related.begins, above.contains(task)) {
                 (true, _) => Place::Begins,
@@ -223,42 +186,21 @@ impl TaskTree {
             };
             let sum = sums.remove(task).unwrap_or_default();
             let deepest_first = usize::MAX - depth;
-            changes.push(((place, deepest_first), written(&related.draft, related.lease.clone(), sum)));
+            changes.push(((place, deepest_first), draft_change(&related.draft, related.lease.clone(), sum)));
         }
         for (task, counters) in sums {
             let Some(row) = self.rows.get(&task) else { continue };
             let fenced = begins || counters.busy != 0 || counters.open_requests != 0;
             let guard = if fenced { Guard::Version(row.version) } else { Guard::Any };
-            changes.push(((Place::Above, 0), bare(row, guard, counters)));
+            changes.push(((Place::Above, 0), counters_only(row, guard, counters)));
         }
         changes.sort_by_key(|(place, _)| *place);
         changes.into_iter().map(|(_, change)| change).collect()
     }
 }
 
-/// The status that a task of this status says it has from now on, if it is another one.
-fn status_after(status: TaskStatus, busy: i32, open: i32) -> Option<TaskStatus> {
-    match status {
-        TaskStatus::Running if busy <= 0 && open > 0 => Some(TaskStatus::Paused),
-        TaskStatus::Paused if busy > 0 => Some(TaskStatus::Running),
-        TaskStatus::Running
-        | TaskStatus::Paused
-        | TaskStatus::Completed
-        | TaskStatus::Failed
-        | TaskStatus::Canceled => None,
-    }
-}
-
-fn changed(draft: &mut TaskDraft, sum: Counters, now: Time) {
-    let status = draft.progress.status.unwrap_or(draft.row.status);
-    let (busy, open) = (draft.row.busy + sum.busy, draft.row.open_requests + sum.open_requests);
-    if let Some(status) = status_after(status, busy, open) {
-        draft.status(status, now);
-    }
-}
-
 /// A task's part of a change.
-pub(super) fn written(draft: &TaskDraft, lease: LeaseChange, counters: Counters) -> TaskChange {
+pub(crate) fn draft_change(draft: &TaskDraft, lease: LeaseChange, counters: Counters) -> TaskChange {
     TaskChange {
         task_id: draft.task_id(),
         guard: draft.guard.clone().unwrap_or(Guard::Version(draft.row.version)),
@@ -271,7 +213,8 @@ pub(super) fn written(draft: &TaskDraft, lease: LeaseChange, counters: Counters)
     }
 }
 
-fn bare(row: &TaskRow, guard: Guard, counters: Counters) -> TaskChange {
+/// A change of a task's counters alone.
+fn counters_only(row: &TaskRow, guard: Guard, counters: Counters) -> TaskChange {
     TaskChange {
         task_id: row.task_id,
         guard,

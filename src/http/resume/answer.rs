@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::engine::{Answer, AnswerBody, CallReply};
+use crate::engine::{CallReply, DecisionBody, DecisionInput};
 use crate::http::fields::{Errors, Fields, pointer};
 use crate::http::json::{member, members};
 use crate::http::problem::Problem;
@@ -20,7 +20,7 @@ const REASON: usize = 4 * 1024;
 ///
 /// # Errors
 /// Every place that does not fit.
-pub fn read(body: Value, text: &[u8], in_path: Option<Action>) -> Result<Answer, Problem> {
+pub fn read(body: Value, text: &[u8], in_path: Option<Action>) -> Result<DecisionInput, Problem> {
     let mut errors = Errors::default();
     let answer = Fields::of(body, "", &mut errors).and_then(|mut fields| {
         let digest = fields.text("digest", &mut errors);
@@ -29,7 +29,7 @@ pub fn read(body: Value, text: &[u8], in_path: Option<Action>) -> Result<Answer,
             None => said(&mut fields, text, &mut errors),
         };
         fields.finish(&mut errors);
-        Some(Answer { digest, body: body? })
+        Some(DecisionInput { digest, body: body? })
     });
     match answer {
         Some(answer) if errors.0.is_empty() => Ok(answer),
@@ -37,7 +37,7 @@ pub fn read(body: Value, text: &[u8], in_path: Option<Action>) -> Result<Answer,
     }
 }
 
-fn said(fields: &mut Fields, text: &[u8], errors: &mut Errors) -> Option<AnswerBody> {
+fn said(fields: &mut Fields, text: &[u8], errors: &mut Errors) -> Option<DecisionBody> {
     let (action, decisions) = (fields.take("action"), fields.take("decisions"));
     match (action, decisions) {
         (Some(word), None) => {
@@ -63,7 +63,7 @@ fn said(fields: &mut Fields, text: &[u8], errors: &mut Errors) -> Option<AnswerB
     }
 }
 
-fn whole(action: Action, fields: &mut Fields, text: &[u8], errors: &mut Errors) -> AnswerBody {
+fn whole(action: Action, fields: &mut Fields, text: &[u8], errors: &mut Errors) -> DecisionBody {
     let reason = fields.text_within("reason", REASON, errors);
     let then = then(action, fields, errors);
     let (mut response, mut result) = (None, None);
@@ -75,7 +75,7 @@ fn whole(action: Action, fields: &mut Fields, text: &[u8], errors: &mut Errors) 
             errors.add(&fields.pointer("response"), "exactly one of `response` and `result`");
         }
     }
-    AnswerBody::Whole { action, reason, then, response, result }
+    DecisionBody::Whole { action, reason, then, response, result }
 }
 
 fn then(action: Action, fields: &mut Fields, errors: &mut Errors) -> Option<Then> {
@@ -94,7 +94,7 @@ fn then(action: Action, fields: &mut Fields, errors: &mut Errors) -> Option<Then
     found
 }
 
-fn per_call(decisions: Value, text: &[u8], at: &str, errors: &mut Errors) -> Option<AnswerBody> {
+fn per_call(decisions: Value, text: &[u8], at: &str, errors: &mut Errors) -> Option<DecisionBody> {
     let Value::Object(decisions) = decisions else {
         errors.add(at, "an object: one answer by `tool_call_id`");
         return None;
@@ -113,7 +113,7 @@ fn per_call(decisions: Value, text: &[u8], at: &str, errors: &mut Errors) -> Opt
             answers.insert(call, answer);
         }
     }
-    Some(AnswerBody::PerCall(answers))
+    Some(DecisionBody::PerCall(answers))
 }
 
 fn one_call(fields: &mut Fields, text: &[u8], errors: &mut Errors) -> Option<CallReply> {
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn read(body: Value, in_path: Option<Action>) -> Result<Answer, Problem> {
+    fn read(body: Value, in_path: Option<Action>) -> Result<DecisionInput, Problem> {
         let text = body.to_string();
         super::read(body, text.as_bytes(), in_path)
     }
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn every_form_of_answer_is_read() {
-        let whole = |action, then| AnswerBody::Whole { action, reason: None, then, response: None, result: None };
+        let whole = |action, then| DecisionBody::Whole { action, reason: None, then, response: None, result: None };
         let body = |body| read(body, None).unwrap().body;
         assert_eq!(body(json!({"action": "approve"})), whole(Action::Approve, None));
         assert_eq!(
@@ -170,10 +170,10 @@ mod tests {
         );
         assert_eq!(body(json!({"action": "retry", "reason": null})), whole(Action::Retry, None));
         assert_eq!(read(json!({}), Some(Action::Approve)).unwrap().body, whole(Action::Approve, None));
-        let AnswerBody::Whole { result, .. } = body(json!({"action": "respond", "result": null})) else { panic!() };
+        let DecisionBody::Whole { result, .. } = body(json!({"action": "respond", "result": null})) else { panic!() };
         assert_eq!(result.as_deref(), Some("null"));
         assert_eq!(read(json!({"action": "approve", "digest": "d"}), None).unwrap().digest.as_deref(), Some("d"));
-        let AnswerBody::PerCall(answers) = body(json!({"decisions": {
+        let DecisionBody::PerCall(answers) = body(json!({"decisions": {
             "a": {"action": "approve"}, "b": {"action": "reject", "reason": "no", "then": "continue"},
             "c": {"action": "edit", "arguments": {"x": 1}}, "d": {"action": "respond", "result": "done"}}}))
         else {
@@ -189,12 +189,14 @@ mod tests {
         let text = r#"{"decisions": {"c": {"action": "edit", "arguments": {"x": 1.10, "y": 12345678901234567890123}},
             "d\u0061": {"action": "respond", "result": [1E2, "a b"]}}}"#;
         let body = crate::http::json::parse(text.as_bytes()).unwrap();
-        let AnswerBody::PerCall(answers) = super::read(body, text.as_bytes(), None).unwrap().body else { panic!() };
+        let DecisionBody::PerCall(answers) = super::read(body, text.as_bytes(), None).unwrap().body else { panic!() };
         assert_eq!(answers["c"].arguments.as_deref(), Some(r#"{"x":1.10,"y":12345678901234567890123}"#));
         assert_eq!(answers["da"].result.as_deref(), Some(r#"[1E2,"a b"]"#));
         let text = r#"{"action": "respond", "result": 12345678901234567890123}"#;
         let body = crate::http::json::parse(text.as_bytes()).unwrap();
-        let AnswerBody::Whole { result, .. } = super::read(body, text.as_bytes(), None).unwrap().body else { panic!() };
+        let DecisionBody::Whole { result, .. } = super::read(body, text.as_bytes(), None).unwrap().body else {
+            panic!()
+        };
         assert_eq!(result.as_deref(), Some("12345678901234567890123"));
     }
 

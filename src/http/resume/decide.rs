@@ -9,7 +9,7 @@ use http::StatusCode;
 use http::header::LOCATION;
 
 use super::{again, answer, form};
-use crate::engine::{Accepted, Answer};
+use crate::engine::{Accepted, DecisionInput};
 use crate::http::body::{Posted, form_fields};
 use crate::http::events::opening;
 use crate::http::events::seats::Seat;
@@ -124,7 +124,7 @@ async fn answered(
     perform(http, caller, async move { Box::pin(engine.decide_read(&by, row, answer, key)).await }).await
 }
 
-fn of_form(row: &RequestRow, bytes: &[u8], in_path: Option<Action>) -> Result<Answer, Problem> {
+fn of_form(row: &RequestRow, bytes: &[u8], in_path: Option<Action>) -> Result<DecisionInput, Problem> {
     let text = form::to_json(row, &form_fields(bytes)?).map_err(|errors| Problem::invalid(&errors))?;
     answer::read(json::parse(text.as_bytes())?, text.as_bytes(), in_path)
 }

@@ -16,7 +16,7 @@ use crate::http::language::Language;
 use crate::http::page::visible;
 use crate::store::RequestRow;
 use crate::task::decision::Action;
-use crate::task::request::{RequestedCall, RequestKind};
+use crate::task::request::{CallSpec, RequestKind};
 
 /// The body (contract, section 4) that says what the fields say.
 ///
@@ -243,7 +243,7 @@ impl Form {
     }
 
     /// What was chosen for one call, if anything was.
-    fn one_call(&mut self, call: &RequestedCall, id: &str, at: &str) -> Option<(Action, Object)> {
+    fn one_call(&mut self, call: &CallSpec, id: &str, at: &str) -> Option<(Action, Object)> {
         let prefix = format!("call.{id}.");
         let word = self.take(&format!("{prefix}action"));
         let known = [Action::Approve, Action::Reject, Action::Edit, Action::Respond];
@@ -299,7 +299,7 @@ mod tests {
         read(row, fields).unwrap_err().into_iter().map(|(place, _)| place).collect()
     }
 
-    fn named(call: &RequestedCall, part: &str) -> String {
+    fn named(call: &CallSpec, part: &str) -> String {
         format!("call.{}.{part}", call.tool_call_id)
     }
 

@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::response::Response;
 use serde_json::Value;
 
-use crate::engine::NewTask;
+use crate::engine::TaskInput;
 use crate::http::Http;
 use crate::http::body::Posted;
 use crate::http::caller::must_create;
@@ -67,10 +67,10 @@ pub(crate) async fn create_task(State(http): State<Arc<Http>>, posted: Posted) -
 }
 
 /// Reads a body; `text` is what it was written as.
-fn read(body: Value, text: &[u8]) -> Result<NewTask, Problem> {
+fn read(body: Value, text: &[u8]) -> Result<TaskInput, Problem> {
     let mut errors = Errors::default();
     let task = Fields::of(body, "", &mut errors).map(|mut fields| {
-        let task = NewTask {
+        let task = TaskInput {
             agent: fields.text("agent", &mut errors),
             items: message::message(&mut fields, &mut errors),
             session_id: message::session_id(&mut fields, &mut errors),

@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::response::Response;
 use serde_json::Value;
 
-use crate::engine::NewMessage;
+use crate::engine::MessageInput;
 use crate::http::body::Posted;
 use crate::http::events::opening;
 use crate::http::fields::{Errors, Fields};
@@ -75,10 +75,10 @@ pub(crate) async fn send_message(
     answer(&http, &posted, accepted, Done::Moved, seat).await
 }
 
-fn parse(body: Value) -> Result<NewMessage, Problem> {
+fn parse(body: Value) -> Result<MessageInput, Problem> {
     let mut errors = Errors::default();
     let message = Fields::of(body, "", &mut errors).map(|mut fields| {
-        let message = NewMessage {
+        let message = MessageInput {
             items: message::message(&mut fields, &mut errors),
             user_context: message::user_context(&mut fields, &mut errors),
             supersede: fields.flag("supersede", &mut errors).unwrap_or(false),

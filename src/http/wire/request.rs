@@ -11,8 +11,8 @@ use crate::people::Caller;
 use crate::people::may::{answers, may_decide};
 use crate::store::RequestRow;
 use crate::task::decision::Action;
+use crate::task::request::{self, CallSpec, Warning};
 use crate::task::restore::MAY_ALREADY_HAVE_RUN;
-use crate::task::request::{self, RequestedCall, Warning};
 use crate::task::user::UserIds;
 use crate::task::{status, tool_spec, verdict};
 
@@ -167,11 +167,11 @@ pub struct Approvers {
 
 /// A call as it was asked, without what was answered.
 #[must_use]
-pub fn asked_call(call: &RequestedCall) -> RequestedCall {
+pub fn asked_call(call: &CallSpec) -> RequestedCall {
     call_within(call, Extent::Whole)
 }
 
-fn call_within(call: &RequestedCall, extent: Extent) -> RequestedCall {
+fn call_within(call: &CallSpec, extent: Extent) -> RequestedCall {
     let text = &call.arguments_text;
     let truncated = extent == Extent::Listed && text.len() > LISTED;
     let shown = if truncated { &text[..text.floor_char_boundary(LISTED)] } else { text };
@@ -283,7 +283,7 @@ fn has_action(kind: request::RequestKind, action: Action) -> bool {
     }
 }
 
-fn answered_call(row: &RequestRow, call: &RequestedCall, extent: Extent, ids: UserIds) -> RequestedCall {
+fn answered_call(row: &RequestRow, call: &CallSpec, extent: Extent, ids: UserIds) -> RequestedCall {
     let mut shown = call_within(call, extent);
     if call.needs_decision {
         let known = call.warnings.iter().any(|warning| warning.code == MAY_ALREADY_HAVE_RUN);

@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
-use super::super::Leave;
+use super::super::SendPermit;
 use super::*;
 use crate::task::id::{CallId, TaskId};
 use crate::task::tool_spec::Effect;

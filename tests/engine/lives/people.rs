@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use holdpoint::task::decision::{Action, CallAnswer, Decision, Edit, Then};
 use holdpoint::task::id::CallId;
 use holdpoint::task::item::{CloseReason, Fact, Outcome};
-use holdpoint::task::request::{RequestSpec, RequestKind};
+use holdpoint::task::request::{RequestKind, RequestSpec};
 use holdpoint::task::status::{RequestStatus, TaskStatus};
 use holdpoint::task::step::On;
 use holdpoint::task::turn::{Open, Progress};

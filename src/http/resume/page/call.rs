@@ -9,7 +9,9 @@ use crate::http::resume::words::fill;
 use crate::http::wire::decision::Decision;
 use crate::http::wire::request::{Effect, RequestKind, RequestedCall, Verdict};
 use crate::task::restore::MAY_ALREADY_HAVE_RUN;
-use crate::task::text_safety::{HIDDEN_CHARACTERS, LARGE, LONG_BLANKS, LOOK_ALIKE, MIXED_SCRIPTS, OVERLAY, RIGHT_TO_LEFT};
+use crate::task::text_safety::{
+    HIDDEN_CHARACTERS, LARGE, LONG_BLANKS, LOOK_ALIKE, MIXED_SCRIPTS, OVERLAY, RIGHT_TO_LEFT,
+};
 
 /// A call, as it stands among the others.
 pub fn one(view: &View<'_>, call: &RequestedCall, index: usize) -> Markup {

@@ -204,7 +204,10 @@ fn what_an_agent_wrote_stands_in_the_order_of_its_characters() {
     }
     let options = json!({"options": ["17", "from-א 100"]});
     let row = RequestRow {
-        asked: crate::task::request::RequestSpec { details: Some(options), ..sample::of_kind(RequestKind::Guidance).asked },
+        asked: crate::task::request::RequestSpec {
+            details: Some(options),
+            ..sample::of_kind(RequestKind::Guidance).asked
+        },
         ..sample::request()
     };
     let page = page(&row, &sample::caller());

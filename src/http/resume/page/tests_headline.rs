@@ -380,7 +380,7 @@ fn every_combination_has_its_own_words() {
                     let call = row.asked.pending_tool_calls[0].clone();
                     row.asked.pending_tool_calls.extend((1..count).map(|more| {
                         let tool_call_id = CallId(uuid::Uuid::from_u128(0x500 + more));
-                        crate::task::request::RequestedCall { tool_call_id, ..call.clone() }
+                        crate::task::request::CallSpec { tool_call_id, ..call.clone() }
                     }));
                     let row = decided(row, action);
                     let facts: Vec<Fact> =

@@ -1,0 +1,91 @@
+//! `POST /v1/tasks/{id}/cancel`: ends a task and everything below it. What must stay true: once a cancel has answered, no call
+//! of these tasks is sent from any replica.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Accepted, ConflictCode, Key, Refusal, TRIES};
+use crate::engine::Engine;
+use crate::engine::runtime::in_flight_calls::{SEND_WINDOW, TIME_TO_WIRE};
+use crate::people::Caller;
+use crate::people::may::Command;
+use crate::store::CommitError;
+use crate::task::call_state::CallState;
+use crate::task::change::LeaseChange;
+use crate::task::id::TaskId;
+use crate::task::status::TaskStatus;
+use crate::task::time::Time;
+use crate::task::turn::Progress;
+
+impl Engine {
+    /// Cancels a task. Once this has returned, none of its calls starts: a start that was not committed before is
+    /// fenced off by the version.
+    ///
+    /// # Errors
+    /// `NotFound`, `Forbidden`; `Conflict` when it is completed or failed.
+    pub async fn cancel(
+        self: &Arc<Self>,
+        caller: &Caller,
+        task: TaskId,
+        key: Option<Key>,
+    ) -> Result<Accepted, Refusal> {
+        for _ in 0..TRIES {
+            let mut session = self.load_for(caller, task, Command::Cancel).await?;
+            let accepted = Accepted::state(task, session.own.row.root_task_id, false);
+            match session.own.row.status {
+                TaskStatus::Canceled if key.is_none() => {
+                    self.wait_until_unsendable(&session.subtree(), session.now).await;
+                    return Ok(accepted);
+                }
+                TaskStatus::Completed | TaskStatus::Failed => {
+                    let code = ConflictCode::TaskFinal;
+                    return Err(Refusal::Conflict { code, task_id: task, status: session.own.row.status });
+                }
+                TaskStatus::Running | TaskStatus::Paused => {
+                    session.cancel();
+                }
+                // Stores the key alone: repeated after the task was reopened, this cancel does nothing more.
+                TaskStatus::Canceled => {}
+            }
+            session.idempotency = key.as_ref().map(|key| key.row(caller, &session, None));
+            let stopped = session.subtree();
+            match self.commit(&mut session, LeaseChange::Park { wake_in: None }).await {
+                Ok(done) => {
+                    self.wait_until_unsendable(&stopped, done.at).await;
+                    return Ok(accepted);
+                }
+                Err(CommitError::Unavailable) => return Err(Refusal::Unavailable),
+                Err(_) => {
+                    if let Some(done) = self.replay_of(caller, key.as_ref()).await? {
+                        return Ok(done);
+                    }
+                }
+            }
+        }
+        Err(Refusal::Unavailable)
+    }
+
+    /// Waits until no replica can send a started call of these tasks any more. `now` is a moment, in database time, after
+    /// which no further start can be committed.
+    pub(crate) async fn wait_until_unsendable(&self, tasks: &[Progress], now: Time) {
+        let mut elsewhere = Duration::ZERO;
+        let mut sent_here = Vec::new();
+        for (call, start) in tasks.iter().flat_map(|progress| &progress.calls).filter_map(CallState::unanswered) {
+            // Covers a driver of this process that is about to start the same call and will be refused.
+            sent_here.extend(self.in_flight_calls.cancel(call));
+            if !self.store.is_sole() && start.replica != self.replica {
+                elsewhere = elsewhere.max((start.at + SEND_WINDOW + TIME_TO_WIRE).since(now));
+            }
+        }
+        if !elsewhere.is_zero() {
+            self.clock.sleep(elsewhere).await;
+        }
+        for (since, ended) in sent_here {
+            let left = TIME_TO_WIRE.saturating_sub(self.clock.uptime().saturating_sub(since));
+            tokio::select! {
+                () = ended.cancelled() => {}
+                () = self.clock.sleep(left) => {}
+            }
+        }
+    }
+}

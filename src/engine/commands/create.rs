@@ -1,0 +1,69 @@
+//! `POST /v1/tasks`: creates a task and begins to drive it.
+
+use std::sync::Arc;
+
+use super::{Accepted, FieldError, Key, Refusal, TaskInput};
+use crate::engine::Engine;
+use crate::engine::session::TaskSession;
+use crate::engine::session::task_draft::unsaved_row;
+use crate::people::Caller;
+use crate::task::change::{Guard, Journal, NewTask};
+use crate::task::id::TaskId;
+use crate::task::item::Fact;
+use crate::task::status::TaskStatus;
+
+impl Engine {
+    /// Creates a task and begins to drive it; returns once it is stored.
+    ///
+    /// # Errors
+    /// `Invalid` for an agent that is unknown to this caller; `Unavailable` when the database does not answer.
+    pub async fn create(
+        self: &Arc<Self>,
+        caller: &Caller,
+        task: TaskInput,
+        key: Option<Key>,
+    ) -> Result<Accepted, Refusal> {
+        let name = task.agent.as_deref();
+        let agent = self.agents.find(name, &caller.tenant, &caller.user_id, &caller.groups).ok_or_else(|| {
+            Refusal::Invalid(vec![FieldError {
+                pointer: "/agent".to_owned(),
+                detail: "the name of an agent that is open to you".to_owned(),
+            }])
+        })?;
+        let task_id = TaskId(self.ids.fresh());
+        let new = NewTask {
+            tenant: caller.tenant.clone(),
+            user_id: caller.user_id.to_string(),
+            session_id: task.session_id.unwrap_or_else(|| self.ids.fresh().to_string()),
+            agent: agent.name.clone(),
+            agent_version: agent.version.clone(),
+            parent: None,
+            agent_path: vec![agent.name.clone()],
+            metadata: task.metadata,
+        };
+        let (now, history_uncertain_until) = (self.clock.now(), self.store.history_uncertain_until());
+        let mut session = TaskSession::new(Journal {
+            row: unsaved_row(task_id, task_id, &new),
+            items: Vec::new(),
+            now,
+            history_uncertain_until,
+        });
+        session.own.guard = Some(Guard::New(Box::new(new)));
+        session.own.status(TaskStatus::Running, session.now);
+        session.push(Fact::UserMessage {
+            items: task.items,
+            user_context: task.user_context,
+            by: caller.user_id.to_string(),
+            groups: caller.groups.clone(),
+        });
+        session.idempotency = key.as_ref().map(|key| key.row(caller, &session, None));
+        if let Some(accepted) = self.submit(session).await? {
+            return Ok(accepted);
+        }
+        // The insert was refused: another request with the same key came first.
+        match &key {
+            Some(key) => self.replay(caller, key).await?.ok_or(Refusal::Unavailable),
+            None => Err(Refusal::Internal),
+        }
+    }
+}

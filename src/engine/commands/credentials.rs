@@ -1,0 +1,126 @@
+//! Credentials in an answer: whether the configuration still asks for them, and their sealing.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::decision_input::invalid;
+use crate::agent::Agent;
+use crate::engine::session::TaskSession;
+use crate::engine::{Engine, Refusal};
+use crate::secret::{Redactor, Secret};
+use crate::store::ReadError;
+use crate::task::credential::SealedCredential;
+use crate::task::request::RequestSpec;
+use crate::task::text::pointer;
+use crate::tool::credential::{Credentials, sealed};
+use crate::tool::human::{Service, credential_form};
+
+impl Engine {
+    /// The stored credentials of the task and of the tasks above it.
+    ///
+    /// # Errors
+    /// `Unavailable` when the database does not answer.
+    pub(in crate::engine) async fn stored_credentials(&self, session: &TaskSession) -> Result<Credentials, Refusal> {
+        let path = session.path();
+        let above = path.iter().filter_map(|task| session.tree.task(*task));
+        let filled_in = session.own.progress.filled_in || above.into_iter().any(|progress| progress.filled_in);
+        let Some(sealer) = self.sealer.as_ref().filter(|_| filled_in) else {
+            return Ok(Credentials::default());
+        };
+        match self.store.credentials(&path).await {
+            Ok(rows) => {
+                let credentials = Credentials::open(sealer, &session.own.row.tenant, &path, &rows);
+                Ok(credentials.searched_but_for(self.catalog.plain_fields()))
+            }
+            Err(ReadError::Unavailable) => Err(Refusal::Unavailable),
+            Err(ReadError::Corrupt(what)) => {
+                tracing::warn!(task = %session.task_id(), %what, "credentials cannot be read; they are asked for again");
+                Ok(Credentials::default())
+            }
+        }
+    }
+
+    async fn redactor_for(&self, session: &TaskSession) -> Result<Redactor, Refusal> {
+        Ok(self.catalog.redactor().and(&self.stored_credentials(session).await?.redactor()))
+    }
+
+    /// Refuses arguments that a person wrote and that hold a secret, each beside the id of its call.
+    ///
+    /// # Errors
+    /// `Invalid` with the first call that has such; `Unavailable` when the database does not answer.
+    pub(in crate::engine) async fn refuse_secrets(
+        &self,
+        session: &TaskSession,
+        edits: Vec<(String, &str)>,
+    ) -> Result<(), Refusal> {
+        if edits.is_empty() {
+            return Ok(());
+        }
+        let redactor = self.redactor_for(session).await?;
+        match edits.into_iter().find(|(_, text)| redactor.finds(text)) {
+            Some((call, _)) => {
+                let detail = "arguments without a value that is kept secret: no call is run with one";
+                Err(invalid(&format!("{}/arguments", pointer("/decisions", &call)), detail.to_owned()))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The current configuration of the service that a credentials request asks for.
+    fn service(&self, agent: &Agent, spec: &RequestSpec) -> Option<&Service> {
+        let name = spec.details.as_ref()?.get("service")?.as_str()?;
+        self.catalog.services(&agent.name).iter().find(|service| service.name == name)
+    }
+
+    /// Whether the configuration still asks for the same fields, receivers and lifetime as this request; wording aside.
+    pub(in crate::engine) fn asks_as_before(&self, agent: Option<&Agent>, spec: &RequestSpec) -> bool {
+        let now = agent.and_then(|agent| self.service(agent, spec)).map(credential_form);
+        now.is_some() && now.map(without_words) == spec.form.clone().map(without_words)
+    }
+
+    /// Seals the values that a person filled in. Returns the sealed row and the public part, the names of the fields.
+    ///
+    /// # Errors
+    /// `Internal` where it cannot be sealed: then nothing is stored.
+    pub(in crate::engine) fn seal(
+        &self,
+        session: &TaskSession,
+        agent: &Agent,
+        spec: &RequestSpec,
+        response: &Secret<Value>,
+    ) -> Result<(SealedCredential, Value), Refusal> {
+        let unsealed = |why: &str| {
+            tracing::error!(task = %session.task_id(), why, "a credential could not be sealed");
+            Refusal::Internal
+        };
+        let (Some(sealer), Some(service)) = (&self.sealer, self.service(agent, spec)) else {
+            return Err(unsealed("there is no such credential, or no key"));
+        };
+        let fields: BTreeMap<String, Secret<String>> = service
+            .fields
+            .iter()
+            .filter_map(|field| {
+                let value = response.reveal().get(&field.name)?.as_str()?;
+                Some((field.name.clone(), Secret::new(value.to_owned())))
+            })
+            .collect();
+        let shown = fields.keys().map(|field| (field.clone(), Value::Null)).collect();
+        let place = (session.task_id(), spec.request_id);
+        sealed(sealer, &session.own.row.tenant, place, (&service.name, &fields), service.expires_in)
+            .map(|sealed| (sealed, Value::Object(shown)))
+            .map_err(|error| unsealed(&error.to_string()))
+    }
+}
+
+/// A form without its descriptions.
+fn without_words(mut form: Value) -> Value {
+    if let Some(members) = form.as_object_mut() {
+        members.remove("description");
+    }
+    let fields = form.get_mut("properties").and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut);
+    for field in fields.filter_map(Value::as_object_mut) {
+        field.remove("description");
+    }
+    form
+}

@@ -1,0 +1,72 @@
+//! `POST /v1/tasks/{id}/messages`: appends the user's next message.
+
+use std::sync::Arc;
+
+use super::{Accepted, ConflictCode, Key, MessageInput, Refusal, TRIES};
+use crate::engine::Engine;
+use crate::engine::session::ending::sub_agent_results;
+use crate::people::Caller;
+use crate::people::may::Command;
+use crate::task::call_state::{CallState, WITHDRAWN};
+use crate::task::id::TaskId;
+use crate::task::item::{CloseReason, Fact, Outcome};
+use crate::task::status::TaskStatus;
+
+impl Engine {
+    /// Appends the user's next message.
+    ///
+    /// # Errors
+    /// `NotFound`, `Forbidden`, `NotARoot`; `Conflict` while it runs, or is paused and `supersede` is not said.
+    pub async fn message(
+        self: &Arc<Self>,
+        caller: &Caller,
+        task: TaskId,
+        message: MessageInput,
+        key: Option<Key>,
+    ) -> Result<Accepted, Refusal> {
+        let said = self.message_once(caller, task, message, key.as_ref()).await;
+        self.unless_replayed(caller, key.as_ref(), said).await
+    }
+
+    async fn message_once(
+        self: &Arc<Self>,
+        caller: &Caller,
+        task: TaskId,
+        message: MessageInput,
+        key: Option<&Key>,
+    ) -> Result<Accepted, Refusal> {
+        for _ in 0..TRIES {
+            let mut session = self.load_for(caller, task, Command::Message).await?;
+            let conflict = |code| Refusal::Conflict { code, task_id: task, status: session.own.row.status };
+            match session.own.row.status {
+                TaskStatus::Running => return Err(conflict(ConflictCode::TaskRunning)),
+                TaskStatus::Paused if !message.supersede => return Err(conflict(ConflictCode::TaskPaused)),
+                TaskStatus::Paused | TaskStatus::Completed | TaskStatus::Failed | TaskStatus::Canceled => {}
+            }
+            // The driver fails a task whose agent is gone.
+            if let Some(agent) = self.agents.get(&session.own.row.agent) {
+                session.own.pin(&agent.version);
+            }
+            let failed = session.own.row.status == TaskStatus::Failed;
+            session.withdraw_open(CloseReason::Superseded);
+            let now = session.now;
+            session.own.status(TaskStatus::Running, now);
+            session.own.settle_calls(sub_agent_results(&session.tree, &session.own.progress), now);
+            // Calls that a failed task had started are asked about first.
+            let passed_over = |state: &CallState| !failed || state.attempts == 0;
+            session.own.close_calls(passed_over, Outcome::Withdrawn, WITHDRAWN, now);
+            session.push(Fact::UserMessage {
+                items: message.items.clone(),
+                user_context: message.user_context.clone(),
+                by: caller.user_id.to_string(),
+                groups: caller.groups.clone(),
+            });
+            let below = session.tree.below(task);
+            session.cancel_tasks(below, CloseReason::Superseded);
+            if let Some(accepted) = self.submit_with_key(caller, session, key).await? {
+                return Ok(accepted);
+            }
+        }
+        Err(Refusal::Unavailable)
+    }
+}

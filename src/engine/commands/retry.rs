@@ -1,0 +1,41 @@
+//! `POST /v1/tasks/{id}/retry`: continues a failed task.
+
+use std::sync::Arc;
+
+use super::{Accepted, ConflictCode, Key, Refusal, TRIES};
+use crate::engine::Engine;
+use crate::people::Caller;
+use crate::people::may::Command;
+use crate::task::id::TaskId;
+use crate::task::status::TaskStatus;
+
+impl Engine {
+    /// Continues a failed task.
+    ///
+    /// # Errors
+    /// `NotFound`, `Forbidden`, `NotARoot`; `Conflict` when it is not failed.
+    pub async fn retry(self: &Arc<Self>, caller: &Caller, task: TaskId, key: Option<Key>) -> Result<Accepted, Refusal> {
+        let said = self.retry_once(caller, task, key.as_ref()).await;
+        self.unless_replayed(caller, key.as_ref(), said).await
+    }
+
+    async fn retry_once(
+        self: &Arc<Self>,
+        caller: &Caller,
+        task: TaskId,
+        key: Option<&Key>,
+    ) -> Result<Accepted, Refusal> {
+        for _ in 0..TRIES {
+            let mut session = self.load_for(caller, task, Command::Retry).await?;
+            if session.own.row.status != TaskStatus::Failed {
+                let code = ConflictCode::TaskNotFailed;
+                return Err(Refusal::Conflict { code, task_id: task, status: session.own.row.status });
+            }
+            session.own.status(TaskStatus::Running, session.now);
+            if let Some(accepted) = self.submit_with_key(caller, session, key).await? {
+                return Ok(accepted);
+            }
+        }
+        Err(Refusal::Unavailable)
+    }
+}

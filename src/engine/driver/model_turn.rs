@@ -1,0 +1,143 @@
+//! Asks the model for its next turn, once everything that it is shown is durable, and journals the answer.
+
+use std::collections::BTreeSet;
+
+use futures_util::future::{Either, select};
+
+use super::delta_stream::DeltaStream;
+use super::{Driver, Stop};
+use crate::engine::runtime::in_flight_model_calls::ModelCallGuard;
+use crate::engine::runtime::leases::Lease;
+use crate::engine::session::task_draft::Stored;
+use crate::model::{Answer, ModelClient, ModelError, OfferedTool, Prompt};
+use crate::task::failure::{Failure, FailureCode};
+use crate::task::id::CallId;
+use crate::task::item::{Fact, ToolCall, Turn};
+use crate::task::request::RequestKind;
+use crate::task::step::Ending;
+use crate::task::text::cleaned;
+use crate::tool::catalog::Entry;
+use crate::tool::{self, human};
+
+impl Driver<'_> {
+    /// Asks the model once everything that it is shown is durable.
+    pub(crate) async fn call_model(&mut self) -> Result<(), Stop> {
+        let Some(client) = self.engine.models.get(&self.agent.model) else {
+            let failure = Failure::new(FailureCode::Configuration, format!("There is no model {}.", self.agent.model));
+            return self.finish(Ending::Failed(failure)).await.map(|_| ());
+        };
+        let guard = match self.enter_model_call().await? {
+            Ok(guard) => guard,
+            Err(limit) => return self.finish(Ending::Failed(Failure::limit(limit))).await.map(|_| ()),
+        };
+        self.save(self.engine.take_lease()).await?;
+        if self.session.lease.as_ref().is_some_and(Lease::is_passed_on) {
+            // Another driver of this process has taken the task, and asks.
+            return Err(Stop::Lost);
+        }
+        let answer = self.call_model_streaming(&**client, guard).await?;
+        // Relatives may have committed while the model answered.
+        self.session.tree.fresh = false;
+        match answer {
+            Ok(answer) => {
+                let answer = self.redact_answer(answer).await?;
+                self.record_turn(answer);
+            }
+            Err(error) => {
+                tracing::warn!(task_id = %self.session.task_id(), model = %self.agent.model, status = error.ended.status, reason = error.ended.reason, "the model failed");
+                let detail = self.redact(&error.detail).await?;
+                let failure = Failure::new(FailureCode::ModelFailed, detail);
+                self.finish(Ending::Failed(failure)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks a model about the stored conversation, and publishes its answer while it arrives. `Lost` where a fact is not
+    /// stored yet: then nothing was asked.
+    async fn call_model_streaming(
+        &mut self,
+        client: &dyn ModelClient,
+        guard: Option<ModelCallGuard>,
+    ) -> Result<Result<Answer, ModelError>, Stop> {
+        let redactor = self.redactor().await?;
+        let Some(stored) = self.session.own.stored() else {
+            tracing::error!(task = %self.session.task_id(), "a model was about to be shown facts that are not stored");
+            return Err(Stop::Lost);
+        };
+        let prompt = self.prompt(stored);
+        let (deltas, publisher) = DeltaStream::open(self.engine, self.session, prompt.turn, redactor, guard);
+        self.session.delta_stream = Some(deltas);
+        match select(client.answer(&prompt, &*publisher), std::pin::pin!(publisher.publish_as_it_comes())).await {
+            Either::Left((answer, _)) => Ok(answer),
+            Either::Right((never, _)) => match never {},
+        }
+    }
+
+    fn prompt(&self, stored: Stored<'_>) -> Prompt {
+        let tools = self.agent.tools.iter().map(|offer| OfferedTool {
+            name: offer.name.clone(),
+            description: offer.description.clone(),
+            parameters: offer.parameters.clone(),
+        });
+        let calling = self.agent.sub_agents.iter().filter_map(|sub| {
+            let spec = &self.engine.catalog.agent(&sub.agent)?.spec;
+            Some(OfferedTool {
+                name: spec.name.clone(),
+                description: tool::agent::description(&sub.agent, &sub.description),
+                parameters: spec.parameters.clone(),
+            })
+        });
+        let asking = self.human_tools().map(|entry| OfferedTool {
+            name: entry.spec.name.clone(),
+            description: entry.spec.description.clone(),
+            parameters: entry.spec.parameters.clone(),
+        });
+        Prompt {
+            system: self.system(),
+            messages: stored.conversation(),
+            tools: tools.chain(calling).chain(asking).collect(),
+            turn: stored.next_turn(),
+        }
+    }
+
+    /// The tools with which the agent asks a person.
+    fn human_tools(&self) -> impl Iterator<Item = &Entry> {
+        self.agent.human.iter().filter_map(|kind| self.engine.catalog.human(&self.agent.name, kind.tool()))
+    }
+
+    /// The agent's instructions, and when to ask a person.
+    fn system(&self) -> Option<String> {
+        let kinds: Vec<_> = self.human_tools().filter_map(|entry| RequestKind::of_tool(&entry.spec.name)).collect();
+        let own = Some(self.agent.instructions.clone()).filter(|text| !text.is_empty());
+        let parts: Vec<_> = own.into_iter().chain(human::paragraph(&kinds)).collect();
+        (!parts.is_empty()).then(|| parts.join("\n\n"))
+    }
+
+    /// Journals the model's turn. Call ids are ours; the provider's are kept to be sent back, and replaced only where
+    /// they are empty or repeated within this answer.
+    fn record_turn(&mut self, answer: Answer) {
+        let mut seen = BTreeSet::new();
+        let told = self.session.delta_stream.as_ref().map_or_else(Vec::new, |deltas| deltas.ids(&answer));
+        let ids = told.into_iter().chain(std::iter::repeat_with(|| CallId(self.engine.ids.fresh())));
+        let tool_calls = answer.calls.into_iter().zip(ids).map(|(call, tool_call_id)| {
+            let known = call.provider_id.is_empty() || !seen.insert(call.provider_id.clone());
+            ToolCall {
+                tool_call_id,
+                name: cleaned(call.name),
+                arguments_text: cleaned(call.arguments_text),
+                holds_secret: call.holds_secret,
+                provider_id: if known { tool_call_id.to_string() } else { cleaned(call.provider_id) },
+            }
+        });
+        let turn = Turn {
+            turn: self.session.own.progress.turns + 1,
+            text: answer.text.map(cleaned),
+            tool_calls: tool_calls.collect(),
+            finish_reason: answer.finish_reason,
+            usage: answer.usage,
+            raw: answer.raw,
+        };
+        self.session.push(Fact::AssistantMessage(turn));
+    }
+}

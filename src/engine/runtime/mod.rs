@@ -1,0 +1,21 @@
+//! The engine's state in this process: the worker, leases, slots, and the tool and model calls in flight. None of it is
+//! stored; a crash loses all of it, and the database has the rest.
+
+pub(crate) mod in_flight_calls;
+pub(crate) mod in_flight_model_calls;
+pub(crate) mod leases;
+pub(crate) mod lone_drive;
+pub(crate) mod metrics;
+mod worker;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A value behind a lock that is never held across an await, and that a panic elsewhere does not poison.
+#[derive(Debug, Default)]
+pub(crate) struct Locked<T>(Mutex<T>);
+
+impl<T> Locked<T> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,142 @@
+//! The end of a task: calls and requests that are still open get their results, tasks below are stopped, and a parent that
+//! waits is queued, all in the commit that ends the task.
+
+use std::collections::BTreeSet;
+
+use super::TaskSession;
+use super::tree::TaskTree;
+use crate::task::change::{LeaseChange, TaskRow};
+use crate::task::failure::Failure;
+use crate::task::id::{CallId, TaskId};
+use crate::task::item::{CloseReason, Outcome};
+use crate::task::status::TaskStatus;
+use crate::task::text::cut;
+use crate::task::turn::Progress;
+
+/// The result of a call whose task was canceled before it ran.
+const NOT_RUN: &str = "The task was canceled; this call was not run.";
+
+/// Bytes of a sub-agent's output that its call's result keeps.
+const MAX_RESULT: usize = 1024 * 1024;
+
+impl TaskSession {
+    /// Writes the results of calls whose sub-agents have ended.
+    pub(crate) fn record_sub_agent_results(&mut self) {
+        if !self.own.is_over() {
+            let (now, ended) = (self.now, sub_agent_results(&self.tree, &self.own.progress));
+            self.own.settle_calls(ended, now);
+        }
+    }
+
+    /// Cancels those of these tasks that have not ended: none of their calls starts any more.
+    pub(crate) fn cancel_tasks(&mut self, tasks: Vec<TaskId>, reason: CloseReason) {
+        let mut stopped: BTreeSet<TaskId> = tasks.into_iter().collect();
+        stopped.remove(&self.task_id());
+        for task in stopped {
+            if !self.tree.is_readable(task) {
+                self.tree.requeue_unreadable(task);
+                continue;
+            }
+            let results =
+                self.tree.task(task).map(|progress| sub_agent_results(&self.tree, progress)).unwrap_or_default();
+            let Some((related, now)) = self.relative_mut(task) else { continue };
+            if related.draft.is_over() {
+                continue;
+            }
+            let draft = &mut related.draft;
+            draft.withdraw_open(reason, now);
+            draft.settle_calls(results, now);
+            draft.close_calls(|_| true, Outcome::Canceled, NOT_RUN, now);
+            draft.status(TaskStatus::Canceled, now);
+            related.lease = LeaseChange::Park { wake_in: None };
+        }
+    }
+
+    /// Whether a task above it has ended, in a commit that could not read this one.
+    pub(crate) fn has_ended_ancestor(&self) -> bool {
+        let above = self.tree.above(&self.own.row);
+        let mut above = above.into_iter().filter_map(|task| self.tree.row(task));
+        !self.own.is_over() && above.any(|row| row.status.is_terminal())
+    }
+
+    /// Cancels the tasks below this one, which ends, and queues a parent that waits for it.
+    pub(crate) fn propagate_end(&mut self) {
+        let below = self.tree.below(self.task_id());
+        self.cancel_tasks(below, CloseReason::Canceled);
+        let parent = self.own.row.parent.map(|(parent, _)| parent);
+        if let Some((related, _)) = parent.and_then(|parent| self.relative_mut(parent))
+            && !related.draft.is_over()
+            && related.draft.row.parked
+        {
+            related.lease = LeaseChange::Queue;
+        }
+    }
+
+    /// Cancels the task and everything below it.
+    pub(crate) fn cancel(&mut self) {
+        self.withdraw_open(CloseReason::Canceled);
+        self.record_sub_agent_results();
+        let now = self.now;
+        self.own.close_calls(|_| true, Outcome::Canceled, NOT_RUN, now);
+        self.own.status(TaskStatus::Canceled, now);
+        self.propagate_end();
+    }
+
+    /// Fails the task and cancels everything below it.
+    pub(crate) fn fail(&mut self, failure: Failure) {
+        self.own.fail(failure, self.now);
+        self.propagate_end();
+    }
+}
+
+/// The results of a task's calls whose sub-agents have ended.
+pub(crate) fn sub_agent_results(tree: &TaskTree, progress: &Progress) -> Vec<(CallId, Outcome, String)> {
+    let delegated = progress.unfinished().filter_map(|state| Some((state, state.child()?)));
+    let ended = delegated.filter_map(|(state, child)| {
+        let id = state.call.tool_call_id;
+        if tree.begins(child) {
+            return None;
+        }
+        let Some(row) = tree.row(child) else {
+            let text = "Nothing is known of the sub-agent's task any more.".to_owned();
+            return Some((id, Outcome::Failed, text));
+        };
+        if row.status.is_terminal() && !tree.is_readable(child) {
+            let text = "What is stored of the sub-agent's task cannot be read.".to_owned();
+            return Some((id, Outcome::Failed, text));
+        }
+        let canceled_for = tree.task(child).and_then(|progress| progress.canceled_for.as_deref());
+        result_of_end(row, canceled_for).map(|(outcome, text)| (id, outcome, text))
+    });
+    ended.collect()
+}
+
+/// The result that the end of a sub-agent's task gives to its call.
+fn result_of_end(row: &TaskRow, canceled_for: Option<&str>) -> Option<(Outcome, String)> {
+    let agent = &row.agent;
+    match row.status {
+        TaskStatus::Running | TaskStatus::Paused => None,
+        TaskStatus::Completed => {
+            let text = row.output.clone().unwrap_or_default();
+            let kept = cut(&text, MAX_RESULT);
+            let rest = if kept.len() < text.len() { "\n[cut here: it was longer]" } else { "" };
+            Some((Outcome::Succeeded, format!("{kept}{rest}")))
+        }
+        TaskStatus::Failed => {
+            let why = row.error.as_ref().map(|error| match &error.limit {
+                Some(limit) => format!("{}: {limit}", error.code.as_str()),
+                None => format!("{}: {}", error.code.as_str(), error.detail),
+            });
+            let why = why.unwrap_or_else(|| "no reason is known".to_owned());
+            let text = format!(
+                "The sub-agent {agent} failed before it was done ({why}). What it had done before is not undone."
+            );
+            Some((Outcome::Failed, text))
+        }
+        TaskStatus::Canceled => {
+            let why = canceled_for.map_or(String::new(), |why| format!(": {why}"));
+            let text = format!("The sub-agent {agent} was canceled{why}. What it had done before is not undone.");
+            Some((Outcome::Canceled, text))
+        }
+    }
+}
