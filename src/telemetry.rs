@@ -54,7 +54,6 @@ pub enum LogFormat {
 ///
 /// # Errors
 /// When the instruments cannot be built.
-/// When the instruments cannot be built.
 pub fn init(format: LogFormat, filter: Option<&str>) -> prometheus::Result<Metrics> {
     let metrics = Metrics::new()?;
     let parsed = filter.map(EnvFilter::try_new);

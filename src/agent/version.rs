@@ -1,6 +1,6 @@
 //! The definition under an agent's version: written, digested and read back here. What must stay true: it is written
-//! from unexpanded values, and holds of a tool only the part a model sees, and a digest of the rest, so that no secret
-//! can enter it; a text is trusted only if it matches its digest.
+//! from unexpanded values; of a tool it holds only the part that a model sees and a digest of the rest, so that no
+//! secret can enter it; a text is trusted only if it matches its digest.
 
 use std::collections::BTreeMap;
 use std::fmt;

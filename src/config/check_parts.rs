@@ -267,7 +267,7 @@ fn asks_for_credentials(config: &Config, root: &Node, agent: &str, human: &[Huma
         mistakes
             .add(&place, "`credentials` is offered, but nothing is named under `credentials` that it could ask for");
     } else if config.takers(agent).is_empty() {
-        // An unreadable tool may be the one that takes the credential.
+        // An unreadable tool may take the credential.
         let read = |tool: &str| root.at(&["tools", tool]).is_some_and(|node| !node.broken);
         if config.tools_below(agent).into_iter().all(read) {
             let detail = format!(

@@ -25,7 +25,7 @@ pub(crate) struct Decoder {
     has_data: bool,
     /// Whether the last byte was a CR, which a following LF belongs to.
     after_cr: bool,
-    /// Nothing was read yet: a byte order mark is skipped.
+    /// Whether nothing was read yet, so that a byte order mark is skipped.
     first: bool,
     most: usize,
 }

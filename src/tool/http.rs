@@ -1,6 +1,6 @@
 //! HTTP tools. What must stay true: one attempt is one request, never repeated here; a complete 2xx answer is never a
-//! failure; a request that may have had an effect but has no complete answer is `Unknown`; one that provably never left
-//! is `Failed`. No text holds a URL, a header's value or a known secret.
+//! failure; a request that may have had an effect but has no complete answer is `Unknown`; a request that provably
+//! never left is `Failed`. No text holds a URL, a header's value or a known secret.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

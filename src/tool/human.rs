@@ -56,7 +56,7 @@ pub fn entry(kind: RequestKind, services: &[Service]) -> Option<Entry> {
     let parameters = parameters(kind, services)?;
     let schema = CompiledSchema::closed(&parameters).ok()?;
     let (kind_of_tool, effect, target) = (ToolKind::Human, Effect::ReadOnly, "human");
-    // Filling in a credential agrees to its fields and receivers, so the definition covers them.
+    // A person who fills in a credential agrees to its fields and receivers, so the definition covers both.
     let asked: Vec<Value> = if kind == RequestKind::Credentials {
         let fields = |service: &Service| {
             let fields = service.fields.iter().map(|field| (field.name.clone(), json!(field.format)));

@@ -299,7 +299,7 @@ async fn read_stream(
     Ok((bytes, stream.complete))
 }
 
-/// Waits for a guard to end. After a lost report, also kills the group it left behind.
+/// Waits for a guard to end, killing it if it does not. After a lost report, also kills the group it left behind.
 async fn settle(mut guard: Child, group: Option<i32>) {
     if tokio::time::timeout(GRACE, guard.wait()).await.is_err() {
         let _ = guard.start_kill();

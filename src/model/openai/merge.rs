@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 /// Members that identify something: later deltas repeat them and do not extend them.
 const SAID_ONCE: [&str; 7] = ["role", "type", "id", "name", "format", "provider", "model"];
-/// How many elements from the end of a list are searched for the one that a delta continues.
+/// How many elements from the end of a list are searched for the element that a delta continues.
 const FAR: usize = 64;
 
 /// Merges the members of a delta: texts and lists are appended, other values replaced. A `null` changes nothing.

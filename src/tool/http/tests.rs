@@ -19,7 +19,7 @@ mod credentials;
 mod keepalive;
 mod wire;
 
-/// What the endpoint does with a connection after reading the request.
+/// The endpoint's behaviour on a connection after it has read the request.
 enum Behaviour {
     Answer(Vec<u8>),
     Reset,
