@@ -1,5 +1,5 @@
-//! Drives tasks. A command (`commands/`) only appends facts; the loop of `driver/` does the rest, and a crash anywhere is
-//! continued by asking `next_step` again.
+//! Drives tasks. A command (`commands/`) only appends facts; the loop of `driver/` does the rest. After a crash
+//! anywhere, asking `next_step` again continues the task.
 
 mod commands;
 mod driver;
@@ -58,29 +58,29 @@ impl Default for Settings {
 /// The parts of an engine.
 #[derive(Clone)]
 pub struct Parts {
-    /// The database.
+    /// Stores tasks, requests and leases.
     pub store: Store,
-    /// The agents.
+    /// Current definitions of the agents.
     pub agents: Arc<Agents>,
-    /// The rules.
+    /// Judges tool calls.
     pub policy: Arc<Policy>,
-    /// The tools.
+    /// Tools and credential services of the configuration.
     pub catalog: Arc<Catalog>,
-    /// The models, by name.
+    /// Clients of the models, by the model's name.
     pub models: BTreeMap<String, Arc<dyn ModelClient>>,
-    /// The accounts.
+    /// Current accounts, by which approvals are checked again before a call starts.
     pub roster: Roster,
     /// Seals credentials; `None` where the configuration has none.
     pub sealer: Option<Sealer>,
-    /// The machine's clock.
+    /// Wall time, uptime and sleeps of this machine.
     pub clock: Arc<dyn Clock>,
-    /// Fresh ids.
+    /// Source of fresh ids.
     pub ids: Arc<dyn Ids>,
     /// Limits of this process.
     pub settings: Settings,
 }
 
-/// The engine. One for each process.
+/// The engine; one per process.
 pub struct Engine {
     store: Store,
     agents: Arc<Agents>,
@@ -94,24 +94,24 @@ pub struct Engine {
     clock: Arc<dyn Clock>,
     ids: Arc<dyn Ids>,
     settings: Settings,
-    /// The name of this process in leases: random at each start.
+    /// Name of this process in leases: random at each start.
     replica: String,
     /// Rights to drive a task.
     slots: Arc<Semaphore>,
-    /// The tasks that this process drives.
+    /// Tasks that this process drives.
     leases: Arc<Leases>,
     in_flight_calls: Arc<InFlightCalls>,
     in_flight_model_calls: Arc<InFlightModelCalls>,
     drivers: TaskTracker,
-    /// A queued task may be waiting in the database for a slot of this process.
+    /// Whether a queued task may be waiting in the database for a slot of this process.
     backlog: AtomicBool,
     /// Wakes the worker: a slot is free.
     room: Arc<Notify>,
     /// Whether a lone drive takes all slots.
     alone: Arc<Alone>,
-    /// The service goes down: no new effect begins.
+    /// Canceled when the service goes down: no new effect begins.
     stop: CancellationToken,
-    /// The grace period of the shutdown is over.
+    /// Canceled when the grace period of the shutdown is over.
     killed: CancellationToken,
 }
 
@@ -153,8 +153,9 @@ impl Engine {
         })
     }
 
-    /// Shuts down: no new effect begins, and drivers get `time` to end their calls. All tasks are queued for other replicas;
-    /// the replica that takes over a task whose call did not end knows of the start and waits for the tool's timeout.
+    /// Shuts down: no new effect begins, and drivers get `time` to end their calls. All tasks are queued for other
+    /// replicas; the replica that takes over a task whose call did not end knows of the start and waits for the tool's
+    /// timeout.
     pub async fn shut_down(&self, time: Duration) {
         self.stop.cancel();
         self.drivers.close();

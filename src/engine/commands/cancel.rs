@@ -1,5 +1,5 @@
-//! `POST /v1/tasks/{id}/cancel`: ends a task and everything below it. What must stay true: once a cancel has answered, no call
-//! of these tasks is sent from any replica.
+//! `POST /v1/tasks/{id}/cancel`: ends a task and its descendants. What must stay true: once a cancel has answered, no
+//! call of these tasks is sent from any replica.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,11 +18,11 @@ use crate::task::time::Time;
 use crate::task::turn::Progress;
 
 impl Engine {
-    /// Cancels a task. Once this has returned, none of its calls starts: a start that was not committed before is
-    /// fenced off by the version.
+    /// Cancels a task. Once this has returned, none of its calls starts: the version fences off a start that was not
+    /// committed before.
     ///
     /// # Errors
-    /// `NotFound`, `Forbidden`; `Conflict` when it is completed or failed.
+    /// `NotFound`, `Forbidden`; `Conflict` when the task is completed or failed.
     pub async fn cancel(
         self: &Arc<Self>,
         caller: &Caller,
@@ -44,7 +44,7 @@ impl Engine {
                 TaskStatus::Running | TaskStatus::Paused => {
                     session.cancel();
                 }
-                // Stores the key alone: repeated after the task was reopened, this cancel does nothing more.
+                // Stores the key alone, so that this cancel, repeated after the task was reopened, does nothing more.
                 TaskStatus::Canceled => {}
             }
             session.idempotency = key.as_ref().map(|key| key.row(caller, &session, None));
@@ -65,8 +65,8 @@ impl Engine {
         Err(Refusal::Unavailable)
     }
 
-    /// Waits until no replica can send a started call of these tasks any more. `now` is a moment, in database time, after
-    /// which no further start can be committed.
+    /// Waits until no replica can send a started call of these tasks any more. `now` is a moment, in database time,
+    /// after which no further start can be committed.
     pub(crate) async fn wait_until_unsendable(&self, tasks: &[Progress], now: Time) {
         let mut elsewhere = Duration::ZERO;
         let mut sent_here = Vec::new();

@@ -60,7 +60,7 @@ impl Engine {
         if let Some(accepted) = self.submit(session).await? {
             return Ok(accepted);
         }
-        // The insert was refused: another request with the same key came first.
+        // The database refused the insert: another POST with the same key came first.
         match &key {
             Some(key) => self.replay(caller, key).await?.ok_or(Refusal::Unavailable),
             None => Err(Refusal::Internal),

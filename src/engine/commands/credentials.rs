@@ -1,4 +1,4 @@
-//! Credentials in an answer: whether the configuration still asks for them, and their sealing.
+//! Credentials in a decision: checks whether the configuration still asks for them, and seals them.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::tool::credential::{Credentials, sealed};
 use crate::tool::human::{Service, credential_form};
 
 impl Engine {
-    /// The stored credentials of the task and of the tasks above it.
+    /// The stored credentials of the task and of its ancestors.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
@@ -45,10 +45,10 @@ impl Engine {
         Ok(self.catalog.redactor().and(&self.stored_credentials(session).await?.redactor()))
     }
 
-    /// Refuses arguments that a person wrote and that hold a secret, each beside the id of its call.
+    /// Refuses arguments that a person wrote and that hold a secret. Each edit comes with the id of its call.
     ///
     /// # Errors
-    /// `Invalid` with the first call that has such; `Unavailable` when the database does not answer.
+    /// `Invalid` for the first call with a secret; `Unavailable` when the database does not answer.
     pub(in crate::engine) async fn refuse_secrets(
         &self,
         session: &TaskSession,
@@ -67,22 +67,23 @@ impl Engine {
         }
     }
 
-    /// The current configuration of the service that a credentials request asks for.
+    /// The current configuration of the service whose credentials the request asks for.
     fn service(&self, agent: &Agent, spec: &RequestSpec) -> Option<&Service> {
         let name = spec.details.as_ref()?.get("service")?.as_str()?;
         self.catalog.services(&agent.name).iter().find(|service| service.name == name)
     }
 
-    /// Whether the configuration still asks for the same fields, receivers and lifetime as this request; wording aside.
+    /// Whether the configuration still asks for the same fields, receivers and lifetime as this request. Descriptions
+    /// do not count.
     pub(in crate::engine) fn asks_as_before(&self, agent: Option<&Agent>, spec: &RequestSpec) -> bool {
         let now = agent.and_then(|agent| self.service(agent, spec)).map(credential_form);
         now.is_some() && now.map(without_words) == spec.form.clone().map(without_words)
     }
 
-    /// Seals the values that a person filled in. Returns the sealed row and the public part, the names of the fields.
+    /// Seals the values that a person provided. Returns the sealed row and the public part, the names of the fields.
     ///
     /// # Errors
-    /// `Internal` where it cannot be sealed: then nothing is stored.
+    /// `Internal` where the values cannot be sealed: then nothing is stored.
     pub(in crate::engine) fn seal(
         &self,
         session: &TaskSession,

@@ -1,5 +1,5 @@
-//! Applies a human's answer. One function for every door: it appends facts, and the ordinary loop does the rest.
-//! Whether the answer came first is decided by the version its write is fenced by.
+//! Applies a person's decision, for every route alike: appends facts, and the ordinary loop does the rest. The version
+//! that fences the write says which decision came first.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::task::turn::Open;
 use crate::task::verdict::{Judgement, Verdict};
 
 impl Engine {
-    /// Stores a human's answer and goes on.
+    /// Stores a person's decision and continues the task.
     ///
     /// # Errors
     /// In this order: `NotFound`, `Forbidden`, `Invalid`, `DigestMismatch`, `Expired`, then `Withdrawn` or
@@ -41,10 +41,10 @@ impl Engine {
         self.decide_read(caller, row, answer, key).await
     }
 
-    /// [`Engine::decide`] for a door that has read the request just now.
+    /// [`Engine::decide`] for a caller that has just read the request.
     ///
     /// # Errors
-    /// The same.
+    /// As [`Engine::decide`].
     pub async fn decide_read(
         self: &Arc<Self>,
         caller: &Caller,
@@ -71,7 +71,7 @@ impl Engine {
                 None => self.store.request(request).await?.ok_or(Refusal::NotFound)?,
             };
             let given = match self.judge_answer(caller, &row, &answer) {
-                // The place that does not fit may be a name that is secret.
+                // The pointer of a misfit may name a member whose name is secret.
                 Err(refusal @ Refusal::Invalid(_)) if answer.edits().next().is_some() => {
                     let session = self.load(row.task_id).await?.ok_or(Refusal::NotFound)?;
                     self.refuse_secrets(&session, answer.edits().collect()).await?;
@@ -81,7 +81,7 @@ impl Engine {
             };
             let mut session = self.load(row.task_id).await?.ok_or(Refusal::NotFound)?;
             let Some(open) = session.own.progress.open(request).cloned() else {
-                // Answered or closed between the two readings: read again, and say so.
+                // Answered or closed between the two reads: the next read says so.
                 continue;
             };
             let agent = self.agent_of(&session.own.row).await?;
@@ -113,7 +113,7 @@ impl Engine {
         Err(Refusal::Unavailable)
     }
 
-    /// Everything that can be said of an answer before the journal is read, in the contract's order.
+    /// Validates an answer as far as the request's row allows, before the journal is read, in the contract's order.
     fn judge_answer(
         &self,
         caller: &Caller,
@@ -140,7 +140,7 @@ impl Engine {
         }
     }
 
-    /// Appends a decision and what belongs to the same commit.
+    /// Appends a decision and the other facts of the same commit.
     async fn apply(
         &self,
         caller: &Caller,
@@ -183,10 +183,12 @@ impl Engine {
         Ok(())
     }
 
-    /// What the policy says of a human's replacement: whether it may run with it, or how it is held anew.
+    /// Judges a person's replacement of a call's arguments: whether the call may run with it, or the new judgement that
+    /// holds the call.
     ///
     /// # Errors
-    /// `Invalid` when a rule refuses it, or the call was sent already: whoever gets it tells repetitions by its key.
+    /// `Invalid` when a rule refuses it, or the call was sent already: its receiver recognizes repetitions by their
+    /// key.
     async fn edited(
         &self,
         caller: &Caller,
@@ -216,7 +218,7 @@ impl Engine {
             Verdict::Hold if now.terms.as_ref() == Some(&open.asked.terms) => (true, Some(now.clone())),
             Verdict::Hold => (false, Some(now.clone())),
         };
-        // Where several have to agree, whoever writes new bytes is not one of them.
+        // Where several approvals are required, the author of new bytes does not count.
         let leave = leave && required_of(caller, &open.asked) < 2;
         let anew = anew.filter(|anew| !leave && state.judgement.as_ref() != Some(anew));
         let rule = if now.verdict == Verdict::Hold { now.rule } else { request.rule.clone() };
@@ -226,11 +228,12 @@ impl Engine {
         Ok((JudgedEdit { edit: Edit { arguments_text: text.to_owned(), digest, rule }, leave }, anew))
     }
 
-    /// Whether the definition of a tool that an answer is about is another one by now.
+    /// Whether the configuration has changed what an answer concerns: the definition of a tool, or the form of a
+    /// credential.
     fn changed(&self, agent: Option<&Agent>, session: &TaskSession, open: &Open, calls: &[CallId]) -> bool {
         match open.asked.kind {
             RequestKind::Approval | RequestKind::ExternalResult | RequestKind::Credentials => {}
-            // These ask for no run of a tool: what they ask does not depend on one.
+            // These requests ask for no run of a tool and do not depend on its definition.
             RequestKind::Guidance | RequestKind::Confirmation | RequestKind::Reconcile => return false,
         }
         if open.asked.kind == RequestKind::Credentials && !self.asks_as_before(agent, &open.asked) {
@@ -245,8 +248,8 @@ impl Engine {
         })
     }
 
-    /// The one refusal that writes: the question no longer stands, its calls are judged anew. `false` when another
-    /// commit came first, and nothing was written.
+    /// The only refusal that writes: closes the request, whose calls are judged anew. `false` when another commit came
+    /// first, and nothing was written.
     async fn tool_changed(self: &Arc<Self>, mut session: TaskSession, request_id: RequestId) -> Result<bool, Refusal> {
         session.push(Fact::RequestClosed {
             request_id,
@@ -257,8 +260,8 @@ impl Engine {
         Ok(self.submit(session).await?.is_some())
     }
 
-    /// What was asked is not what is stored: nothing of the task runs. `false` when another commit came first, and
-    /// nothing was written.
+    /// Fails a task whose stored request is damaged, so that nothing of it runs. `false` when another commit came
+    /// first, and nothing was written.
     async fn damaged(&self, mut session: TaskSession, failure: Failure) -> Result<bool, Refusal> {
         session.fail(failure);
         match self.commit(&mut session, LeaseChange::Park { wake_in: None }).await {

@@ -18,17 +18,17 @@ use crate::tool::arguments;
 use crate::tool::credential::is_sendable;
 use crate::tool::schema::{CompiledSchema, Misfits};
 
-/// A human's answer, as sent.
+/// A person's answer, as sent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecisionInput {
-    /// What the approver saw.
+    /// Digest of the request that the approver saw.
     pub digest: Option<String>,
-    /// The answer.
+    /// One answer for the whole request, or an answer for each call.
     pub body: DecisionBody,
 }
 
 impl DecisionInput {
-    /// What is to stand in place of calls' arguments, each beside the id of its call as it was sent.
+    /// The edited arguments, each with the id of its call as sent.
     pub(super) fn edits(&self) -> impl Iterator<Item = (String, &str)> {
         let replies = if let DecisionBody::PerCall(replies) = &self.body { Some(replies) } else { None };
         let edits = replies.into_iter().flatten().filter(|(_, reply)| reply.action == Action::Edit);
@@ -41,46 +41,46 @@ impl DecisionInput {
 pub enum DecisionBody {
     /// `action` in the body or in the path.
     Whole {
-        /// The action.
+        /// Action on every call of the request.
         action: Action,
-        /// The reason.
+        /// The person's reason.
         reason: Option<String>,
-        /// What follows a rejection.
+        /// Consequence of a rejection.
         then: Option<Then>,
-        /// What was filled in, as JSON text. It may be a credential.
+        /// The filled-in form, as JSON text. It may be a credential.
         response: Option<Secret<String>>,
-        /// The result, as JSON text.
+        /// The supplied result, as JSON text.
         result: Option<String>,
     },
-    /// `decisions`: by `tool_call_id` as it was sent.
+    /// `decisions`: answers by `tool_call_id`, as sent.
     PerCall(BTreeMap<String, CallReply>),
 }
 
 /// The answer to one call, as sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallReply {
-    /// The action.
+    /// Action on this call.
     pub action: Action,
-    /// The reason.
+    /// The person's reason.
     pub reason: Option<String>,
-    /// What follows a rejection.
+    /// Consequence of a rejection.
     pub then: Option<Then>,
-    /// The replacement of the arguments, as it was written.
+    /// The replacement of the arguments, verbatim.
     pub arguments: Option<String>,
-    /// The result, as JSON text.
+    /// The supplied result, as JSON text.
     pub result: Option<String>,
 }
 
 /// An answer that fits its request.
 #[derive(Clone, Debug)]
 pub(crate) struct ValidDecision {
-    /// The calls that are named, each with its answer; `None`: every call that is still to be decided.
+    /// The answers by call; `None`: one answer for every call that is still undecided.
     named: Option<BTreeMap<CallId, CallReply>>,
-    /// The answer to calls that are not named.
+    /// The action on calls without an answer of their own.
     action: Action,
     reason: Option<String>,
     then: Option<Then>,
-    /// What was filled in.
+    /// The filled-in form.
     pub response: Option<Secret<Value>>,
     result: Option<String>,
 }
@@ -89,14 +89,14 @@ pub(crate) struct ValidDecision {
 #[derive(Clone, Debug)]
 pub(crate) struct JudgedEdit {
     pub edit: Edit,
-    /// It is an approval of the new bytes.
+    /// Whether it approves the new bytes.
     pub leave: bool,
 }
 
-/// What the body says, if the request takes it.
+/// Validates a body against its request.
 ///
 /// # Errors
-/// `Forbidden` for an approval of bytes that the caller wrote himself; `Invalid` with every place that does not fit.
+/// `Forbidden` for an approval of bytes that the caller wrote; `Invalid` with every place that does not fit.
 pub(crate) fn fitting(
     roster: &Roster,
     caller: &Caller,
@@ -180,7 +180,7 @@ fn per_call(
     Ok(ValidDecision { named: Some(named), action, reason: None, then, response: None, result: None })
 }
 
-/// What was filled in, by the request's form.
+/// Reads the filled-in form, by the request's schema.
 fn read_response(
     asked: &RequestSpec,
     action: Action,
@@ -207,7 +207,7 @@ fn read_response(
     }
 }
 
-/// No field of a credential may end a header or a line.
+/// Refuses a credential's field that could end a header or a line.
 fn no_controls(value: &Value) -> Result<(), Refusal> {
     let Value::Object(fields) = value else { return Ok(()) };
     let bad = |value: &Value| !value.as_str().is_some_and(is_sendable);
@@ -222,7 +222,7 @@ fn no_controls(value: &Value) -> Result<(), Refusal> {
     if errors.is_empty() { Ok(()) } else { Err(Refusal::Invalid(errors)) }
 }
 
-/// A result that somebody posts, by the form that the tool asks for, where it asks for one.
+/// Checks a posted result against the form that the tool asks for, if any.
 fn read_result(asked: &RequestSpec, action: Action, result: Option<&str>) -> Result<(), Refusal> {
     let wanted = match asked.kind {
         RequestKind::ExternalResult | RequestKind::Reconcile => action == Action::Respond,
@@ -246,7 +246,7 @@ fn read_result(asked: &RequestSpec, action: Action, result: Option<&str>) -> Res
     }
 }
 
-/// The replacement of a call's arguments, read as the model's own are.
+/// Reads the replacement of a call's arguments, by the same rules as the model's own.
 fn read_edit(call: &CallSpec, text: &str) -> Result<Value, Misfits> {
     match CompiledSchema::closed(&call.parameters) {
         Ok(schema) => arguments::read(text, &schema),
@@ -255,10 +255,10 @@ fn read_edit(call: &CallSpec, text: &str) -> Result<Value, Misfits> {
 }
 
 impl ValidDecision {
-    /// The calls it is about, of those that are still to be decided.
+    /// The undecided calls that the answer concerns.
     ///
     /// # Errors
-    /// `AlreadyDecided` when another answer to one of them, or this person's, came first.
+    /// `AlreadyDecided` when another answer to one of them, or this person's earlier one, came first.
     pub fn targets(&self, caller: &Caller, open: &Open) -> Result<Vec<CallId>, Refusal> {
         let request = open.asked.request_id;
         let lost = |call: CallId| Refusal::AlreadyDecided { request, call: Some(call) };
@@ -279,7 +279,7 @@ impl ValidDecision {
         }
     }
 
-    /// The replacements it brings, by call.
+    /// The edited arguments, by call.
     pub fn edits(&self) -> impl Iterator<Item = (CallId, &str)> {
         let named = self.named.iter().flatten();
         named.filter_map(|(call, reply)| {
@@ -299,7 +299,7 @@ impl ValidDecision {
         })
     }
 
-    /// The decision as it is journaled: `shown` is what of the response may be read by everybody.
+    /// The decision for the journal. `shown` is the part of the response that every reader may see.
     pub fn decision(
         &self,
         caller: &Caller,
@@ -336,7 +336,7 @@ impl ValidDecision {
         }
     }
 
-    /// What follows a rejection, and whether the request ends with this answer.
+    /// The consequence of a rejection, and whether the request ends with this answer.
     fn then(&self, open: &Open, decisions: &BTreeMap<CallId, CallAnswer>) -> (Option<Then>, bool) {
         let ends_task = self.then.is_some_and(|then| then != Then::Continue);
         let outcome = |call: CallId| {
@@ -373,7 +373,7 @@ fn one_of(actions: &[Action]) -> String {
     if words.is_empty() { "nothing can be answered here".to_owned() } else { format!("one of: {}", words.join(", ")) }
 }
 
-/// One place that does not fit.
+/// A refusal for one place that does not fit.
 pub(crate) fn invalid(pointer: &str, detail: String) -> Refusal {
     Refusal::Invalid(vec![FieldError { pointer: pointer.to_owned(), detail }])
 }

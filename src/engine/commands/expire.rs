@@ -1,4 +1,4 @@
-//! Deadlines: a request that nobody answered in time is closed, and its task goes on (or is canceled, as its rule says).
+//! Closes requests whose deadline has passed; their tasks continue, or are canceled where the rule says so.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use crate::task::id::{RequestId, TaskId};
 use crate::task::item::{CloseReason, Fact};
 use crate::task::status::RequestStatus;
 
-/// How many are closed together.
+/// Most requests that are closed together.
 pub(crate) const AT_ONCE: usize = 100;
 
 impl Engine {
-    /// Closes the requests whose deadline has passed by the database's clock. Returns how many could be.
+    /// Closes the requests whose deadline has passed by the database's clock. Returns the number of closed ones.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
@@ -25,7 +25,7 @@ impl Engine {
         for ((request, _), closed) in overdue.iter().zip(closed) {
             match closed {
                 Err(Refusal::Unavailable) => return Err(Refusal::Unavailable),
-                // One that cannot be read must not keep all others, and every takeover, waiting.
+                // A request that cannot be read must not delay all others and every takeover.
                 Err(error) => tracing::error!(%request, %error, "a request could not be closed"),
                 Ok(closed) => moved += usize::from(closed),
             }
@@ -34,7 +34,7 @@ impl Engine {
     }
 
     async fn expire_one(self: &Arc<Self>, request_id: RequestId, task: TaskId) -> Result<bool, Refusal> {
-        // Of one tree several may be over at once, and a decision that came first has won.
+        // Several requests of one tree may expire at once, and a decision that came first wins.
         for _ in 0..TRIES {
             let Some(mut session) = self.load(task).await? else { return Ok(false) };
             if session.own.progress.open(request_id).is_none() {
@@ -54,7 +54,7 @@ impl Engine {
                 return Ok(true);
             }
         }
-        // What is still open is found again in the next round.
+        // The next round finds a request that is still open.
         Ok(false)
     }
 }

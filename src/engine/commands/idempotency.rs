@@ -1,4 +1,4 @@
-//! Idempotency: a POST that repeats an earlier one with the same key gets the earlier answer and changes nothing.
+//! Idempotency: a POST that repeats an earlier POST with the same key gets the earlier answer and changes nothing.
 
 use super::{Accepted, Refusal, Written};
 use crate::engine::Engine;
@@ -15,14 +15,14 @@ use crate::task::status::TaskStatus;
 pub struct Key {
     /// Method and path, e.g. `POST /v1/tasks`.
     pub path: String,
-    /// The header as it stands.
+    /// The header, verbatim.
     pub key: String,
-    /// The body, as it is kept and known again.
+    /// The body, in the form in which its digest is kept and compared.
     pub body: Body,
 }
 
 impl Key {
-    /// The row that goes into the commit of the operation's effect.
+    /// The row for the commit of the command's effect.
     pub(in crate::engine) fn row(
         &self,
         caller: &Caller,
@@ -43,7 +43,7 @@ impl Key {
 }
 
 impl Engine {
-    /// The result of an earlier POST with the same key. Looked for before any other check of the operation.
+    /// The result of an earlier POST with the same key. Looked up before any other check of the command.
     ///
     /// # Errors
     /// `KeyReused` when the earlier body differs; `Forbidden` when the caller has lost the right since.
@@ -74,7 +74,7 @@ impl Engine {
             let how = match key.path.rsplit('/').next() {
                 Some("cancel") => Command::Cancel,
                 Some("retry") => Command::Retry,
-                // A new task is its first message.
+                // Creating a task takes the right to send it a message.
                 Some(_) | None => Command::Message,
             };
             return Ok(self.may_command(caller, how, task).is_ok());
@@ -83,7 +83,7 @@ impl Engine {
         Ok(may_decide(caller, &row.tenant, &row.owner, &row.asked.terms.approvers))
     }
 
-    /// Replays instead of a refusal: the same POST may have been stored since its key was looked for.
+    /// Replays an earlier POST in place of a refusal: the same POST may have been stored since its key was looked up.
     pub(in crate::engine) async fn unless_replayed(
         &self,
         caller: &Caller,

@@ -13,10 +13,12 @@ use crate::task::item::{CloseReason, Fact, Outcome};
 use crate::task::status::TaskStatus;
 
 impl Engine {
-    /// Appends the user's next message.
+    /// Appends the user's next message and drives the task. Withdraws open requests and cancels descendants that have
+    /// not ended.
     ///
     /// # Errors
-    /// `NotFound`, `Forbidden`, `NotARoot`; `Conflict` while it runs, or is paused and `supersede` is not said.
+    /// `NotFound`, `Forbidden`, `NotARoot`; `Conflict` while the task runs, or while it is paused and `supersede` is
+    /// not set.
     pub async fn message(
         self: &Arc<Self>,
         caller: &Caller,
@@ -52,7 +54,7 @@ impl Engine {
             let now = session.now;
             session.own.status(TaskStatus::Running, now);
             session.own.settle_calls(sub_agent_results(&session.tree, &session.own.progress), now);
-            // Calls that a failed task had started are asked about first.
+            // Calls that a failed task had started stay open for a reconcile request.
             let passed_over = |state: &CallState| !failed || state.attempts == 0;
             session.own.close_calls(passed_over, Outcome::Withdrawn, WITHDRAWN, now);
             session.push(Fact::UserMessage {

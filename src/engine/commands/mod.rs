@@ -1,5 +1,5 @@
-//! The commands of users and approvers, a file for each verb of the API. A command appends facts in one commit, and the
-//! driver does the rest.
+//! The commands of users and approvers, one file for each verb of the API. A command appends facts in one commit, and
+//! the driver does the rest.
 
 mod cancel;
 mod create;
@@ -26,76 +26,77 @@ use crate::task::id::{CallId, RequestId, TaskId};
 use crate::task::item::Part;
 use crate::task::status::TaskStatus;
 
-/// How often a command loads again after another commit came first, before it is refused as `unavailable`.
+/// Most loads of a command that loses to other commits, before it is refused as `unavailable`.
 pub(crate) const TRIES: u32 = 200;
 
-/// A new task, as asked for. Checked by the door for shape and size; the engine checks the agent.
+/// A new task, as asked for. The HTTP handler has checked shape and size; the engine checks the agent.
 #[derive(Clone, Debug)]
 pub struct TaskInput {
-    /// The agent's name; `None` is the default agent.
+    /// Name of the agent; `None` is the default agent.
     pub agent: Option<String>,
-    /// The user's message.
+    /// Parts of the first message.
     pub items: Vec<Part>,
-    /// The caller's own string, or `None` for a fresh id.
+    /// The caller's session id, or `None` for a fresh one.
     pub session_id: Option<String>,
-    /// Data about the user.
+    /// Data about the user, shown to the model before the message.
     pub user_context: Option<BTreeMap<String, String>>,
-    /// The caller's, as JSON text of an object.
+    /// The caller's metadata: JSON text of an object.
     pub metadata: String,
 }
 
 /// The user's next message.
 #[derive(Clone, Debug)]
 pub struct MessageInput {
-    /// The message.
+    /// Parts of the message.
     pub items: Vec<Part>,
-    /// Data about the user.
+    /// Data about the user, shown to the model before the message.
     pub user_context: Option<BTreeMap<String, String>>,
-    /// Whether open questions are dropped.
+    /// Whether a paused task takes the message, which withdraws its open requests.
     pub supersede: bool,
 }
 
-/// Something was stored (or, replayed, had been).
+/// The result of a command: its effect is stored.
 #[derive(Debug)]
 pub struct Accepted {
-    /// The task the operation answers with.
+    /// Task that the command returns.
     pub task_id: TaskId,
-    /// The root of its tree: what a POST waits for.
+    /// Root of its tree, which a POST waits for.
     pub root: TaskId,
-    /// Whether an earlier POST with the same key did it.
+    /// Whether an earlier POST with the same key had the effect.
     pub replayed: bool,
-    /// Hears of the tree from before this was stored on: nothing that followed is missed. `None` where it stands already.
+    /// Subscription to the tree from before the commit, so that no later event is missed. `None` where nothing was
+    /// started.
     pub news: Option<Listener>,
-    /// Where what was stored begins. `None` where nothing was.
+    /// Beginning of the commit; `None` where nothing was stored.
     pub written: Option<Written>,
 }
 
-/// Where the commit of an operation begins, for whoever reads the tree's events from there.
+/// The beginning of a command's commit, for a reader of the tree's events from there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// With this task's item of that `seq`, or with one of another task of the same commit.
+    /// This task's item with that `seq`, or an item of another task of the same commit.
     Item(TaskId, i64),
-    /// It is the commit that this key was stored with.
+    /// The commit that stored this key.
     Key(Box<IdempotencyRow>),
 }
 
 impl Accepted {
-    /// Nothing was set in motion now.
+    /// The task's current state, where the command started nothing.
     pub(crate) fn state(task_id: TaskId, root: TaskId, replayed: bool) -> Self {
         Self { task_id, root, replayed, news: None, written: None }
     }
 }
 
-/// One thing that is wrong with a body.
+/// An error in a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
-    /// JSON pointer of the place.
+    /// JSON pointer to the place.
     pub pointer: String,
-    /// What was expected; never the value.
+    /// The expected value or form; never the value sent.
     pub detail: String,
 }
 
-/// Why nothing was done. Each has its problem code.
+/// Why a command had no effect. Each variant has its problem code.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// `not_found`.
@@ -124,10 +125,10 @@ pub enum Refusal {
     AlreadyDecided {
         /// The request.
         request: RequestId,
-        /// The call that was answered before, where it is about one.
+        /// The call that was answered before, where the refusal is about one call.
         call: Option<CallId>,
     },
-    /// `task_running`, `task_paused`, `task_final` or `task_not_failed`: by what was asked and the status.
+    /// `task_running`, `task_paused`, `task_final` or `task_not_failed`, by the command and the task's status.
     #[error("the task is {status:?}")]
     Conflict {
         /// The problem's code.
@@ -153,7 +154,7 @@ pub enum Refusal {
     Internal,
 }
 
-/// Which conflict.
+/// The conflicts between a command and a task's status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConflictCode {
     /// A message to a running task.
@@ -179,8 +180,8 @@ impl From<ReadError> for Refusal {
 }
 
 impl Engine {
-    /// Whether `caller` may give this command. The current configuration says whom the agent is open to; an agent that is
-    /// gone is open to no caller.
+    /// Whether `caller` may give this command. The current configuration says whom the agent is open to; an agent that
+    /// is gone is open to no caller.
     ///
     /// # Errors
     /// The reason, in words for the caller.

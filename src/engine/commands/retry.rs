@@ -13,7 +13,7 @@ impl Engine {
     /// Continues a failed task.
     ///
     /// # Errors
-    /// `NotFound`, `Forbidden`, `NotARoot`; `Conflict` when it is not failed.
+    /// `NotFound`, `Forbidden`, `NotARoot`; `Conflict` when the task is not failed.
     pub async fn retry(self: &Arc<Self>, caller: &Caller, task: TaskId, key: Option<Key>) -> Result<Accepted, Refusal> {
         let said = self.retry_once(caller, task, key.as_ref()).await;
         self.unless_replayed(caller, key.as_ref(), said).await

@@ -13,8 +13,8 @@ use crate::people::Caller;
 use crate::store::CommitError;
 
 impl Engine {
-    /// Commits a command's facts and continues as a driver. Returns once that first commit is durable; `None` when another
-    /// commit came first, so that the command loads again.
+    /// Commits a command's facts and continues as a driver. Returns once that first commit is durable; `None` when
+    /// another commit came first, so that the command loads the task again.
     pub(in crate::engine) async fn submit(
         self: &Arc<Self>,
         mut session: TaskSession,
@@ -24,7 +24,7 @@ impl Engine {
         let written_from = Some(Written::Item(task_id, session.own.row.last_seq + 1));
         let (reply, written) = oneshot::channel();
         session.reply = Some(reply);
-        // Tasks that wait in the database come first, each tenant in turn.
+        // Queued tasks in the database come first, each tenant in turn.
         let first = !self.backlog.load(Ordering::Relaxed) && !self.alone.is_taken();
         session.slot = first.then(|| Arc::clone(&self.slots).try_acquire_owned().ok()).flatten();
         self.drivers.spawn(Arc::clone(self).drive(session));

@@ -1,4 +1,4 @@
-//! Opens a task's credentials right before calls are sent, asks for those that are missing, and keeps their values out of
+//! Opens a task's credentials right before calls are sent, requests missing ones, and redacts their values from
 //! everything that is stored. What must stay true: no value outlives the call that it is for.
 
 use std::collections::BTreeSet;
@@ -18,7 +18,7 @@ use crate::tool::credential::Credentials;
 use crate::tool::human::{Service, credential_form};
 
 impl Driver<'_> {
-    /// The credentials of the task and of the tasks above it. Waits for a database that does not answer.
+    /// The credentials of the task and of its ancestors. Waits for a database that does not answer.
     pub(crate) async fn credentials(&mut self) -> Result<Credentials, Stop> {
         if !self.session.credentials.is_empty() {
             self.save(self.engine.take_lease()).await?;
@@ -31,17 +31,17 @@ impl Driver<'_> {
         }
     }
 
-    /// Searches for every value that the configuration or a credential keeps secret.
+    /// A redactor for every value that the configuration or a credential keeps secret.
     pub(crate) async fn redactor(&mut self) -> Result<Redactor, Stop> {
         Ok(self.engine.catalog.redactor().and(&self.credentials().await?.redactor()))
     }
 
-    /// The text without any secret.
+    /// Redacts a text.
     pub(crate) async fn redact(&mut self, text: &str) -> Result<String, Stop> {
         Ok(self.redactor().await?.clean(text).into_owned())
     }
 
-    /// The model's answer without any secret. A call whose arguments held one is marked.
+    /// Redacts the model's answer. Marks a call whose arguments held a secret.
     pub(crate) async fn redact_answer(&mut self, answer: Answer) -> Result<Answer, Stop> {
         let redactor = self.redactor().await?;
         let clean = |text: &str| redactor.clean(text).into_owned();
@@ -59,8 +59,8 @@ impl Driver<'_> {
         })
     }
 
-    /// Requests the credentials that these calls need and the task lacks: one request for each credential, about the first
-    /// call that needs it. `true` where one was missing.
+    /// Requests the credentials that these calls need and the task lacks: one request for each credential, about the
+    /// first call that needs it. `true` where one was missing.
     pub(crate) fn ask_for_missing(&mut self, calls: &[CallId], known: &Credentials) -> bool {
         let (mut asked, mut missing) = (BTreeSet::new(), false);
         for id in calls {

@@ -1,5 +1,5 @@
-//! Publishes the deltas of a model's answer while they arrive. None is stored, and those of an answer that is never stored
-//! are taken back.
+//! Publishes the deltas of a model's answer while they arrive. None is stored, and the deltas of an answer that is
+//! never stored are retracted.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -19,17 +19,17 @@ use crate::task::delta::{Delta, Said};
 use crate::task::id::{CallId, TaskId};
 use crate::world::{Clock, Ids};
 
-/// Between two pieces of text: fewer than 20 a second, with room for the last ones of an answer.
+/// Time between two deltas of text: fewer than 20 a second, with room for the last ones of an answer.
 const BETWEEN: Duration = Duration::from_millis(60);
 
-/// The deltas of one answer. Dropped before the answer is stored, it takes them back.
+/// The deltas of one answer. Dropping it before the answer is stored retracts them.
 pub(crate) struct DeltaStream {
     publisher: Arc<DeltaPublisher>,
-    /// Counts the question against the tree's limit until the answer is stored or thrown away.
+    /// Counts the model call against the tree's limit until the answer is stored or dropped.
     _guard: Option<ModelCallGuard>,
 }
 
-/// Whose answer it is, and how far it is published.
+/// Publishes the deltas of one answer, and knows how far they are published.
 pub(crate) struct DeltaPublisher {
     store: Store,
     clock: Arc<dyn Clock>,
@@ -49,11 +49,11 @@ struct Published {
     attempt: Uuid,
     calls: Vec<Call>,
     texts: BTreeMap<Part, Text>,
-    /// What has text to tell, in its order.
+    /// The parts with unpublished text, in order of arrival.
     waiting: VecDeque<Part>,
-    /// From when on the next piece of text may be published, by the machine's uptime.
+    /// Uptime from which the next delta of text may be published.
     next: Duration,
-    /// Whether somebody may have received of it.
+    /// Whether a subscriber may have received a delta.
     received: bool,
 }
 
@@ -63,18 +63,18 @@ struct Call {
     published: bool,
 }
 
-/// What a text is part of.
+/// The part of an answer that a text belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
     Text,
     Arguments(usize),
 }
 
-/// A text so far.
+/// The text of a part so far.
 struct Text {
     redacting: Redacting,
     whole: String,
-    /// How much of it is published, in bytes and in characters.
+    /// Length of the published prefix, in bytes; `offset` counts it in characters.
     published: usize,
     offset: u64,
 }
@@ -155,7 +155,7 @@ impl DeltaPublisher {
         });
     }
 
-    /// Names are published at once: a form may be opened while the arguments are still written.
+    /// Publishes names at once: a form may be opened while the arguments are still written.
     fn publish_names(&self, published: &mut Published) {
         let new = |call: &&mut Call| !call.published && call.name.is_some();
         let names = published.calls.iter_mut().filter(new).filter_map(|call| {
@@ -167,7 +167,7 @@ impl DeltaPublisher {
         }
     }
 
-    /// All that the part of an answer has that is not published yet, as one piece.
+    /// Publishes all text of a part that is not published yet, as one delta.
     fn publish_text(&self, published: &mut Published, part: Part) {
         let id = match part {
             Part::Text => None,
@@ -184,7 +184,7 @@ impl DeltaPublisher {
         self.publish(published, said);
     }
 
-    /// Tells text as it comes, for as long as somebody waits for the answer.
+    /// Publishes text while it arrives, for as long as the answer is awaited.
     pub(crate) async fn publish_as_it_comes(&self) -> Infallible {
         loop {
             self.more.notified().await;
@@ -201,7 +201,7 @@ impl DeltaPublisher {
         }
     }
 
-    /// How long the next piece has to wait; `None` when there is none.
+    /// Time until the next delta may be published; `None` when there is none.
     fn wait(&self) -> Option<Duration> {
         let published = self.published();
         (!published.waiting.is_empty()).then(|| published.next.saturating_sub(self.clock.uptime()))
@@ -214,7 +214,8 @@ impl DeltaPublisher {
         *published = Published::new(self.ids.fresh(), published.next);
     }
 
-    /// The answer is whole: tells what is missing, or takes back what was published where it was another text.
+    /// Completes the deltas of a whole answer, or retracts them where they are not a prefix of it. Returns the ids of
+    /// its calls.
     fn finish(&self, answer: &Answer) -> Vec<CallId> {
         let mut published = self.published();
         let begun = !published.texts.is_empty() || !published.calls.is_empty();
@@ -244,7 +245,7 @@ impl DeltaPublisher {
 }
 
 impl Published {
-    /// Whether what was published so far is the beginning of that answer.
+    /// Whether the published deltas are the beginning of that answer.
     fn is_of(&self, answer: &Answer) -> bool {
         let whole = |part: &Part| match part {
             Part::Text => answer.text.as_deref(),
@@ -261,8 +262,8 @@ impl Published {
 }
 
 impl DeltaStream {
-    /// Begins the deltas of an answer to the task's next turn: the handle that the session keeps, and the publisher that
-    /// the model's client writes to.
+    /// Opens the deltas of the task's next turn: the handle that the session keeps, and the publisher that the model's
+    /// client writes to.
     pub(crate) fn open(
         engine: &Engine,
         session: &TaskSession,
@@ -286,12 +287,12 @@ impl DeltaStream {
         (Self { publisher: Arc::clone(&publisher), _guard: guard }, publisher)
     }
 
-    /// The answer is stored: its deltas stay.
+    /// Keeps the deltas: the answer is stored.
     pub(crate) fn stored(self) {
         self.publisher.published().received = false;
     }
 
-    /// The ids of the answer's calls: those that the deltas named.
+    /// The ids of the answer's calls, as the deltas named them.
     pub(crate) fn ids(&self, answer: &Answer) -> Vec<CallId> {
         self.publisher.finish(answer)
     }

@@ -1,4 +1,4 @@
-//! The end of a drive whose task is over: one commit ends the task, everything below it, and wakes its parent.
+//! Ends a drive whose task is over: one commit ends the task and its descendants, and wakes its parent.
 
 use super::Stop;
 use crate::engine::Engine;
@@ -50,7 +50,8 @@ impl Engine {
         self.finish(session, Ending::Failed(failure)).await
     }
 
-    /// Commits the step from a terminal status to Running by itself: the database takes no other change of a terminal row.
+    /// Commits the change from a terminal status to Running by itself: the database takes no other change of a terminal
+    /// row.
     pub(in crate::engine) async fn reopen(&self, session: &mut TaskSession) -> Result<(), Stop> {
         if session.own.row.status.is_terminal() && session.unsaved() {
             self.save(session, self.take_lease()).await?;

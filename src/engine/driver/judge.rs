@@ -21,11 +21,11 @@ use crate::task::verdict::{Judgement, Terms, Verdict};
 use crate::tool::catalog::Entry;
 use crate::tool::{arguments, human};
 
-/// The reason of a call whose arguments are not stored as the model wrote them.
+/// The reason for an invalid call whose arguments are not stored as the model wrote them.
 const HOLDS_SECRET: &str =
     "the arguments hold a value that is kept secret; it is not repeated here, and no call is run with it";
 
-/// The reason of a held call in a damaged tree.
+/// The reason for a held call in a damaged tree.
 const TREE_DAMAGED: &str = "What is stored of another task of this tree cannot be read: what it has done is not known.";
 
 impl Driver<'_> {
@@ -53,7 +53,7 @@ impl Driver<'_> {
         self.unless_quarantined(state, self.unless_history_lost(state, judgement))
     }
 
-    /// Denies a call that a person has rejected before, without asking again; a call that a person approved is exempt.
+    /// Denies a call that a person has rejected before, without a new request; a call that a person approved is exempt.
     fn earlier_rejection(&self, state: &CallState) -> Option<Judgement> {
         if state.approval.is_some() || state.performer == ToolKind::Human {
             return None;
@@ -79,8 +79,8 @@ impl Driver<'_> {
         }
     }
 
-    /// Holds a `once` call that a rule allows while part of the history is lost: the model may repeat a call that the lost
-    /// part already made. The user's next message lifts that.
+    /// Holds a `once` call that a rule allows while part of the history is lost: the model may repeat a call that the
+    /// lost part already made. The user's next message lifts that.
     fn unless_history_lost(&self, state: &CallState, judgement: Judgement) -> Judgement {
         let spec = self.offered(&state.call.name).map(|entry| &entry.spec);
         let repeatable = spec.is_some_and(|spec| spec.effect.repeatable());
@@ -124,8 +124,8 @@ impl Driver<'_> {
         }
     }
 
-    /// Judges calls again right before they start. `true` where a judgement became stricter, or where repeating a call has
-    /// another effect by now: then nothing runs and `next_step` is asked again.
+    /// Judges calls again right before they start. `true` where a judgement became stricter, or where repeating a call
+    /// has another effect by now: then nothing runs and `next_step` is asked again.
     pub(crate) async fn recheck(&mut self, calls: &[CallId]) -> bool {
         let mut differs = false;
         for id in calls {
@@ -142,8 +142,8 @@ impl Driver<'_> {
         differs
     }
 
-    /// The effect of repeating a call now. Another tool than the one that was started makes it `once`: the repetition would
-    /// be a second call, somewhere else. Reads are exempt.
+    /// The effect of repeating a call now. Another tool than the one that was started makes it `once`: the repetition
+    /// would be a second call, somewhere else. Reads are exempt.
     fn effect_now(&self, state: &CallState) -> Effect {
         let Some(entry) = self.offered(&state.call.name) else { return Effect::Once };
         let id = state.call.tool_call_id;
@@ -198,8 +198,8 @@ impl<'e> Driver<'e> {
 }
 
 impl Engine {
-    /// The tool of that exact name, where the agent offers it. The agent's version pins the offer; the tool is the current
-    /// one.
+    /// The tool of that exact name, where the agent offers it. The agent's version pins the offer; the tool is the
+    /// current one.
     pub(in crate::engine) fn offered<'a>(&'a self, agent: &Agent, name: &str) -> Option<&'a Entry> {
         if agent.asks(name).is_some() {
             return self.catalog.human(&agent.name, name);

@@ -1,6 +1,5 @@
-//! Limits, as the driver looks at them before a model is asked or a sub-agent is started: a task is held to those of its
-//! own agent and of every agent above it, each over what that one's task and the tasks below it have done since the
-//! user's last message.
+//! Checks limits before a model is called or a sub-agent starts. A task is held to the limits of its own agent and of
+//! the agent of every ancestor, each over what that task's subtree has done since the user's last message.
 
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use crate::task::limits::Limits;
 use crate::task::turn::Progress;
 
 impl Driver<'_> {
-    /// The task and those above it, each with the current limits of its agent.
+    /// The task and its ancestors, each with the current limits of its agent.
     pub(crate) fn limits_on_path(&self) -> Vec<(&TaskRow, Limits)> {
         let mut levels = vec![(&self.session.own.row, self.agent.limits)];
         for task in self.session.tree.above(&self.session.own.row) {
@@ -24,8 +23,8 @@ impl Driver<'_> {
         levels
     }
 
-    /// Registers the model call that is about to be made. The inner `Err` names a limit that it would exceed together with
-    /// the model calls that its relatives have in flight.
+    /// Registers the model call that is about to be made. The inner `Err` names a limit that it would exceed together
+    /// with the model calls that its relatives have in flight.
     pub(crate) async fn enter_model_call(&mut self) -> Result<Result<Option<ModelCallGuard>, &'static str>, Stop> {
         if !self.session.has_tree() {
             return Ok(Ok(None));
@@ -42,7 +41,7 @@ impl Driver<'_> {
         Ok(self.spent_limit(&unanswered).map_or(Ok(Some(guard)), Err))
     }
 
-    /// The name of a limit that is reached, counting a model call in flight for each task of `asking`.
+    /// The name of a limit that is reached, counting one model call in flight for each task of `asking`.
     pub(crate) fn spent_limit(&self, asking: &[TaskId]) -> Option<&'static str> {
         self.limits_on_path().into_iter().find_map(|(row, limits)| {
             let sum = |of: fn(&Progress) -> u32| self.session.sum_over_subtree(row.task_id, of);

@@ -1,6 +1,6 @@
 //! The loop that drives a task. It asks `next_step`, folds the steps without an effect into the pending change, commits
-//! once before the next effect, and asks again; it ends at `Wait` or `Finish`. A crash between any two lines loses at most
-//! the effect under way, and its `tool_started` tells of it.
+//! once before the next effect, and asks again; it ends at `Wait` or `Finish`. A crash between any two lines loses at
+//! most the effect under way, and its `tool_started` records it.
 
 mod credentials;
 mod delta_stream;
@@ -26,7 +26,7 @@ use crate::task::failure::{Failure, FailureCode};
 use crate::task::status::TaskStatus;
 use crate::task::step::{Ending, On, Step, next_step};
 
-/// One step of a task: the engine, the task with its pending facts, and the agent of the task's version.
+/// A step of a task: the engine, the task with its pending facts, and the agent of the task's version.
 pub(crate) struct Driver<'e> {
     engine: &'e Engine,
     session: &'e mut TaskSession,
@@ -102,8 +102,8 @@ impl Driver<'_> {
         Ok(true)
     }
 
-    /// Whether another driver holds the task, perhaps with calls in flight: it reads this commit before its own next one
-    /// and continues from there. A task that a person has ended waits for no other driver.
+    /// Whether another driver holds the task, perhaps with calls in flight: it reads this commit before its own next
+    /// one and continues from there. A task that a person has ended waits for no other driver.
     fn is_driven_elsewhere(&self) -> bool {
         let (engine, own) = (self.engine, &self.session.own);
         let (Some(owner), Some(until)) = (&own.row.lease_owner, own.row.lease_until) else { return false };
@@ -115,8 +115,8 @@ impl Driver<'_> {
         lasts && self.session.lease.is_none() && own.progress.ending.is_none()
     }
 
-    /// Whether the next effect is left to another process, or to a later drive: without a slot, while the service stops,
-    /// and once this drive stored an item while another task is to be driven alone.
+    /// Whether the next effect is left to another process, or to a later drive: without a slot, while the service
+    /// stops, and once this drive stored an item while another task is to be driven alone.
     fn gives_way(&self) -> bool {
         let to_lone = self.session.has_saved_items && self.session.lone.is_none() && self.engine.alone.is_taken();
         self.session.slot.is_none() || self.engine.stop.is_cancelled() || to_lone

@@ -1,4 +1,4 @@
-//! Asks the model for its next turn, once everything that it is shown is durable, and journals the answer.
+//! Calls the model for its next turn, once everything that it is shown is durable, and journals the answer.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ use crate::tool::catalog::Entry;
 use crate::tool::{self, human};
 
 impl Driver<'_> {
-    /// Asks the model once everything that it is shown is durable.
+    /// Calls the model once everything that it is shown is durable.
     pub(crate) async fn call_model(&mut self) -> Result<(), Stop> {
         let Some(client) = self.engine.models.get(&self.agent.model) else {
             let failure = Failure::new(FailureCode::Configuration, format!("There is no model {}.", self.agent.model));
@@ -32,7 +32,7 @@ impl Driver<'_> {
         };
         self.save(self.engine.take_lease()).await?;
         if self.session.lease.as_ref().is_some_and(Lease::is_passed_on) {
-            // Another driver of this process has taken the task, and asks.
+            // Another driver of this process has taken the task and calls the model.
             return Err(Stop::Lost);
         }
         let answer = self.call_model_streaming(&**client, guard).await?;
@@ -53,8 +53,8 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Asks a model about the stored conversation, and publishes its answer while it arrives. `Lost` where a fact is not
-    /// stored yet: then nothing was asked.
+    /// Calls the model with the stored conversation and publishes its answer while it arrives. `Lost` where a fact is
+    /// not stored yet: then the model was not called.
     async fn call_model_streaming(
         &mut self,
         client: &dyn ModelClient,

@@ -17,7 +17,7 @@ use crate::task::tool_spec::Effect;
 use crate::task::verdict::{Terms, Verdict};
 use crate::tool::human;
 
-/// Bytes that are repeated of a tool's name that does not exist.
+/// Most bytes shown of the name of a tool that does not exist.
 const MAX_NAME: usize = 64;
 
 /// The problem of a start without a result, where nothing else is known.
@@ -75,8 +75,8 @@ impl Driver<'_> {
         }
     }
 
-    /// Opens a reconcile request for each of these calls, whose outcome is unknown: they were started and no process runs them any
-    /// more, or a lost history may have run them.
+    /// Opens a reconcile request for each of these calls with an unknown outcome: they were started and no process runs
+    /// them any more, or a lost history may have run them.
     pub(crate) fn reconcile(&mut self, calls: &[CallId]) {
         for id in calls {
             let Some(state) = self.session.own.progress.call(*id).cloned() else { continue };

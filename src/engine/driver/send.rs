@@ -1,5 +1,5 @@
-//! Sends calls whose start is committed, each attempt at most once, and takes in their answers. What must stay true: the
-//! last question before anything goes out is whether it still may.
+//! Sends calls whose start is committed, each attempt at most once, and records their answers. What must stay true: the
+//! permit is asked last, right before anything goes out.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ impl Driver<'_> {
         let answers = join_all(attempts.iter().map(|(tool, call)| tool.call(call))).await;
         failpoint::reach("call.answered");
         let ended = self.engine.clock.uptime();
-        // A long call counts as duration before the model is asked again.
+        // A long call counts as duration before the model is called again.
         self.session.now = self.session.now + ended.saturating_sub(began);
         let ours = self.session.lease.as_ref().is_some_and(|lease| lease.lasts(ended));
         let mut lost = false;
@@ -43,12 +43,12 @@ impl Driver<'_> {
         }
         let unknown = &self.session.unknown;
         self.session.in_flight_calls.retain(|in_flight| !unknown.contains_key(&in_flight.call));
-        // The task's next driver asks about the calls that were started; results that arrived here are still written.
+        // The task's next driver opens requests about the started calls; results that arrived here are still written.
         if lost && !self.session.unsaved() { Err(Stop::Lost) } else { Ok(()) }
     }
 
-    /// Permits sending a call while the lease lasts, within [`SEND_WINDOW`] of the commit of its start, and unless it was
-    /// canceled.
+    /// Permits sending a call while the lease lasts, within [`SEND_WINDOW`] of the commit of its start, and unless it
+    /// was canceled.
     pub(crate) fn send_permit(&self, in_flight: &InFlightCall) -> SendPermit {
         let (clock, registration) = (Arc::clone(&self.engine.clock), in_flight.registration());
         let lease = self.session.lease.as_ref().map(Lease::view);
@@ -59,7 +59,7 @@ impl Driver<'_> {
         })
     }
 
-    /// One attempt as the tool sees it. Its permit is refused until the start is committed.
+    /// An attempt as the tool sees it. Its permit is refused until the start is committed.
     pub(crate) fn invocation(&self, state: &CallState, arguments: Value, decided_by: Option<String>) -> Invocation {
         let trace = self.session.own.row.root_task_id.0.simple();
         let span = self.engine.ids.fresh().as_u128() & u128::from(u64::MAX);

@@ -1,4 +1,4 @@
-//! Starts calls that may run: each is judged once more, written down as started, and then sent.
+//! Starts calls that may run: judges each once more, journals its start, and then sends it.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ impl Driver<'_> {
             attempts.push((tool, Invocation { credentials: credentials.clone(), ..invocation }));
         }
         if attempts.is_empty() {
-            // No tool here performs these calls: failing them ends the loop that would ask for ever.
+            // No tool here performs these calls: without results, the loop would ask for ever.
             let failed = |id: &CallId| (*id, Outcome::Failed, "Nothing here can run this call.".to_owned());
             self.session.settle_calls(calls.iter().map(failed).collect());
             return Ok(());
@@ -63,8 +63,8 @@ impl Driver<'_> {
         self.send(&attempts).await
     }
 
-    /// Whether these calls still may start: by the history, by the stored requests that approved them and by the policy in
-    /// force. Where not, `next_step` is asked again.
+    /// Whether these calls may still start: by the history, by the stored requests that approved them and by the policy
+    /// in force. Where not, the caller asks `next_step` again.
     pub(crate) async fn may_begin(&mut self, calls: &[CallId]) -> Result<bool, Stop> {
         if self.engine.store.history_uncertain_until() > self.session.history_uncertain_until {
             self.save(self.engine.take_lease()).await?;
@@ -77,9 +77,9 @@ impl Driver<'_> {
         Ok(!self.recheck(calls).await)
     }
 
-    /// Everything that `next_step` depends on and the journal does not say.
+    /// The input of `next_step` that is not in the journal.
     pub(crate) fn budget(&self) -> Budget {
-        // The process of an attempt has ended, or is this one, which knows the calls that it has in flight.
+        // The process of an attempt has ended, or is this process, which knows the calls that it has in flight.
         let gone = |replica: &str| self.engine.store.is_sole() || replica == self.engine.replica;
         let mut budget = self.session.budget(self.engine.settings.lease, gone);
         budget.running.extend(self.engine.in_flight_calls.calls());

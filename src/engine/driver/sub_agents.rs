@@ -1,5 +1,5 @@
-//! Starts sub-agents: a call of one is a task of its own, created by the commit that says it is started.
-//! What must stay true: one start for each call, whatever crashes.
+//! Starts sub-agents: a call of a sub-agent is a task of its own, created by the commit that records the start.
+//! What must stay true: each call starts at most one task, whatever crashes.
 
 use serde_json::Value;
 
@@ -24,7 +24,7 @@ impl Driver<'_> {
         for id in calls {
             let Some(state) = self.session.own.progress.call(*id).cloned() else { continue };
             let name = &state.call.name;
-            // The calls before it in the same commit count, too.
+            // Earlier calls of the same commit count, too.
             let limit = self.sub_agent_limit(&state);
             let (Some(sub), Some(known), None) = (self.agent.sub_agent(name), self.engine.agents.get(name), &limit)
             else {
@@ -56,7 +56,7 @@ impl Driver<'_> {
             related.draft.pin(&agent.version);
             let failed = related.draft.row.status == TaskStatus::Failed;
             related.draft.status(TaskStatus::Running, now);
-            // Calls that a failed task had started are asked about first.
+            // Calls that a failed task had started stay open for a reconcile request.
             let text = "The conversation went on; this call was not run.";
             related.draft.close_calls(|call| !failed || call.attempts == 0, Outcome::Withdrawn, text, now);
             related.draft.push(message, now);
@@ -90,7 +90,7 @@ impl Driver<'_> {
         known.map(|row| row.task_id).max().filter(|_| sub.session)
     }
 
-    /// The limit, of this task or of one above it, that forbids another sub-agent, in words for the model.
+    /// The limit, of this task or of an ancestor, that forbids another sub-agent, in words for the model.
     pub(crate) fn sub_agent_limit(&self, state: &CallState) -> Option<String> {
         let name = &state.call.name;
         self.agent.sub_agent(name)?;

@@ -1,5 +1,6 @@
-//! The agent of a task: the definition of the task's version, whatever the configuration says by now.
-//! What must stay true: limits and access are the current ones; a definition that does not match its digest drives nothing.
+//! Loads the agent of a task: the definition of the task's version, whatever the current configuration says.
+//! What must stay true: limits and access are the current ones; a definition that does not match its digest drives no
+//! task.
 
 use std::sync::Arc;
 
@@ -12,11 +13,11 @@ use crate::store::{CommitError, ReadError};
 use crate::task::change::TaskRow;
 use crate::task::failure::{Failure, FailureCode};
 
-/// Earlier definitions that a process caches.
+/// Most earlier definitions that a process caches.
 const MAX_CACHED: usize = 256;
 
 impl Engine {
-    /// The agent of a task's version, or the failure of a task without one.
+    /// The agent of a task's version, or the failure of a task that has none.
     ///
     /// # Errors
     /// `Unavailable` when an earlier definition has to be read and the database does not answer.
@@ -52,7 +53,7 @@ impl Engine {
         agent
     }
 
-    /// [`Engine::agent_of`] for a driver, which waits for the database unless a command waits for the driver.
+    /// [`Engine::agent_of`] for a driver. Waits for the database, unless a command waits for the driver.
     pub(in crate::engine) async fn load_agent(
         &self,
         session: &mut TaskSession,

@@ -24,7 +24,7 @@ impl Engine {
         }
     }
 
-    /// Ends a task that has not ended, with everything below it, and writes late results of its calls. `false` where the
+    /// Ends a task that has not ended, with its descendants, and writes late results of its calls. `false` where the
     /// journal can be read after all: then nothing is written.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
-//! Compares stored requests with their own digests and with the arguments that the model or a person wrote. What must stay
-//! true: a call whose request contradicts itself or those arguments never runs, and the compared bytes are the bytes that
-//! would run.
+//! Compares stored requests with their own digests and with the arguments that the model or a person wrote. What must
+//! stay true: a call whose request contradicts itself or those arguments never runs, and the compared bytes are the
+//! bytes that would run.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub(crate) fn damage_before(session: &TaskSession, calls: &[CallId]) -> Option<F
 }
 
 fn damage_in(session: &TaskSession, requests: &[RequestId]) -> Option<Failure> {
-    // The tool and arguments of each call, as of the current item.
+    // The tool and the arguments of each call, up to the current item.
     let mut written: BTreeMap<CallId, (&str, &str)> = BTreeMap::new();
     let mut requests_by_id: BTreeMap<RequestId, &RequestSpec> = BTreeMap::new();
     let (mut found, mut sound) = (0, true);
@@ -68,7 +68,7 @@ fn damage_in(session: &TaskSession, requests: &[RequestId]) -> Option<Failure> {
     Some(Failure::new(FailureCode::Integrity, detail))
 }
 
-/// Whether a request shows each call as it was written.
+/// Whether a request shows each call with the arguments that were written.
 fn matches_arguments(spec: &RequestSpec, written: &BTreeMap<CallId, (&str, &str)>) -> bool {
     spec.pending_tool_calls.iter().all(|shown| {
         written
@@ -77,7 +77,7 @@ fn matches_arguments(spec: &RequestSpec, written: &BTreeMap<CallId, (&str, &str)
     })
 }
 
-/// Whether each edit is the one that was judged.
+/// Whether each edit has the digest with which it was judged.
 fn edits_are_sound(session: &TaskSession, spec: &RequestSpec, decision: &Decision) -> bool {
     decision.decisions.iter().all(|(id, answer)| {
         let Some(edit) = &answer.edit else { return true };

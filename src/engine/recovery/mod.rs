@@ -1,5 +1,4 @@
-//! Tasks whose stored state is not as it should be: damaged requests and journals, and agents that the configuration has
-//! changed since.
+//! Damaged requests and journals, and agents whose definition the configuration has changed since.
 
 pub(crate) mod agent_version;
 pub(crate) mod damaged_task;

@@ -1,6 +1,6 @@
 //! The tool calls that this process has in flight. What must stay true: a call is sent only by the driver whose commit
-//! started it, within [`SEND_WINDOW`] of that commit, and never after a cancel: the permit is asked once the connection is
-//! made, right before the first byte.
+//! started it, within [`SEND_WINDOW`] of that commit, and never after a cancel: the permit is asked once the connection
+//! is made, right before the first byte.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,13 +12,14 @@ use tokio_util::sync::CancellationToken;
 use super::Locked;
 use crate::task::id::CallId;
 
-/// How long after the commit of its start a call may be sent. A replica that cancels a task whose call another replica has
-/// started waits so long, at most, before it answers that no call starts any more: it has no other way to know.
+/// Time after the commit of its start within which a call may be sent. A replica that cancels a task waits at most this
+/// long, because it has no other way to know, before it answers that no call of another replica starts any more.
 pub(crate) const SEND_WINDOW: Duration = Duration::from_secs(2);
-/// How long a permitted request takes to reach the wire, at most.
+/// Most time that a permitted request takes to reach the wire.
 pub(crate) const TIME_TO_WIRE: Duration = Duration::from_millis(100);
 
-/// Each attempt has a number: two drivers may both be about to start a call, until the commit decides.
+/// The registered attempts, each with a number: two drivers may both be about to start a call, until the commit
+/// decides.
 #[derive(Debug, Default)]
 pub(crate) struct InFlightCalls {
     entries: Locked<BTreeMap<u64, Entry>>,
@@ -28,9 +29,9 @@ pub(crate) struct InFlightCalls {
 #[derive(Clone, Debug)]
 struct Entry {
     call: CallId,
-    /// Since when it is sent, by the machine's uptime; `None` before.
+    /// Uptime at which it was sent; `None` before.
     sent: Option<Duration>,
-    /// A cancel forbids sending it.
+    /// Whether a cancel forbids sending it.
     canceled: bool,
     ended: CancellationToken,
 }
@@ -56,7 +57,8 @@ impl InFlightCalls {
         self.entries.lock().values().map(|entry| entry.call).collect()
     }
 
-    /// Forbids sending a call from now on. Returns the attempts that were already sent: since when, and the end of each.
+    /// Forbids sending a call from now on. Returns the attempts already sent, each with the uptime at which it was sent
+    /// and a token for its end.
     pub(crate) fn cancel(&self, call: CallId) -> Vec<(Duration, CancellationToken)> {
         let mut entries = self.entries.lock();
         let of_call = entries.values_mut().filter(|entry| entry.call == call);

@@ -1,5 +1,5 @@
-//! The model calls that this process has in flight. A call in flight counts against the limits of its tree before its answer
-//! is stored, so that relatives that ask at once keep the limit together.
+//! The model calls that this process has in flight. A call in flight counts against the limits of its tree before its
+//! answer is stored, so that relatives that call a model at once keep the limit together.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::Locked;
 use crate::task::id::TaskId;
 
-/// Ordered by their beginning.
+/// The model calls in flight, ordered by their beginning.
 #[derive(Debug, Default)]
 pub(crate) struct InFlightModelCalls {
     calls: Locked<BTreeMap<u64, InFlightModelCall>>,

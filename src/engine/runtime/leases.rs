@@ -1,5 +1,5 @@
-//! The leases of this process. A lease is dropped with the driver that holds it, also when the driver panics or is dropped:
-//! a task without a driver must not be renewed.
+//! The leases of this process. A lease is dropped with the driver that holds it, also when the driver panics or is
+//! dropped: a task without a driver must not be renewed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::Locked;
 use crate::task::id::TaskId;
 
-/// Until when each lease lasts, by the clock that counts suspended time.
+/// The end of each lease, by the clock that counts suspended time.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     terms: Locked<BTreeMap<TaskId, Term>>,
@@ -28,7 +28,7 @@ struct Term {
 pub(crate) struct Lease(LeaseView);
 
 impl Leases {
-    /// Holds the lease; the last commit wins.
+    /// Registers a lease. The last commit wins.
     pub(crate) fn hold(self: &Arc<Self>, task: TaskId, until: Duration) -> Lease {
         let holder = self.holders.fetch_add(1, Ordering::Relaxed);
         self.terms.lock().insert(task, Term { holder, until });

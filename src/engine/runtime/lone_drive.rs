@@ -1,6 +1,7 @@
-//! A lone drive takes every slot of this process, so that no other task is driven meanwhile. What must stay true: after a
-//! lone drive other tasks are claimed first, and each driven task stores one item before it gives way, so that lone drives
-//! and others do not starve each other. A lone drive keeps the others out, and waits for them, for one lease at most.
+//! A lone drive takes every slot of this process, so that no other task is driven meanwhile. What must stay true: after
+//! a lone drive other tasks are claimed first, and each driven task stores one item before it gives way, so that lone
+//! drives and other tasks do not starve each other. A lone drive keeps other tasks out, and waits for them, for one
+//! lease at most.
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::Locked;
 
-/// Whether this process drives a task alone, or is about to.
+/// The state of lone drives in this process.
 #[derive(Debug, Default)]
 pub(crate) struct Alone {
     state: Locked<State>,
@@ -23,24 +24,24 @@ enum State {
     Free,
     /// A lone drive is over: the next claim takes other tasks.
     Rests,
-    /// No task is to be claimed for a lone drive: a claim for one is under way, or one has lasted too long to keep
-    /// the others out.
+    /// No task may be claimed for a lone drive: such a claim is under way, or a lone drive has lasted too long to keep
+    /// other tasks out.
     Asked,
-    /// Such a task waits for every slot, or has them.
+    /// A claimed task waits for every slot, or has them.
     Taken,
 }
 
-/// A lone drive, from the claim that asks for a task until it is dropped.
+/// A lone drive, from the claim that asks for a task until this is dropped.
 #[derive(Debug)]
 pub(crate) struct LoneDrive {
     alone: Arc<Alone>,
     slots: Slots,
 }
 
-/// The slots that a lone drive keeps from the others.
+/// The slots that a lone drive withholds from other tasks.
 type Slots = Arc<Locked<Option<OwnedSemaphorePermit>>>;
 
-/// Lets the others in beside a lone drive.
+/// Admits other tasks beside a lone drive.
 #[derive(Debug)]
 pub(crate) struct Others {
     alone: Arc<Alone>,
@@ -52,7 +53,7 @@ impl Alone {
         Self { state: Locked::default(), over }
     }
 
-    /// The lone drive that the next claim may begin. `None` while another one lasts, and once after it.
+    /// The lone drive that the next claim may begin; `None` while another one lasts, and once after it.
     pub(crate) fn ask(self: &Arc<Self>) -> Option<LoneDrive> {
         let mut state = self.state.lock();
         let free = *state == State::Free;
@@ -71,13 +72,13 @@ impl Alone {
 }
 
 impl LoneDrive {
-    /// A task was claimed for it: other tasks give way from now on.
+    /// Marks a task as claimed for the lone drive: other tasks give way from now on.
     pub(crate) fn taken(self) -> Self {
         *self.alone.state.lock() = State::Taken;
         self
     }
 
-    /// Waits until nothing else is driven. Returns the slot of the task itself, which it keeps afterwards.
+    /// Waits until no other task is driven. Returns the slot of the task itself, which it keeps afterwards.
     pub(crate) async fn begin(&mut self, slots: &Arc<Semaphore>, all: usize) -> Option<OwnedSemaphorePermit> {
         let all = u32::try_from(all).unwrap_or(u32::MAX);
         let mut held = Arc::clone(slots).acquire_many_owned(all).await.ok()?;
@@ -86,14 +87,14 @@ impl LoneDrive {
         own
     }
 
-    /// The handle that lets the others in before the lone drive is over.
+    /// The handle that admits other tasks before the lone drive is over.
     pub(crate) fn others(&self) -> Others {
         Others { alone: Arc::clone(&self.alone), slots: Arc::clone(&self.slots) }
     }
 }
 
 impl Others {
-    /// Other tasks need not give way any more. No second lone drive begins until this one is over.
+    /// Admits other tasks again. No second lone drive begins until this one is over.
     pub(crate) fn admit(&self) {
         *self.slots.lock() = None;
         let mut state = self.alone.state.lock();

@@ -1,5 +1,6 @@
-//! Metrics and log lines of a commit, once it is durable: pauses, decisions, calls that did not succeed, failed tasks and
-//! closed requests. A log line holds ids and names of the configuration; a tool name that the model invented is left out.
+//! Metrics and log lines of a commit, once it is durable: pauses, decisions, calls that did not succeed, failed tasks
+//! and closed requests. A log line holds ids and names of the configuration; a tool name that the model invented is
+//! left out.
 
 use crate::engine::session::task_draft::TaskDraft;
 use crate::task::id::RequestId;
@@ -8,7 +9,7 @@ use crate::task::request::RequestKind;
 use crate::task::status::TaskStatus;
 use crate::task::time::Time;
 
-/// Observes a task's part of a commit of that time, before the session takes it over.
+/// Observes a task's part of a commit at `at`, before the session takes it over.
 pub(crate) fn observe(draft: &TaskDraft, at: Time) {
     for item in draft.pushed() {
         measure(draft, &item.fact, at);

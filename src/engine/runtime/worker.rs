@@ -1,5 +1,5 @@
-//! The worker of each replica: claims queued tasks and tasks whose lease ran out, renews leases, and closes overdue requests.
-//! Polling finds all of it; notifications only shorten the wait.
+//! The worker of each replica: claims queued tasks and tasks whose lease ran out, renews leases, and closes overdue
+//! requests. Polling finds all of it; notifications only shorten the wait.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,11 +17,11 @@ use crate::failpoint;
 use crate::store::{Claimed, Drive, ReadError};
 use crate::task::id::TaskId;
 
-/// Between two polls: a deadline that passes is seen within a second.
+/// Time between two polls: the worker notices a passed deadline within a second.
 const POLL: Duration = Duration::from_millis(500);
-/// Between two cleanups of expired keys, sessions and credentials.
+/// Time between two cleanups of expired keys, sessions and credentials.
 const CLEANUP: Duration = Duration::from_mins(1);
-/// Leases for which no lone drive begins after the other drives were too busy for it.
+/// Number of leases without a new lone drive after other drives were too busy for one.
 const POSTPONED: u32 = 4;
 
 impl Engine {
@@ -80,7 +80,7 @@ impl Engine {
         }
     }
 
-    /// One round: closes what is overdue, and drives what can be claimed. Returns how many tasks were claimed.
+    /// One round: closes overdue requests, and drives claimed tasks. Returns the number of claimed tasks.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
@@ -100,9 +100,9 @@ impl Engine {
         Ok(count)
     }
 
-    /// Claims as many tasks as there are free slots. Each future drives one task until it waits, has ended or belongs to
-    /// another driver; a dropped future abandons its task, as a crash would. The last future may be a lone drive, which
-    /// waits until all other drives have ended or given way.
+    /// Claims as many tasks as there are free slots. Each future drives one task until it waits, has ended or belongs
+    /// to another driver; a dropped future abandons its task, as a crash would. The last future may be a lone drive,
+    /// which waits until all other drives have ended or given way.
     ///
     /// # Errors
     /// `Unavailable` when the database does not answer.
@@ -130,7 +130,7 @@ impl Engine {
         let (mut drivers, mut last) = (Vec::with_capacity(count), None);
         for Claimed { task, drive } in claimed {
             let lease = || self.leases.hold(task, until);
-            // Without a slot (a door took it meanwhile) the driver queues the task again at its next effect.
+            // Without a slot (a command took it meanwhile) the driver queues the task again at its next effect.
             let slot = || Arc::clone(&self.slots).try_acquire_owned().ok();
             let engine = Arc::clone(self);
             match drive {
@@ -162,12 +162,14 @@ impl Engine {
             () = &mut drive => return,
             () = self.leases_pass(1) => {}
         }
-        // A model or a tool may take minutes: after one lease the others run beside it. The store knows that work had begun.
+        // A model or a tool may take minutes: after one lease other tasks run beside it. The store knows that work had
+        // begun.
         others.admit();
         drive.await;
     }
 
-    /// Releases a task whose lone drive could not begin, because other drives here are busy, and begins none for a while.
+    /// Releases a task whose lone drive could not begin, because other drives here are busy, and begins no lone drive
+    /// for a while.
     async fn postpone_alone(&self, task: TaskId, lone: LoneDrive) {
         lone.others().admit();
         let _ = self.store.release(&self.replica, &[task]).await;
@@ -177,7 +179,7 @@ impl Engine {
         }
     }
 
-    /// Sleeps for so many leases.
+    /// Sleeps for `count` leases.
     async fn leases_pass(&self, count: u32) {
         let end = self.clock.uptime() + self.settings.lease * count;
         while self.clock.uptime() < end {
@@ -186,7 +188,7 @@ impl Engine {
         }
     }
 
-    /// Drives a task whose lease ran out before. Notes first that work begins, so that another lost lease counts.
+    /// Drives a task whose lease ran out before. Records first that work begins, so that another lost lease counts.
     async fn take_over_again(
         self: Arc<Self>,
         task: TaskId,
@@ -223,7 +225,7 @@ impl Engine {
                 Err(ReadError::Unavailable) if self.back_off().await.is_ok() => {}
                 Err(error) => {
                     tracing::warn!(%task, %error, "a task that was taken over could not be read");
-                    // Another version of the service may read it, and this process has not died of it.
+                    // Another version of the service may read the task, and this process has not died of it.
                     let _ = self.store.begin(&self.replica, task, false).await;
                     return;
                 }
@@ -245,8 +247,8 @@ impl Engine {
         }
     }
 
-    /// Renews the leases of this process. A lease that another replica took is dropped, so that its driver sends nothing
-    /// more.
+    /// Renews the leases of this process. A lease that another replica took is dropped, so that its driver sends
+    /// nothing more.
     async fn renew(&self) {
         let held = self.leases.all();
         if held.is_empty() {

@@ -35,8 +35,8 @@ impl Engine {
             if !session.unsaved() {
                 return Stop::Lost;
             }
-            // Another driver may hold the task, but a result is pending here. Where none does (the task is parked until this
-            // attempt is over, or paused for the request about it), any worker may continue it now.
+            // Another driver may hold the task, but a result is pending here. Where none does (the task is parked until
+            // this attempt is over, or paused for the request about it), any worker may continue it now.
             let idle =
                 session.own.row.lease_owner.is_none() && session.own.progress.status == Some(TaskStatus::Running);
             let lease = if idle { LeaseChange::Queue } else { LeaseChange::Keep };
@@ -101,8 +101,8 @@ impl Engine {
         self.commit(session, lease).await.map(|_| ())
     }
 
-    /// Loads the task again after a restore made its history uncertain. The version alone does not tell: another process
-    /// may have continued the task in the lost history.
+    /// Loads the task again after a restore made its history uncertain. The version alone does not tell: another
+    /// process may have continued the task in the lost history.
     ///
     /// # Errors
     /// `Again` always, or `Lost` when the service goes down first.
@@ -117,8 +117,8 @@ impl Engine {
         Err(Stop::Again)
     }
 
-    /// Loads the task again, however long the database takes to answer. `false` when the service goes down first, or where
-    /// the journal cannot be read: then the pending results are written beside it.
+    /// Loads the task again, however long the database takes to answer. `false` when the service goes down first, or
+    /// where the journal cannot be read: then the pending results are written beside it.
     async fn reload_task(&self, session: &mut TaskSession) -> bool {
         let task = session.task_id();
         loop {

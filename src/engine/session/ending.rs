@@ -1,5 +1,5 @@
-//! The end of a task: calls and requests that are still open get their results, tasks below are stopped, and a parent that
-//! waits is queued, all in the commit that ends the task.
+//! Ends tasks: writes the results of open calls and requests, stops descendants, and queues a waiting parent, all in
+//! the commit that ends the task.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use crate::task::turn::Progress;
 /// The result of a call whose task was canceled before it ran.
 const NOT_RUN: &str = "The task was canceled; this call was not run.";
 
-/// Bytes of a sub-agent's output that its call's result keeps.
+/// Most bytes of a sub-agent's output that its call's result keeps.
 const MAX_RESULT: usize = 1024 * 1024;
 
 impl TaskSession {
@@ -28,7 +28,7 @@ impl TaskSession {
         }
     }
 
-    /// Cancels those of these tasks that have not ended: none of their calls starts any more.
+    /// Cancels the tasks among these that have not ended: none of their calls starts any more.
     pub(crate) fn cancel_tasks(&mut self, tasks: Vec<TaskId>, reason: CloseReason) {
         let mut stopped: BTreeSet<TaskId> = tasks.into_iter().collect();
         stopped.remove(&self.task_id());
@@ -52,14 +52,14 @@ impl TaskSession {
         }
     }
 
-    /// Whether a task above it has ended, in a commit that could not read this one.
+    /// Whether an ancestor has ended, in a commit that could not read this task.
     pub(crate) fn has_ended_ancestor(&self) -> bool {
         let above = self.tree.above(&self.own.row);
         let mut above = above.into_iter().filter_map(|task| self.tree.row(task));
         !self.own.is_over() && above.any(|row| row.status.is_terminal())
     }
 
-    /// Cancels the tasks below this one, which ends, and queues a parent that waits for it.
+    /// Cancels the descendants of this task, which ends, and queues a parent that waits for it.
     pub(crate) fn propagate_end(&mut self) {
         let below = self.tree.below(self.task_id());
         self.cancel_tasks(below, CloseReason::Canceled);
@@ -72,7 +72,7 @@ impl TaskSession {
         }
     }
 
-    /// Cancels the task and everything below it.
+    /// Cancels the task and its descendants.
     pub(crate) fn cancel(&mut self) {
         self.withdraw_open(CloseReason::Canceled);
         self.record_sub_agent_results();
@@ -82,7 +82,7 @@ impl TaskSession {
         self.propagate_end();
     }
 
-    /// Fails the task and cancels everything below it.
+    /// Fails the task and cancels its descendants.
     pub(crate) fn fail(&mut self, failure: Failure) {
         self.own.fail(failure, self.now);
         self.propagate_end();
@@ -111,7 +111,7 @@ pub(crate) fn sub_agent_results(tree: &TaskTree, progress: &Progress) -> Vec<(Ca
     ended.collect()
 }
 
-/// The result that the end of a sub-agent's task gives to its call.
+/// The result of a call whose sub-agent's task has ended; `None` before that.
 fn result_of_end(row: &TaskRow, canceled_for: Option<&str>) -> Option<(Outcome, String)> {
     let agent = &row.agent;
     match row.status {

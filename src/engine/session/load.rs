@@ -1,5 +1,5 @@
-//! Loads a task together with the tree around it. A task without a tree is read once; a task that has a parent or has ever
-//! started a sub-agent reads its tree again before it judges, asks, starts or calls a model.
+//! Loads a task together with the tree around it. A task without a tree is read once; a task that has a parent or has
+//! ever started a sub-agent reads its tree again before it judges, opens requests, starts calls or calls a model.
 
 use super::TaskSession;
 use crate::engine::driver::Stop;
@@ -31,7 +31,7 @@ impl Engine {
         if there? { Ok(()) } else { Err(ReadError::Unavailable) }
     }
 
-    /// Reads the tree, and the task again, until both are of one moment. `false` where the task is gone.
+    /// Reads the tree, and the task again, until both readings are of one moment. `false` where the task is gone.
     async fn load_tree(&self, session: &mut TaskSession) -> Result<bool, ReadError> {
         for _ in 0..TRIES {
             if self.read_tree(session).await? {

@@ -1,4 +1,4 @@
-//! A task in this process's hands: the task, the tree around it, and the pending facts of the next commit.
+//! A task that this process has loaded: the task, the tree around it, and the pending facts of the next commit.
 
 mod commit_conflict;
 pub(crate) mod ending;
@@ -36,7 +36,8 @@ use crate::task::tool_spec::{ToolKind, ToolSpec};
 use crate::task::turn::Progress;
 use crate::tool::ToolAnswer;
 
-/// A loaded task with its pending facts. Pushed facts count at once for `next_step`; the next commit makes them durable.
+/// A loaded task with its pending facts. Pending facts count at once for `next_step`; the next commit makes them
+/// durable.
 pub(crate) struct TaskSession {
     /// The task itself.
     pub own: Box<TaskDraft>,
@@ -46,21 +47,21 @@ pub(crate) struct TaskSession {
     pub now: Time,
     /// The moment up to which the history was uncertain at the last load, after a restore.
     pub history_uncertain_until: Option<Time>,
-    /// Goes into the next commit.
+    /// The command's idempotency row, for the next commit.
     pub idempotency: Option<IdempotencyRow>,
-    /// Sealed values that a person filled in. Goes into the next commit.
+    /// Sealed values that a person provided, for the next commit.
     pub credentials: Vec<SealedCredential>,
-    /// The command that waits for the next commit. Answered once.
+    /// Reply channel of the command that waits for the next commit. Answered once.
     pub reply: Option<oneshot::Sender<Result<Committed, CommitError>>>,
-    /// The problem of each attempt of this process that ended without a known outcome.
+    /// The problems of this process's attempts that ended without a known outcome.
     pub unknown: BTreeMap<CallId, String>,
-    /// The number of each attempt of this process that was provably never sent. Says nothing about other attempts.
+    /// The numbers of this process's attempts that were provably never sent. Says nothing about other attempts.
     pub not_sent: BTreeMap<CallId, u32>,
-    /// Calls whose result is pushed and not durable: no other driver may open a reconcile request about them.
+    /// Calls whose result is pending and not durable: no other driver may open a reconcile request about them.
     pub in_flight_calls: Vec<InFlightCall>,
     /// The deltas of the model's answer, until that is stored.
     pub delta_stream: Option<DeltaStream>,
-    /// When the last commit was handed over, by the machine's uptime.
+    /// Uptime at which the last commit was handed over.
     pub saved_since: Duration,
     /// The lease, once a commit or a claim has taken it.
     pub lease: Option<Lease>,
@@ -68,7 +69,7 @@ pub(crate) struct TaskSession {
     pub slot: Option<OwnedSemaphorePermit>,
     /// Held while this process drives no other task, until the next new item.
     pub lone: Option<LoneDrive>,
-    /// An item was stored since the task was claimed, so it may give way to a lone drive.
+    /// Whether an item was stored since the task was claimed, so that it may give way to a lone drive.
     pub has_saved_items: bool,
 }
 
@@ -155,12 +156,12 @@ impl TaskSession {
         self.own.task_id()
     }
 
-    /// The task and those above it, the nearest first: their limits hold for it, and it uses their credentials.
+    /// The task and its ancestors, the nearest first: their limits hold for it, and it uses their credentials.
     pub(crate) fn path(&self) -> Vec<TaskId> {
         [self.task_id()].into_iter().chain(self.tree.above(&self.own.row)).collect()
     }
 
-    /// The sum of a figure over a task and all those below it.
+    /// The sum of a figure over a task and its descendants.
     pub(crate) fn sum_over_subtree(&self, task: TaskId, of: impl Fn(&Progress) -> u32) -> u32 {
         let own = self.task_id();
         let known = |id: TaskId| if id == own { Some(&self.own.progress) } else { self.tree.task(id) };
@@ -168,7 +169,7 @@ impl TaskSession {
         subtree.filter_map(|id| known(id).map(&of)).fold(0, u32::saturating_add)
     }
 
-    /// The progress of the task and of those below it, pending facts included.
+    /// The progress of the task and of its descendants, pending facts included.
     pub(crate) fn subtree(&self) -> Vec<Progress> {
         let below = self.tree.below(self.task_id());
         let related = self.tree.drafts().map(|related| &related.draft);
@@ -204,8 +205,8 @@ impl TaskSession {
         Some(PendingAnswer { fact, shown: shown.map(|item| (item.seq, item.at)).collect() })
     }
 
-    /// Keeps a pending answer after a reload, where the journal is the one that the model was shown plus late results at
-    /// most. Any other journal drops the answer and retracts its deltas.
+    /// Keeps a pending answer after a reload, where the journal is the one that the model was shown plus late results
+    /// at most. Any other journal drops the answer and retracts its deltas.
     pub(crate) fn restore_answer(&mut self, answer: Option<PendingAnswer>) {
         let follows = |answer: &PendingAnswer| {
             let (items, shown) = (&self.own.items, &answer.shown);
@@ -219,15 +220,15 @@ impl TaskSession {
         }
     }
 
-    /// Whether a result still applies to its call. The result of an attempt that was never sent does not, once there was
-    /// another attempt or a request about it.
+    /// Whether a result still applies to its call. The result of an attempt that was never sent does not, once there
+    /// was another attempt or a request about it.
     fn still_applies(&self, result: &ToolResult) -> bool {
         let Some(attempt) = self.not_sent.get(&result.tool_call_id) else { return true };
         let state = self.own.progress.call(result.tool_call_id);
         state.is_some_and(|call| call.attempts == *attempt && call.phase == Phase::Done(Outcome::Unknown))
     }
 
-    /// Whether the journal has this very result: a commit whose answer was lost stored it.
+    /// Whether the journal has this very result, because a commit whose answer was lost stored it.
     fn is_journaled(&self, result: &ToolResult) -> bool {
         self.own
             .items
@@ -242,7 +243,7 @@ impl TaskSession {
         }
     }
 
-    /// Journals a result: as the call's own, together with the end of its reconcile request, or as a late one.
+    /// Journals a result: as the call's own, together with the end of its reconcile request, or as a late result.
     fn add_result(&mut self, result: ToolResult) {
         if self.is_journaled(&result) {
             return;
@@ -260,7 +261,7 @@ impl TaskSession {
                 self.resume_if_unblocked();
                 self.push(Fact::ToolResult(result));
             }
-            // After a person's `retry`, and before the new attempt, the first attempt's answer still is the result.
+            // After a person's `retry`, and before the new attempt, the first attempt's answer is still the result.
             Some(Phase::Started(_) | Phase::Approved(_) | Phase::Settled(Outcome::Unknown, _)) => {
                 self.push(Fact::ToolResult(result));
             }
@@ -284,7 +285,7 @@ impl TaskSession {
         self.own.settle_calls(results, self.now);
     }
 
-    /// Records the answer to an attempt, or the problem of one whose outcome is unknown.
+    /// Records the answer to an attempt, or the problem of an attempt whose outcome is unknown.
     pub(crate) fn record_result(&mut self, tool_call_id: CallId, name: String, answer: ToolAnswer) {
         let (outcome, content, http_status) = match answer {
             ToolAnswer::Succeeded { content, http_status } => (Outcome::Succeeded, content, http_status),
@@ -370,8 +371,8 @@ impl TaskSession {
         self.not_sent.clear();
     }
 
-    /// Which attempts may still be running: until the lease (`grace`) and the tool's timeout are over, unless the process of
-    /// the attempt is `gone`.
+    /// Which attempts may still be running: until the lease (`grace`) and the tool's timeout are over, unless the
+    /// process of the attempt is `gone`.
     pub(crate) fn budget(&self, grace: Duration, gone: impl Fn(&str) -> bool) -> Budget {
         let mut budget = Budget::default();
         for state in self.own.progress.unfinished() {

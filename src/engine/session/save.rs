@@ -11,16 +11,17 @@ use crate::task::change::{Committed, LeaseChange};
 use crate::task::id::ChangeId;
 
 impl Engine {
-    /// The change of the lease with which this replica takes or keeps a task.
+    /// The lease change with which this replica takes or keeps a task.
     pub(in crate::engine) fn take_lease(&self) -> LeaseChange {
         LeaseChange::Take { owner: self.replica.clone(), time: self.settings.lease }
     }
 
-    /// Makes what was pushed durable.
+    /// Commits the pending facts.
     ///
     /// # Errors
-    /// `Again` when another commit came first and the task is still ours; `Lost` when it is not, or when the operation
-    /// at the door was refused (it is told why). A result in hand is written in either case.
+    /// `Again` when another commit came first and this driver still holds the task; `Lost` when it does not, or when
+    /// the command that opened the session was refused (its reply says why). A pending result is written in either
+    /// case.
     pub(in crate::engine) async fn save(&self, session: &mut TaskSession, lease: LeaseChange) -> Result<(), Stop> {
         if !session.unsaved() && !matches!(lease, LeaseChange::Queue | LeaseChange::Park { .. }) {
             return Ok(());
@@ -52,7 +53,7 @@ impl Engine {
         }
     }
 
-    /// Commits once. Each fact and the change of the lease is a failpoint before and after the commit.
+    /// Commits once. Each fact and the lease change is a failpoint before and after the commit.
     pub(in crate::engine) async fn commit(
         &self,
         session: &mut TaskSession,
@@ -70,7 +71,7 @@ impl Engine {
         let queues = session.queues();
         session.saved(done, &lease);
         if queues {
-            // A worker of this process looks at once, without waiting for its next poll.
+            // Wakes the worker of this process, which would otherwise wait for its next poll.
             self.backlog.store(true, Ordering::Relaxed);
             self.room.notify_one();
         }

@@ -1,6 +1,6 @@
-//! Paused and Running: the one place where a task gets either status from its counters.
-//! What must stay true: a task is Paused when nothing of its subtree is busy and a request of it is open, and Running when
-//! something is busy.
+//! Paused and Running: the only place where a task gets either status from its counters.
+//! What must stay true: a task is Paused when nothing of its subtree is busy and a request of it is open, and Running
+//! when something of it is busy.
 
 use super::TaskSession;
 use super::task_draft::TaskDraft;
@@ -26,8 +26,8 @@ impl TaskSession {
 }
 
 impl TaskTree {
-    /// Emits Paused or Running for each task whose counters change its status, and queues tasks that wait for room for a
-    /// request where a request of a full tree is closed. Idempotent.
+    /// Emits Paused or Running for each task whose counters change its status, and queues tasks that wait for room for
+    /// a request where a request of a full tree is closed. Idempotent.
     fn update_statuses(&mut self, own: &mut TaskDraft, lease: &LeaseChange, now: Time) {
         let mut sums = self.counter_changes(own, lease);
         let root = own.row.root_task_id;
@@ -62,7 +62,7 @@ impl TaskTree {
     }
 }
 
-/// The status that follows from a task's counters, where it is another one than `status`.
+/// The status that follows from a task's counters, where it differs from `status`.
 fn status_after(status: TaskStatus, busy: i32, open: i32) -> Option<TaskStatus> {
     match status {
         TaskStatus::Running if busy <= 0 && open > 0 => Some(TaskStatus::Paused),

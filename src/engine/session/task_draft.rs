@@ -1,4 +1,4 @@
-//! One task with its pending facts: the row, the progress, and the items that the next commit appends.
+//! A task with its pending facts: the row, the progress, and the items that the next commit appends.
 
 use crate::task::call_state::CallState;
 use crate::task::change::{Counters, Guard, LeaseChange, NewTask, TaskRow};
@@ -11,7 +11,7 @@ use crate::task::time::Time;
 use crate::task::transcript::{Message, conversation};
 use crate::task::turn::Progress;
 
-/// A task's row and journal with its pending facts. Pushed facts count at once for `next_step`.
+/// A task's row and journal with its pending facts, which count at once for `next_step`.
 pub(crate) struct TaskDraft {
     /// The row as of the last read or commit.
     pub row: TaskRow,
@@ -19,15 +19,15 @@ pub(crate) struct TaskDraft {
     pub progress: Progress,
     /// The journal, pending facts included; for a relative of the driven task the pending facts alone.
     pub items: Vec<Item>,
-    /// How many of the items are committed.
+    /// Number of committed items.
     pub committed: usize,
-    /// Replaces the fence by the version; set for a task that the next commit inserts.
+    /// Replaces the fence by version; set for a task that the next commit inserts.
     pub guard: Option<Guard>,
-    /// The next commit writes the row's agent version.
+    /// Whether the next commit writes the row's agent version.
     pub repinned: bool,
-    /// The task's own open requests at the last read or commit.
+    /// Number of the task's own open requests at the last read or commit.
     open_requests: usize,
-    /// Id, kind and time of those that could be read.
+    /// Id, kind and time of the open requests that could be read.
     pub known_requests: Vec<(RequestId, RequestKind, Time)>,
 }
 
@@ -47,7 +47,7 @@ impl Stored<'_> {
 }
 
 impl TaskDraft {
-    /// A task as it was read. `items` is its journal, or empty for a relative.
+    /// A task as read. `items` is its journal, or empty for a relative.
     pub(crate) fn new(row: TaskRow, progress: Progress, items: Vec<Item>) -> Self {
         let (committed, known_requests) = (items.len(), known_requests(&progress));
         let open_requests = known_requests.len();
@@ -114,7 +114,8 @@ impl TaskDraft {
         }
     }
 
-    /// Gives each of these calls that has no result one: `unknown` if it had started, a person's answer, or else `outcome`.
+    /// Writes a result for each of these calls that has none: `unknown` if it had started, a person's answer, or else
+    /// `outcome`.
     pub(crate) fn close_calls(&mut self, which: impl Fn(&CallState) -> bool, outcome: Outcome, text: &str, at: Time) {
         let open = self.progress.unfinished().filter(|state| which(state));
         let closed = open.map(|state| {

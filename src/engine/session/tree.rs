@@ -1,7 +1,8 @@
-//! The tree around a task: its relatives as they were read, and the drafts of those that the next commit changes.
-//! What must stay true: a change adds to the counters of a task and of all its ancestors in one commit. Where it changes
-//! `busy` or `open_requests`, or starts a task, the version of each ancestor fences it: two tasks that pause at once cannot
-//! both count the other as busy, and two that start children at once cannot both take the last place.
+//! The tree around a task: its relatives as read, and the drafts of the relatives that the next commit changes.
+//! What must stay true: a change adds to the counters of a task and of all its ancestors in one commit. Where it
+//! changes `busy` or `open_requests`, or starts a task, the version of each ancestor fences it: two tasks that pause at
+//! once cannot both count the other as busy, and two tasks that start sub-agents at once cannot both take the last
+//! place.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,13 +18,13 @@ use crate::task::turn::Progress;
 pub(crate) struct TaskTree {
     pub(super) rows: BTreeMap<TaskId, TaskRow>,
     pub(super) tree: TreeProgress,
-    /// The number of the last event that was read.
+    /// Number of the last event that was read.
     event: i64,
     /// The relatives that the next commit changes.
     pub(super) drafts: BTreeMap<TaskId, RelatedDraft>,
-    /// Tasks of which something cannot be read.
+    /// Tasks with a part that cannot be read.
     unreadable: BTreeSet<TaskId>,
-    /// No effect has taken time since the last read.
+    /// Whether no effect has taken time since the last read.
     pub fresh: bool,
 }
 
@@ -31,11 +32,11 @@ pub(crate) struct TaskTree {
 pub(crate) struct RelatedDraft {
     pub draft: TaskDraft,
     pub lease: LeaseChange,
-    /// The next commit starts the task, or starts it again.
+    /// Whether the next commit starts the task, or starts it again.
     pub begins: bool,
 }
 
-/// The order of a commit's tasks: those below that end, the task itself, those that it starts, those above.
+/// The order of tasks in a commit: ending descendants, the task itself, the tasks that it starts, its ancestors.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     Below,
@@ -78,7 +79,7 @@ impl TaskTree {
         !self.unreadable.contains(&task)
     }
 
-    /// Whether the next commit starts that task.
+    /// Whether the next commit starts this task.
     pub(crate) fn begins(&self, task: TaskId) -> bool {
         self.drafts.get(&task).is_some_and(|related| related.begins)
     }
@@ -91,17 +92,17 @@ impl TaskTree {
         self.rows.values()
     }
 
-    /// The committed progress of a task, without the facts that its tree has in common.
+    /// The committed progress of a task, without the facts that its tree shares.
     pub(crate) fn task(&self, task: TaskId) -> Option<&Progress> {
         self.tree.task(task)
     }
 
-    /// The committed progress of a task, with the facts that its tree has in common.
+    /// The committed progress of a task, with the facts that its tree shares.
     pub(crate) fn progress(&self, task: TaskId) -> Option<Progress> {
         self.tree.progress(task)
     }
 
-    /// The tasks above a task, the nearest first.
+    /// The ancestors of a task, the nearest first.
     pub(crate) fn above(&self, row: &TaskRow) -> Vec<TaskId> {
         let mut above = Vec::new();
         let mut next = row.parent.map(|(parent, _)| parent);
@@ -112,7 +113,7 @@ impl TaskTree {
         above
     }
 
-    /// The tasks below a task, at any depth.
+    /// The descendants of a task.
     pub(crate) fn below(&self, task: TaskId) -> Vec<TaskId> {
         self.rows.values().filter(|row| self.above(row).contains(&task)).map(|row| row.task_id).collect()
     }
@@ -126,14 +127,15 @@ impl TaskTree {
         self.drafts.get_mut(&task)
     }
 
-    /// Moves the version of a task that cannot be read here, and queues it: its driver reloads it, or another worker ends it.
+    /// Increments the version of a task that this driver cannot read, and queues it: its driver reloads it, or another
+    /// worker ends it.
     pub(crate) fn requeue_unreadable(&mut self, task: TaskId) {
         let Some(row) = self.rows.get(&task).filter(|row| !row.status.is_terminal()) else { return };
         let draft = TaskDraft::from_row(row.clone(), 0);
         self.drafts.insert(task, RelatedDraft { draft, lease: LeaseChange::Queue, begins: false });
     }
 
-    /// A task that the next commit creates.
+    /// Adds a task that the next commit creates.
     pub(crate) fn add(&mut self, draft: TaskDraft) {
         let related = RelatedDraft { draft, lease: LeaseChange::Queue, begins: true };
         self.drafts.insert(related.draft.task_id(), related);
@@ -163,7 +165,7 @@ impl TaskTree {
         sums
     }
 
-    /// The changes of the next commit, the task's own and its relatives', in the order of their events.
+    /// The changes of the next commit, of the task and of its relatives, in the order of their events.
     pub(crate) fn changes(&self, own: &TaskDraft, lease: &LeaseChange, change: TaskChange) -> Vec<TaskChange> {
         let mut sums = self.counter_changes(own, lease);
         let above = self.above(&own.row);
