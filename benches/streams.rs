@@ -1,10 +1,10 @@
-//! How soon a reader sees what was committed, and what open streams cost.
+//! Measures the delay from commit to reader, and the cost of open streams.
 //!
 //! `cargo bench --bench streams` runs the built service on SQLite, `cargo bench --bench streams -- postgres://…` on a
-//! database that it may fill. It prints, for 500 readers of one task and for 500 tasks with one reader each, the time from
-//! commit to reader, the memory of a stream and the processor time, beside the same readers on a bare server that sends
-//! events of the same size from memory. Then it shows what 500 streams cost beside 10,000 waiting tasks while nothing
-//! happens. Times are of one machine, on which readers and service share the processors.
+//! database that it may fill. For 500 readers of one task and for 500 tasks with one reader each, it prints the time
+//! from commit to reader, the memory of a stream and the processor time, beside the same readers on a bare server that
+//! sends events of the same size from memory. Then it shows the cost of 500 streams beside 10,000 waiting tasks while
+//! nothing happens. Times hold for one machine, whose processors readers and service share.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a program that measures")]
 #![expect(clippy::disallowed_methods, clippy::print_stdout, clippy::cast_precision_loss, reason = "the same")]
@@ -53,7 +53,7 @@ async fn run(database: Option<String>) {
     idle(&service, &address, database.as_deref()).await;
 }
 
-/// How late events were, in milliseconds.
+/// The delays of events, in milliseconds.
 struct Seen(Vec<f64>);
 
 impl Seen {
@@ -71,7 +71,7 @@ impl Seen {
     }
 }
 
-/// The service, as a process of its own.
+/// The service, as a separate process.
 struct Service {
     child: Child,
     address: String,
@@ -172,7 +172,7 @@ fn now() -> f64 {
     jiff::Timestamp::now().as_microsecond() as f64 / 1000.0
 }
 
-/// A reader of a stream: `caught_up` is told, then how late each event was.
+/// A reader of a stream: signals `caught_up`, then records the delay of each event.
 async fn reader(
     address: String,
     path: String,
@@ -215,7 +215,7 @@ struct Readers {
 }
 
 impl Readers {
-    /// They are there, and have caught up.
+    /// Readers of these paths, all of them caught up.
     async fn at(address: &str, paths: Vec<String>) -> Self {
         let (ready, mut told) = tokio::sync::mpsc::unbounded_channel();
         let (mut all, late, count) = (JoinSet::new(), Arc::default(), paths.len());
@@ -234,7 +234,7 @@ impl Readers {
     }
 }
 
-/// What a server does that has everything in memory.
+/// The baseline: a server with everything in memory.
 async fn bare() -> Seen {
     let (sender, _) = broadcast::channel::<String>(1024);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -302,7 +302,7 @@ async fn task_each(service: &Service, address: &str) -> Seen {
     seen
 }
 
-/// What it costs that nothing happens.
+/// The cost of idle streams.
 async fn idle(service: &Service, address: &str, database: Option<&str>) {
     let mut tasks = Vec::with_capacity(WAITING);
     for _ in 0..WAITING / 20 {
@@ -329,7 +329,7 @@ async fn idle(service: &Service, address: &str, database: Option<&str>) {
 /// Transactions of the database so far: each statement is one.
 async fn statements(database: Option<&str>) -> Option<i64> {
     let mut connection = PgConnection::connect(database?).await.ok()?;
-    // Servers write what they counted after a second.
+    // Servers publish their statistics after a second.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let count = "select (xact_commit + xact_rollback)::bigint from pg_stat_database where datname = current_database()";
     sqlx::query_scalar(count).fetch_one(&mut connection).await.ok()

@@ -41,38 +41,36 @@ use crate::telemetry::{self, Census, Metrics};
 use crate::tool::catalog::Catalog;
 use crate::world::{Clock, Ids, Mistakes, RandomIds, SystemClock};
 
-/// How to serve, beside the configuration.
+/// Options of `serve` that are not part of the configuration.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
-    /// How log lines look.
     pub log_format: LogFormat,
-    /// Where the configuration comes from, if nothing names it.
+    /// Names the source of the configuration when no flag or variable does.
     pub note: Option<&'static str>,
-    /// Warnings about the configuration.
+    /// The warnings about the configuration.
     pub warnings: Vec<Line>,
-    /// What is said of the database.
     pub database: DatabaseOptions,
 }
 
-/// What an operator says of the database at the start.
+/// An operator's statements about the database at start.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DatabaseOptions {
-    /// `--restored`: it is a restored backup, or a promoted standby.
+    /// `--restored`: the database is a restored backup or a promoted standby.
     pub restored: bool,
-    /// `--unsafe`: one that may lose commits is a warning instead of a refusal.
+    /// `--unsafe`: a database that may lose commits is only warned about, not refused.
     pub permit_unsafe: bool,
 }
 
-/// How long a database that does not answer is waited for at the start.
+/// How long the start waits for a database that does not answer.
 const PATIENCE: Duration = Duration::from_mins(1);
 /// How long running calls may take to end on SIGTERM.
 const DRAIN: Duration = Duration::from_secs(25);
-/// How long the rest may take then: answers that are on their way, commits, connections.
+/// How long the rest may take after that: answers in flight, commits, connections.
 const REST: Duration = Duration::from_secs(2);
-/// Connections to the metrics' own listener.
+/// The most connections to the metrics' separate listener.
 const SCRAPERS: usize = 16;
 
-/// What the rooms find wrong with their parts of the configuration.
+/// Adds the mistakes that the rooms find in their parts of the configuration.
 pub fn check(config: &Config, mistakes: &mut Mistakes) {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     for (name, settings) in config.openai_models() {
@@ -98,10 +96,10 @@ fn policy(config: &Config, catalog: &Catalog, mistakes: &mut Mistakes) -> Policy
     Policy::new(&config.rules(), &specs, mistakes)
 }
 
-/// Serves until it is told to stop.
+/// Serves until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// What kept it from serving.
+/// The reason why the service could not start.
 pub async fn serve(config: Config, options: ServeOptions) -> anyhow::Result<()> {
     let metrics = telemetry::init(options.log_format, config.log.as_deref())?;
     if let Some(note) = options.note {
@@ -146,15 +144,13 @@ pub async fn serve(config: Config, options: ServeOptions) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// One process of the service, running.
+/// A running replica of the service.
 pub struct Replica {
-    /// Where it listens.
+    /// The address it listens on.
     pub address: SocketAddr,
-    /// Where its metrics are, if they are apart.
+    /// The address of its metrics, if separate.
     pub metrics_address: Option<SocketAddr>,
-    /// What makes its tasks move.
     pub engine: Arc<Engine>,
-    /// Every byte it keeps.
     pub store: Store,
     stop: CancellationToken,
     closed: CancellationToken,
@@ -170,10 +166,10 @@ impl std::fmt::Debug for Replica {
 }
 
 impl Replica {
-    /// Opens the database, begins to listen and to work.
+    /// Opens the database, then listens and starts the worker.
     ///
     /// # Errors
-    /// What kept it from starting.
+    /// The reason why it could not start.
     pub async fn start(
         config: Config,
         clock: Arc<dyn Clock>,
@@ -258,8 +254,8 @@ impl Replica {
         Ok(Self { address, metrics_address, engine, store, stop, closed, handlers, server, worker })
     }
 
-    /// Goes down as on SIGTERM: not ready, no new work, those who wait are answered, running calls may end. Until they
-    /// have, it listens: whoever asks whether it is ready hears that it is not.
+    /// Shuts down as on SIGTERM: not ready, no new work, waiting callers get an answer, running calls may end. It
+    /// listens until they have ended, so that `/readyz` reports it as not ready.
     pub async fn stop(self) {
         self.stop.cancel();
         self.handlers.close();
@@ -291,7 +287,7 @@ fn engine_settings(config: &Config) -> engine::Settings {
     }
 }
 
-/// Opens the database; one that does not answer is waited for, and nothing listens meanwhile.
+/// Opens the database, waiting for one that does not answer. Nothing listens meanwhile.
 async fn open(config: &Config, clock: &Arc<dyn Clock>, options: DatabaseOptions) -> anyhow::Result<Store> {
     let since = clock.uptime();
     let settings = store::Settings { restored: options.restored, ..config.store(options.permit_unsafe) };
@@ -311,7 +307,7 @@ async fn open(config: &Config, clock: &Arc<dyn Clock>, options: DatabaseOptions)
     }
 }
 
-/// Keeps the agents' definitions; a database that went away since it was opened is waited for, too.
+/// Stores the agents' definitions, waiting if the database has become unavailable since it was opened.
 async fn keep(store: &Store, agents: &Agents, clock: &Arc<dyn Clock>) -> anyhow::Result<()> {
     let since = clock.uptime();
     for agent in agents.all() {
@@ -325,7 +321,7 @@ async fn keep(store: &Store, agents: &Agents, clock: &Arc<dyn Clock>) -> anyhow:
     Ok(())
 }
 
-/// What an engine uses, built from the configuration.
+/// The parts of an engine, built from the configuration.
 struct Rooms {
     models: BTreeMap<String, Arc<dyn ModelClient>>,
     catalog: Arc<Catalog>,
@@ -395,25 +391,25 @@ async fn census(store: &Store) -> Census {
 /// Applies the migrations.
 ///
 /// # Errors
-/// What kept it from applying them.
+/// The reason why they could not be applied.
 pub async fn migrate(config: &Config) -> anyhow::Result<()> {
     Store::migrate(&config.store(true), Arc::new(SystemClock)).await?;
     Ok(())
 }
 
-/// Guards one shell command: reads what to run from standard input. The exit code.
+/// Guards one shell command, read from standard input. Returns the exit code.
 #[must_use]
 pub fn guard() -> u8 {
     u8::try_from(crate::tool::guard::guard_main(&[])).unwrap_or(1)
 }
 
-/// The OpenAPI document.
+/// The OpenAPI document as JSON.
 #[must_use]
 pub fn openapi() -> String {
     http::openapi::openapi_json()
 }
 
-/// Prints what to try, and that the model is scripted.
+/// Prints commands to try, and that the model is scripted.
 fn demonstrate(address: SocketAddr) {
     let text = format!(
         "\
@@ -448,7 +444,7 @@ mod tests {
     use crate::config::{self, Source};
     use crate::task::time::Time;
 
-    /// Time goes by only while somebody sleeps.
+    /// A clock whose time passes only in sleeps.
     #[derive(Default)]
     struct Sleeper(Mutex<Duration>);
 

@@ -1,5 +1,5 @@
-//! The commands. Exit codes: 0 ok, 1 failed, 2 wrong use or configuration. What a command prints goes to standard output,
-//! what it complains about to standard error.
+//! The commands. Exit codes: 0 ok, 1 failed, 2 wrong use or configuration. Results go to standard output, complaints to
+//! standard error.
 
 use std::fmt::Display;
 use std::io::{Read as _, Write as _};
@@ -16,9 +16,7 @@ use crate::config::report::Report;
 use crate::config::{self, Config, SMALLEST, Source};
 use crate::failpoint;
 
-/// It worked.
 const OK: u8 = 0;
-/// It failed.
 const FAILED: u8 = 1;
 /// Wrong use or configuration.
 const WRONG: u8 = 2;
@@ -91,12 +89,12 @@ struct Serve {
     permit_unsafe: bool,
 }
 
-/// Runs the command that the process was started with. The exit code.
+/// Runs the command that the process was started with. Returns the exit code.
 pub fn run() -> u8 {
     run_with(std::env::args_os(), &Environment::process())
 }
 
-/// The same, with a command line and an environment of its own.
+/// Like [`run`], with the given command line and environment.
 pub fn run_with(arguments: impl IntoIterator<Item = std::ffi::OsString>, environment: &Environment) -> u8 {
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
@@ -134,11 +132,11 @@ fn complain(code: u8, what: impl Display) -> u8 {
     code
 }
 
-/// The file that is read where none is named.
+/// The default file, in the working directory.
 const BESIDE: &str = "holdpoint.yaml";
 
-/// Where the configuration comes from: the flag, else the variable, else the file beside, else the demonstration; and a
-/// note where nothing names it.
+/// The source of the configuration: the flag, else the variable, else the default file, else the demonstration; and a
+/// note if neither flag nor variable names it.
 fn source(common: &Common, environment: &Environment) -> Result<(Source, Option<&'static str>), String> {
     let variable = environment.variable("HOLDPOINT_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from);
     let named = common.config.clone().or(variable);
@@ -156,13 +154,13 @@ const DEMO: &str = "No configuration is named and there is no ./holdpoint.yaml: 
 /// A configuration without mistakes.
 struct Loaded {
     config: Config,
-    /// Its warnings.
+    /// Holds its warnings.
     report: Report,
-    /// Where it comes from, if nothing names it.
+    /// Names its source when no flag or variable does.
     note: Option<&'static str>,
 }
 
-/// The configuration; mistakes are the error: all of them.
+/// Loads the configuration; the error lists every mistake.
 fn load(common: &Common, environment: &Environment) -> Result<Loaded, String> {
     let flags = Flags { listen: common.listen.clone(), database_url: common.database_url.clone() };
     let (source, note) = source(common, environment)?;
@@ -172,7 +170,7 @@ fn load(common: &Common, environment: &Environment) -> Result<Loaded, String> {
     }
 }
 
-/// The configuration; where it comes from and its warnings are printed.
+/// Loads the configuration; prints its source and its warnings.
 fn load_aloud(common: &Common, environment: &Environment) -> Result<Config, String> {
     let Loaded { config, report, note } = load(common, environment)?;
     let mut err = std::io::stderr().lock();
@@ -199,7 +197,7 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build()
 }
 
-/// Runs to the end. Threads that are stuck (in the name of a host, say) do not keep the process.
+/// Runs to the end. Blocked threads (resolving a host name, say) do not keep the process alive.
 fn run_to_end(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     let runtime = runtime()?;
     let done = runtime.block_on(work);
@@ -277,7 +275,7 @@ fn health(common: &Common, environment: &Environment) -> u8 {
     }
 }
 
-/// Where a service that listens there is reached from this machine.
+/// The address at which this machine reaches a service that listens on `address`.
 fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),

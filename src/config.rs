@@ -1,6 +1,6 @@
 //! The YAML file, the environment and the flags, as typed settings. Every mistake is reported at once, with its place.
-//! What must stay true: a flag beats the environment, the environment the file, the file the defaults; no message, no
-//! digest and no unexpanded definition ever holds the value of a key, a header or a variable.
+//! What must stay true: a flag overrides the environment, the environment the file, the file the defaults; no message,
+//! digest or unexpanded definition ever holds the value of a key, a header or a variable.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -40,80 +40,73 @@ pub mod unexpanded;
 pub mod units;
 pub mod warnings;
 
-/// What runs with nothing configured.
+/// The configuration used when nothing is configured.
 pub const DEMO: &str = include_str!("config/demo.yaml");
-/// The smallest file, with comments: what `init` writes.
+/// The smallest file, with comments, written by `init`.
 pub const SMALLEST: &str = include_str!("config/smallest.yaml");
 
-/// Where a configuration comes from.
 #[derive(Clone, Debug)]
 pub enum Source {
     /// The built-in demonstration.
     Demo,
-    /// A file that was read: its path and its text.
+    /// The path and text of a file.
     File(PathBuf, String),
 }
 
-/// Everything an operator decides, checked and filled in.
+/// All of an operator's settings, checked and expanded.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    /// Whether this is the built-in demonstration.
     pub demo: bool,
-    /// Where and how the service listens.
     pub server: ServerSettings,
-    /// The database.
     pub database: DatabaseSettings,
-    /// Who may come in; `None`: everybody, as `local`.
+    /// The accounts; `None` admits everyone, as `local`.
     pub auth: Option<AuthSettings>,
-    /// What seals credentials at rest.
+    /// The keys that seal stored credentials.
     pub secrets: SecretsSettings,
-    /// What `request_credentials` may ask for.
+    /// The credentials that `request_credentials` may ask for.
     pub credentials: BTreeMap<String, CredentialSettings>,
-    /// The models.
     pub models: BTreeMap<String, ModelSettings>,
-    /// The tools.
     pub tools: BTreeMap<String, ToolSettings>,
-    /// The agents.
     pub agents: BTreeMap<String, AgentSettings>,
-    /// The agent of a task that names none.
+    /// The agent for tasks that name none.
     pub default_agent: String,
     /// The rules, in order.
     pub policy: Vec<RuleSettings>,
-    /// The unexpanded file, overrides put in, as JSON: what digests are computed from.
+    /// The unexpanded file with overrides applied, as JSON: digests are computed from it.
     pub unexpanded: Value,
-    /// Every value that must be found again in what comes back from outside, with its name.
+    /// Every value to redact in text from outside, with its name.
     pub secret_values: Vec<(String, Secret<String>)>,
-    /// Where the variables and files of `${…}` come from: definitions that were kept are filled in later.
+    /// The source of variables and files for `${…}`; stored definitions are expanded from it later.
     pub environment: Environment,
-    /// What relative files in `${…}` are relative to.
+    /// The base of relative paths in `${…}`.
     pub directory: PathBuf,
-    /// The filter for log lines, `RUST_LOG`.
+    /// The filter for log lines, from `RUST_LOG`.
     pub log: Option<String>,
 }
 
 impl Config {
-    /// The unexpanded definition of a thing: `&["tools", "refund_payment"]`. `Null` when there is none.
+    /// The unexpanded definition at a path such as `&["tools", "refund_payment"]`; `Null` if there is none.
     #[must_use]
     pub fn unexpanded(&self, path: &[&str]) -> Value {
         path.iter().try_fold(&self.unexpanded, |value, step| value.get(step)).cloned().unwrap_or(Value::Null)
     }
 
-    /// Finds the configuration's secrets in text that came from outside.
+    /// A redactor for the configuration's secrets, for text from outside.
     #[must_use]
     pub fn redactor(&self) -> Redactor {
         Redactor::new(self.secret_values.iter().map(|(name, value)| (name.as_str(), value)))
     }
 }
 
-/// Top-level keys; each is read for itself, so that a mistake in one hides none in another.
+/// Top-level keys; each is read separately, so that a mistake in one hides none in another.
 const SECTIONS: [&str; 10] =
     ["server", "database", "auth", "secrets", "credentials", "models", "tools", "agents", "default_agent", "policy"];
 
-/// Reads a configuration. `rooms` adds what the rooms find wrong with their parts of it; it sees what could be read,
-/// also where there are mistakes already.
+/// Loads a configuration. `rooms` adds the mistakes that the rooms find in their parts; it gets all readable settings,
+/// even if there are mistakes already.
 ///
 /// # Errors
-/// The report of everything that is wrong.
+/// The report of every mistake.
 pub fn load(
     source: Source,
     environment: &Environment,
@@ -166,7 +159,7 @@ pub fn load(
     if sound { Ok((config, report)) } else { Err(report) }
 }
 
-/// Reports each filled-in value that would be shown with a schema.
+/// Reports each expanded value that would be shown as part of a schema.
 fn published(filled: &[Filled], mistakes: &mut Mistakes) {
     for one in filled {
         if unexpanded::is_in_a_schema(&one.place) && !unexpanded::is_shown(&one.place) {
@@ -178,7 +171,7 @@ fn published(filled: &[Filled], mistakes: &mut Mistakes) {
     }
 }
 
-/// Reads each section, and within models, tools, agents and rules each one for itself.
+/// Reads each section, and each model, tool, agent and rule separately.
 fn sections(root: &mut Node, mistakes: &mut Mistakes) -> Config {
     if !matches!(root.kind, Kind::Map(_)) {
         mistakes.add(&[], format!("expected a map, found {}", root.noun()));
@@ -219,7 +212,7 @@ fn section<T: for<'de> Deserialize<'de> + Default>(root: &mut Node, key: &str, m
     }
 }
 
-/// A map of things by name. One that could not be read at all stays, at its defaults: others may name it.
+/// A map of things by name. An unreadable entry stays, with defaults: others may name it.
 fn each<T: for<'de> Deserialize<'de> + Default>(
     root: &mut Node,
     key: &str,
@@ -239,7 +232,7 @@ fn each<T: for<'de> Deserialize<'de> + Default>(
     all
 }
 
-/// A list of things. One that could not be read at all stays, at its defaults: places count from the file's.
+/// A list of things. An unreadable element stays, with defaults: places use the file's indexes.
 fn list<T: for<'de> Deserialize<'de> + Default>(root: &mut Node, path: &[&str], mistakes: &mut Mistakes) -> Vec<T> {
     let mut at = root;
     for step in path {
@@ -260,7 +253,7 @@ fn list<T: for<'de> Deserialize<'de> + Default>(root: &mut Node, path: &[&str], 
     all
 }
 
-/// What is filled in once the settings were read: paths, addresses, what a shell's environment passes on.
+/// Completes the settings after reading: paths, addresses, and the variables that a shell's environment passes on.
 fn fill(config: &mut Config, root: &Node, environment: &Environment, directory: &Path, mistakes: &mut Mistakes) {
     let from_file =
         |path: &[&str]| !matches!(root.at(path).map(|node| &node.origin), Some(Origin::Variable(_) | Origin::Flag(_)));
@@ -300,7 +293,7 @@ fn fill(config: &mut Config, root: &Node, environment: &Environment, directory: 
     }
 }
 
-/// A relative database file is the configuration's.
+/// Resolves a relative database file against the configuration's directory.
 fn sqlite_beside(url: &str, directory: &Path) -> String {
     let Some(rest) = url.strip_prefix("sqlite:") else { return url.to_owned() };
     let rest = rest.strip_prefix("//").unwrap_or(rest);
@@ -312,8 +305,8 @@ fn sqlite_beside(url: &str, directory: &Path) -> String {
     format!("sqlite://{}{question}{query}", directory.join(path).display())
 }
 
-/// Every filled-in value but those in names, texts and a tool's `url`; every key, wherever it was written; and what an
-/// environment variable put into a place where secrets stand.
+/// Every expanded value except in names, texts and a tool's `url`; every key, wherever written; every value that an
+/// environment variable put at a secret's place; and the password in the database's URL.
 fn secret_values(root: &Node, filled: &[Filled]) -> Vec<(String, Secret<String>)> {
     let shown = filled.iter().filter(|one| !unexpanded::is_shown(&one.place));
     let mut values: Vec<_> = shown.map(|one| (one.name.clone(), one.value.clone())).collect();

@@ -1,9 +1,9 @@
-//! Places where a test kills or freezes the real process: at every commit, and around every call. In a release build
-//! without the feature `failpoints` nothing of it is there: every function is empty.
+//! Points where a test kills or freezes the real process: at every commit and around every call. In a release build
+//! without the feature `failpoints` every function is empty.
 //!
-//! Armed by one text, e.g. `tool_started.committed=abort@2;lease=3s;clock=120s`: the second time that point is reached
-//! the process aborts as a `kill -9` would; leases last 3 s; Postgres' clock is read 120 s ahead, so that a process which
-//! comes after a killed one finds its leases over.
+//! One text arms the points, e.g. `tool_started.committed=abort@2;lease=3s;clock=120s`: the second time that point is
+//! reached, the process dies as by `kill -9`; leases last 3 s; Postgres' clock is read 120 s ahead, so that the process
+//! started after the killed one finds its leases expired.
 
 #[cfg(any(debug_assertions, feature = "failpoints"))]
 mod armed {
@@ -12,7 +12,7 @@ mod armed {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::{Duration, Instant};
 
-    /// A sleep of a moment that took so long was a standstill.
+    /// A 1 ms sleep that took this long means the process was stopped and has been continued.
     const STANDSTILL: Duration = Duration::from_secs(1);
 
     static ARMED: OnceLock<Armed> = OnceLock::new();
@@ -25,14 +25,14 @@ mod armed {
 
     struct Point {
         freezes: bool,
-        /// How often it must still be reached.
+        /// How many more times the point must be reached before it fires.
         left: AtomicU64,
     }
 
-    /// Arms the points of a text, once in the life of a process.
+    /// Arms the points in `text`, once per process.
     ///
     /// # Errors
-    /// What of it cannot be read.
+    /// A message naming the part that cannot be parsed, or "armed already".
     pub fn arm(text: &str) -> Result<(), String> {
         let mut armed = Armed { points: BTreeMap::new(), lease: None, clock: None };
         for part in text.split(';').map(str::trim).filter(|part| !part.is_empty()) {
@@ -60,7 +60,7 @@ mod armed {
         number.map(Duration::from_secs).ok_or_else(|| format!("{text}: seconds are expected, as in 3s"))
     }
 
-    /// This point is reached: a process whose turn it is ends here, or stands still until it is woken from outside.
+    /// Kills or stops the process if `point` is armed and due. Returns after a stop once the process is continued.
     pub fn reach(point: &str) {
         let Some(point) = ARMED.get().and_then(|armed| armed.points.get(point)) else { return };
         if point.left.fetch_sub(1, Ordering::SeqCst) != 1 {
@@ -68,7 +68,7 @@ mod armed {
         }
         let how = if point.freezes { rustix::process::Signal::STOP } else { rustix::process::Signal::KILL };
         let _ = rustix::process::kill_process(rustix::process::getpid(), how);
-        // The signal is on its way, maybe to another thread first; nothing more may happen here.
+        // The signal may be delivered to another thread first; this thread must do nothing more meanwhile.
         if !point.freezes {
             std::process::abort();
         }
@@ -79,12 +79,12 @@ mod armed {
         }
     }
 
-    /// How long leases last instead.
+    /// The armed lease duration, if any.
     pub fn lease() -> Option<Duration> {
         ARMED.get().and_then(|armed| armed.lease)
     }
 
-    /// How far the database's clock is read ahead.
+    /// The armed offset of the database's clock, if any.
     pub fn clock() -> Option<Duration> {
         ARMED.get().and_then(|armed| armed.clock)
     }
@@ -97,7 +97,7 @@ pub use self::armed::{arm, clock, lease, reach};
 mod absent {
     use std::time::Duration;
 
-    /// There is nothing to arm.
+    /// Does nothing.
     ///
     /// # Errors
     /// Never.
@@ -106,17 +106,17 @@ mod absent {
         Ok(())
     }
 
-    /// Nothing happens.
+    /// Does nothing.
     #[inline]
     pub fn reach(_point: &str) {}
 
-    /// Leases last as they are set.
+    /// No override of the lease duration.
     #[inline]
     pub fn lease() -> Option<Duration> {
         None
     }
 
-    /// The database's clock is read as it is.
+    /// No offset of the database's clock.
     #[inline]
     pub fn clock() -> Option<Duration> {
         None

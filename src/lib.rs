@@ -1,19 +1,19 @@
-//! The map of the rooms. `ARCHITECTURE.md` says why they are what they are; `tests/architecture.rs` checks who
-//! may import whom.
+//! The rooms. `ARCHITECTURE.md` describes each; `tests/architecture.rs` checks which room may import which.
 //!
 //! | room | what it is for |
 //! |---|---|
-//! | [`task`] | the nouns and what happens next; pure |
-//! | [`people`] | who somebody is and what he may |
+//! | [`task`] | the domain types and the pure decision of the next step |
+//! | [`people`] | authenticates callers and authorizes them |
 //! | [`policy`] | turns a tool call into a verdict |
 //! | [`model`] | asks a language model |
 //! | [`tool`] | performs a call |
-//! | [`agent`] | what an agent is made of |
-//! | [`store`] | every byte we keep |
-//! | [`engine`] | makes tasks move |
-//! | [`http`] | the only room that speaks HTTP |
+//! | [`agent`] | agent definitions |
+//! | [`store`] | persistence |
+//! | [`engine`] | drives tasks |
+//! | [`http`] | the HTTP server, the only room that speaks HTTP |
 //!
-//! Beside them: [`world`] (time, ids), [`net`] (outbound HTTP), [`secret`], [`failpoint`], [`config`], [`telemetry`], [`app`], [`cli`].
+//! Beside them: [`world`] (time, ids), [`net`] (outbound HTTP), [`secret`], [`failpoint`], [`config`], [`telemetry`],
+//! [`app`], [`cli`].
 
 pub mod agent;
 pub mod app;

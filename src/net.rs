@@ -1,8 +1,8 @@
-//! All outbound HTTP: two clients from one builder. What must stay true: nothing is repeated by itself, no redirect is
-//! followed, no proxy is taken from the environment, bodies are read up to a bound, and what failed is told apart by
-//! whether anything can have been sent. A tool's call has a connection of its own: one that was used before may be closed
-//! by its peer just when the next request is written, and nobody could say what became of that one. The texts of failures
-//! are fixed words: no URL, no host, no header can be in one.
+//! All outbound HTTP: two clients from one builder. What must stay true: no request is repeated automatically, no
+//! redirect is followed, no proxy is taken from the environment, every body is read up to a bound, and each failure
+//! says whether anything can have been sent. A tool call has its own connection: the peer may close a reused connection
+//! just as the next request is written, which would leave the outcome of that request unknown. Failure texts are fixed
+//! words and hold no URL, host or header.
 
 mod reach;
 
@@ -16,46 +16,46 @@ use reqwest::{Client, ClientBuilder, Request, RequestBuilder, Response, StatusCo
 
 use reach::{Reach, Watch};
 
-/// How every request of ours calls itself.
+/// The `User-Agent` of every request.
 pub const USER_AGENT: &str = concat!("holdpoint/", env!("CARGO_PKG_VERSION"));
 
-/// How long name resolution, TCP and TLS may take together.
+/// The timeout for name resolution, TCP and TLS together.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long a connection that may be used again is kept.
+/// How long a reusable connection is kept idle.
 const IDLE: Duration = Duration::from_secs(30);
-/// How long the last bytes of an answer are waited for that is whole without them.
+/// How long to wait for the trailing bytes of a response whose content is already complete.
 const ON_ITS_WAY: Duration = Duration::from_millis(20);
 
-/// The clients. Cheap to clone; one for the whole process.
+/// The HTTP clients. Cheap to clone; one instance serves the whole process.
 #[derive(Clone, Debug)]
 pub struct Net {
     kept: Client,
     own: Client,
 }
 
-/// A complete answer, or as much of one as was asked for.
+/// A complete response, or as much of it as was requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Its status; never 1xx.
+    /// Never 1xx.
     pub status: StatusCode,
-    /// The beginning of its body.
+    /// The body, cut off at [`Room::most`] bytes.
     pub body: Vec<u8>,
-    /// Whether the body goes on, or may.
+    /// Whether the body continues, or may continue.
     pub more: bool,
 }
 
-/// How much of a body is wanted.
+/// How much of a body to read.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
-    /// With so many bytes in hand the answer counts, whatever becomes of the rest.
+    /// With this many bytes received the response counts, even if the rest fails to arrive.
     pub enough: usize,
-    /// Not more than this is read.
+    /// The most bytes that are read.
     pub most: usize,
 }
 
 impl Net {
-    /// Builds them. A machine without any trusted certificate still reaches plain HTTP; HTTPS fails there before
-    /// anything is sent.
+    /// Builds the clients. On a machine without any trusted certificate plain HTTP still works; HTTPS fails there
+    /// before anything is sent.
     ///
     /// # Errors
     /// [`NetError`] when TLS cannot be set up at all.
@@ -63,18 +63,19 @@ impl Net {
         Ok(Self { kept: build(keeping)?, own: build(closing)? })
     }
 
-    /// For what may be repeated as often as needed: models. Its connections are kept.
+    /// The client for requests that may be repeated, such as model calls. It reuses connections.
     #[must_use]
     pub fn repeatable(&self) -> &Client {
         &self.kept
     }
 
-    /// One request on a connection of its own, and its answer, all within this time. Once the connection is made, and
-    /// right before the request is written to it, `leave` says whether it still may be. `room` says how much of the body
-    /// is wanted.
+    /// Sends one request on its own connection and returns the response, all within `within`. After the connection is
+    /// made and right before the request is written, `leave` decides whether it may still be sent. `room` decides from
+    /// the status how much of the body is read.
     ///
     /// # Errors
-    /// [`Failure::NotSent`]: no connection was made, or there was no leave. [`Failure::Lost`]: one was, and there is no complete answer.
+    /// [`Failure::NotSent`]: no connection was made, or `leave` returned false. [`Failure::Lost`]: a connection was
+    /// made, but no complete response arrived.
     pub async fn alone(
         &self,
         request: Request,
@@ -100,7 +101,7 @@ impl Net {
     }
 }
 
-/// Fills `partial` as the answer arrives.
+/// Stores the response in `partial` as it arrives.
 async fn exchange(
     client: &Client,
     request: Request,
@@ -130,8 +131,8 @@ fn keeping(builder: ClientBuilder) -> ClientBuilder {
     builder.pool_idle_timeout(IDLE)
 }
 
-/// No connection is used twice. The peer is told, so that it is the one that closes and our ports are free at once. No
-/// compression: where a body ends is then said by HTTP alone.
+/// Uses no connection twice. The `Connection: close` header makes the peer close first, which frees our ports at once.
+/// Without compression HTTP alone defines where a body ends.
 fn closing(builder: ClientBuilder) -> ClientBuilder {
     let headers = HeaderMap::from_iter([
         (CONNECTION, HeaderValue::from_static("close")),
@@ -157,26 +158,26 @@ fn base() -> ClientBuilder {
 #[error("the HTTP client could not be built: TLS is not usable on this machine")]
 pub struct NetError;
 
-/// Why something was not sent that could have been.
+/// The failure text when the sender withdrew its permit before the request was written.
 pub const NO_LEAVE: &str = "it must not be sent any more";
 const NO_CONNECTION_IN_TIME: &str = "no connection could be made in time";
-/// Why an answer is given up that may still be coming.
+/// The failure text when the timeout ended before the response was complete.
 pub const NO_ANSWER_IN_TIME: &str = "there was no complete answer within the timeout";
 const CUT_OFF: &str = "the connection was lost before there was a complete answer";
 
-/// Why there is no complete answer, told apart by whether anything can have been sent.
+/// Why there is no complete response; the variant says whether anything can have been sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// Nothing was sent, provably: the name, the connection or TLS failed, or the request could not be built.
+    /// Certainly nothing was sent: name resolution, the connection or TLS failed, or the request could not be built.
     #[error("{0}")]
     NotSent(&'static str),
-    /// Something was sent or may have been: nobody knows what the other side did with it.
+    /// The request was or may have been sent: its outcome is unknown.
     #[error("{0}")]
     Lost(&'static str),
 }
 
 impl Failure {
-    /// Reads what went wrong while a request was sent or its body was read.
+    /// Classifies an error that occurred while a request was sent or its body was read.
     #[must_use]
     pub fn of(error: &reqwest::Error) -> Self {
         if error.is_builder() {
@@ -186,7 +187,7 @@ impl Failure {
             return Self::NotSent(connecting(error));
         }
         if error.is_timeout() {
-            // Also a timeout of the request's own that ends while still connecting: `Net::alone` keeps the two apart.
+            // Also a timeout of the request itself that fires while connecting; `Net::alone` distinguishes the two.
             return Self::Lost(NO_ANSWER_IN_TIME);
         }
         let unreadable = |kind| matches!(kind, io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput);
@@ -213,7 +214,7 @@ fn connecting(error: &reqwest::Error) -> &'static str {
     }
 }
 
-/// What the innermost I/O error says of itself.
+/// The kind of the innermost I/O error.
 fn io_kind(error: &reqwest::Error) -> Option<io::ErrorKind> {
     let (mut source, mut kind) = (error.source(), None);
     while let Some(cause) = source {
@@ -223,10 +224,10 @@ fn io_kind(error: &reqwest::Error) -> Option<io::ErrorKind> {
     kind
 }
 
-/// Sends a request and waits until its answer begins, for so long at most.
+/// Sends a request and waits until its response begins, at most `within`.
 ///
 /// # Errors
-/// Any [`Failure`]; which of the two matters to nobody who may repeat the request.
+/// Any [`Failure`]. The variants are not reliable here; a caller that may repeat the request does not need them.
 pub async fn begun(request: RequestBuilder, within: Duration) -> Result<Response, Failure> {
     match tokio::time::timeout(within, request.send()).await {
         Ok(sent) => sent.map_err(|error| Failure::of(&error)),
@@ -234,10 +235,10 @@ pub async fn begun(request: RequestBuilder, within: Duration) -> Result<Response
     }
 }
 
-/// The next bytes of a body, for which it waits so long at most; `None` when the body is complete.
+/// The next bytes of a body, waiting at most `within`; `None` when the body is complete.
 ///
 /// # Errors
-/// [`Failure::Lost`]: the body ended early, or nothing more came.
+/// [`Failure::Lost`]: the body ended early, or the time ran out.
 pub async fn next_bytes(response: &mut Response, within: Duration) -> Result<Option<Bytes>, Failure> {
     match tokio::time::timeout(within, response.chunk()).await {
         Ok(read) => read.map_err(|error| lost(&error)),
@@ -245,14 +246,14 @@ pub async fn next_bytes(response: &mut Response, within: Duration) -> Result<Opt
     }
 }
 
-/// Reads the end of a body of which everything that matters was read, so that its connection can be used again. It waits
-/// only for what is on its way.
+/// Reads the end of a body whose relevant part has been read, so that its connection can be reused. It waits only
+/// briefly, for bytes already sent.
 pub async fn read_off(mut response: Response) {
     let rest = async { while let Ok(Some(_)) = response.chunk().await {} };
     let _ = tokio::time::timeout(ON_ITS_WAY, rest).await;
 }
 
-/// Adds to `bytes` until the body ends or there are `limit`; says whether there was more.
+/// Appends to `bytes` until the body ends or `limit` is reached; returns whether there was more.
 async fn fill(response: &mut Response, bytes: &mut Vec<u8>, limit: usize) -> Result<bool, Failure> {
     while let Some(chunk) = response.chunk().await.map_err(|error| lost(&error))? {
         let room = limit.saturating_sub(bytes.len());
@@ -265,7 +266,7 @@ async fn fill(response: &mut Response, bytes: &mut Vec<u8>, limit: usize) -> Res
     Ok(false)
 }
 
-/// An answer had begun: whatever is said of the error, the request was sent.
+/// Classifies an error after the response began: the request was sent, so it is always [`Failure::Lost`].
 fn lost(error: &reqwest::Error) -> Failure {
     match Failure::of(error) {
         Failure::NotSent(why) | Failure::Lost(why) => Failure::Lost(why),

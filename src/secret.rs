@@ -1,4 +1,4 @@
-//! Values that nobody may see, and the search for them in what comes back from outside.
+//! Values that must never be shown, and the search for them in text from outside.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -18,17 +18,17 @@ pub use self::redactor::Redactor;
 pub struct Secret<T>(T);
 
 impl<T> Secret<T> {
-    /// Hides a value.
+    /// Wraps a value.
     pub fn new(value: T) -> Self {
         Self(value)
     }
 
-    /// The value itself, for whoever wipes it after its last use.
+    /// The value itself, for a caller that wipes it after its last use.
     pub fn into_inner(self) -> T {
         self.0
     }
 
-    /// The value; the caller sends it where it belongs and nowhere else.
+    /// The value; the caller may send it only to its destination.
     pub fn reveal(&self) -> &T {
         &self.0
     }

@@ -1,5 +1,5 @@
-//! Logs and metrics, and the one place where both are set up. Rooms only use `tracing`: a log line is an ordinary event;
-//! an observation is an event with the target [`TARGET`], which is never printed:
+//! Logs and metrics, and the one place where both are set up. Rooms only use `tracing`: a log line is an ordinary
+//! event; an observation is an event with the target [`TARGET`], which is never printed:
 //!
 //! | `metric` | fields | what it feeds |
 //! |---|---|---|
@@ -15,8 +15,8 @@
 //! tracing::info!(target: "holdpoint::metric", metric = "tool_call", tool = "refund", outcome = "succeeded", seconds = 0.2);
 //! ```
 //!
-//! What must stay true: labels are names from the configuration and words of the contract; no tenant, user, id or text of a
-//! caller is ever one.
+//! What must stay true: labels are names from the configuration and words of the contract, never a tenant, user, id or
+//! text of a caller.
 
 pub mod gauges;
 
@@ -35,8 +35,8 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
 /// The target of observations.
 pub const TARGET: &str = "holdpoint::metric";
-/// What is logged unless `RUST_LOG` says so. Whatever it says, libraries are heard from `warn` up only: below, they would
-/// tell URLs, headers and statements.
+/// The filter of log lines without `RUST_LOG`. With any filter, libraries log only from `warn` up: below, they would
+/// print URLs, headers and statements.
 pub const DEFAULT_FILTER: &str = "info";
 
 /// How log lines look.
@@ -49,8 +49,8 @@ pub enum LogFormat {
     Text,
 }
 
-/// Sends log lines to standard error and observations to the metrics. Once for each process: a second time the lines go
-/// where they went.
+/// Sends log lines to standard error and observations to the metrics. Only the first call in a process takes effect for
+/// log lines.
 ///
 /// # Errors
 /// When the instruments cannot be built.
@@ -66,14 +66,14 @@ pub fn init(format: LogFormat, filter: Option<&str>) -> prometheus::Result<Metri
     Ok(metrics)
 }
 
-/// Who listens: one layer prints, the other one observes.
+/// The subscriber: one layer prints, the other records observations.
 fn layers<W>(metrics: Metrics, format: LogFormat, filter: EnvFilter, writer: W) -> impl Subscriber + Send + Sync
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
     let printed = filter_fn(|about: &Metadata<'_>| {
         let ours = about.target() == "holdpoint" || about.target().starts_with("holdpoint::");
-        // The database's library would repeat parts of its URL, and what it fails with comes back to the store.
+        // The database's library would print parts of its URL; its errors reach the store anyway.
         let loud = *about.level() <= Level::WARN && !about.target().starts_with("sqlx");
         about.target() != TARGET && (ours || loud)
     });
@@ -85,7 +85,7 @@ where
     tracing_subscriber::registry().with(metrics.with_filter(observed)).with(printing.with_filter(printed.and(filter)))
 }
 
-/// What is measured. Cheap to clone; as a layer of `tracing` it takes observations.
+/// The metrics. Cheap to clone; as a layer of `tracing` it records observations.
 #[derive(Clone)]
 pub struct Metrics(Arc<Instruments>);
 
@@ -95,7 +95,7 @@ impl fmt::Debug for Metrics {
     }
 }
 
-/// How many tasks stand in each status and how many requests of each kind are open: see [`gauges`].
+/// The number of tasks in each status and of open requests of each kind: see [`gauges`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Census {
     /// Status and number.
@@ -118,16 +118,16 @@ struct Instruments {
     batch: Histogram,
 }
 
-/// Up to the longest a tool may take.
+/// Buckets up to the longest timeout of a tool.
 const SECONDS: [f64; 17] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0];
-/// People take longer.
+/// Buckets for the time until a person answers.
 const HUMAN: [f64; 12] =
     [1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0, 604_800.0];
 const BATCH: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
 
 impl Metrics {
-    /// With everything at nothing.
+    /// All metrics at zero.
     ///
     /// # Errors
     /// Never with the names below: they are fixed, and a test builds them.
@@ -135,7 +135,7 @@ impl Metrics {
         Ok(Self(Arc::new(Instruments::new()?)))
     }
 
-    /// Everything in Prometheus' text format.
+    /// All metrics in Prometheus' text format.
     #[must_use]
     pub fn render(&self, census: &Census) -> String {
         let all = &self.0;
@@ -228,7 +228,7 @@ impl Instruments {
     }
 }
 
-/// One event with the target [`TARGET`].
+/// An event with the target [`TARGET`].
 #[derive(Debug, Default)]
 struct Observation {
     metric: String,

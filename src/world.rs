@@ -1,5 +1,5 @@
-//! The sources of surprise, each through one door: the clock and fresh ids as traits, random bytes, and the list of
-//! mistakes that every room's settings add to.
+//! Sources of nondeterminism, each behind one interface: the clock and fresh ids as traits, and random bytes. Also the
+//! list of mistakes that every room's settings add to.
 
 #[cfg(test)]
 pub mod captured;
@@ -11,22 +11,22 @@ use uuid::Uuid;
 
 use crate::task::time::Time;
 
-/// What time it is here. Time that decides anything is the database's, not this one (on SQLite they are the same).
+/// The local clock. Decisions use the database's time instead (on SQLite they are the same).
 #[async_trait]
 pub trait Clock: Send + Sync {
-    /// Now.
+    /// The wall-clock time.
     fn now(&self) -> Time;
 
-    /// Time since the machine booted, suspended time included: what a lease is judged by right before a call is sent.
+    /// Time since the machine booted, including suspended time: checks a lease right before a call is sent.
     fn uptime(&self) -> Duration;
 
-    /// Returns after `time`.
+    /// Waits for `time`.
     async fn sleep(&self, time: Duration);
 }
 
-/// Fresh ids.
+/// A source of fresh ids.
 pub trait Ids: Send + Sync {
-    /// A UUIDv7 that nobody has.
+    /// A new, unique UUIDv7.
     fn fresh(&self) -> Uuid;
 }
 
@@ -63,15 +63,15 @@ impl Ids for RandomIds {
     }
 }
 
-/// The system has no randomness to give: whatever needs some does not happen.
+/// The system has no random bytes to give; the caller must fail rather than go on without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the system gives no random bytes")]
 pub struct NoRandomness;
 
-/// Bytes that nobody can guess, from the operating system: what secrets are made of.
+/// Unpredictable bytes from the operating system, fit for secrets.
 ///
 /// # Errors
-/// [`NoRandomness`]; never weaker bytes instead.
+/// [`NoRandomness`]; the function never falls back to weaker bytes.
 #[expect(clippy::disallowed_methods, reason = "this is the door for randomness")]
 pub fn random_bytes<const N: usize>() -> Result<[u8; N], NoRandomness> {
     let mut bytes = [0; N];
@@ -79,26 +79,26 @@ pub fn random_bytes<const N: usize>() -> Result<[u8; N], NoRandomness> {
     Ok(bytes)
 }
 
-/// Everything that is wrong with a configuration, all of it reported at once.
+/// All problems of a configuration, reported together.
 #[derive(Debug, Default)]
 pub struct Mistakes {
-    /// What was found, in the order it was found.
+    /// Errors, in the order found.
     pub found: Vec<Mistake>,
-    /// What is allowed but probably not meant.
+    /// Settings that are allowed but probably not intended.
     pub warnings: Vec<Mistake>,
 }
 
-/// One mistake. Never holds the value of a key, header or variable.
+/// One problem of a configuration. Never holds the value of a key, header or variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
-    /// Where: the path of keys and indexes in the file, e.g. `["agents", "billing", "model"]` or `["policy", "3", "when"]`.
+    /// The path of keys and indexes in the file, e.g. `["agents", "billing", "model"]` or `["policy", "3", "when"]`.
     pub place: Vec<String>,
-    /// What is wrong, with the name in question.
+    /// A description of the problem that includes the name in question.
     pub detail: String,
 }
 
 impl Mistakes {
-    /// Adds one.
+    /// Adds an error.
     pub fn add(&mut self, place: &[&str], detail: impl Into<String>) {
         self.found.push(Mistake { place: place.iter().map(ToString::to_string).collect(), detail: detail.into() });
     }
@@ -108,7 +108,7 @@ impl Mistakes {
         self.warnings.push(Mistake { place: place.iter().map(ToString::to_string).collect(), detail: detail.into() });
     }
 
-    /// Whether nothing is wrong.
+    /// Whether there are no errors; warnings do not count.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.found.is_empty()

@@ -1,5 +1,5 @@
-//! What an agent is made of, who may use it, and which definition of it a task is pinned to.
-//! What must stay true: what a task is pinned to is its definition; limits and who may use it are always the current ones.
+//! An agent's parts, who may use it, and the definition that a task is pinned to. What must stay true: a task is pinned
+//! to a definition; limits and `open_to` always come from the current configuration.
 
 pub mod version;
 
@@ -13,39 +13,33 @@ use crate::task::limits::Limits;
 use crate::task::request::RequestKind;
 use crate::task::user::UserId;
 
-/// One agent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Agent {
-    /// Its name.
     pub name: String,
-    /// What it is for.
     pub description: String,
-    /// The model it asks, by name.
+    /// The name of its model.
     pub model: String,
-    /// The system prompt; empty is none.
+    /// The system prompt; empty for none.
     pub instructions: String,
-    /// The tools it is offered, as the model is told of them.
+    /// The tools it is offered, as described to the model.
     pub tools: Vec<Offer>,
     /// `sha256:…` over its definition.
     pub version: String,
-    /// What the digest is over, and enough to read the agent back: see [`version`].
+    /// The text under the digest, sufficient to read the agent back: see [`version`].
     pub definition: String,
-    /// Its limits.
     pub limits: Limits,
-    /// Who may use it.
+    /// Who may use it; `None` admits everyone.
     pub open_to: Option<OpenTo>,
     /// The agents it may call.
     pub sub_agents: Vec<SubAgent>,
-    /// What it may ask a human.
+    /// The kinds of question it may ask a human.
     pub human: Vec<HumanKind>,
 }
 
-/// A tool as a model is told of it.
+/// A tool as described to a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Offer {
-    /// Its name.
     pub name: String,
-    /// What it does.
     pub description: String,
     /// JSON Schema of its arguments.
     pub parameters: Value,
@@ -54,11 +48,10 @@ pub struct Offer {
 /// An agent that another one may call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubAgent {
-    /// Its name.
     pub agent: String,
-    /// What it is for, as the model is told.
+    /// The description for the caller's model.
     pub description: String,
-    /// Whether it keeps its conversation over the calls of one root task.
+    /// Whether the conversation continues across the calls of one root task.
     pub session: bool,
 }
 
@@ -75,7 +68,6 @@ pub enum HumanKind {
 }
 
 impl HumanKind {
-    /// All of them.
     pub const ALL: [Self; 3] = [Self::Guidance, Self::Credentials, Self::Confirmation];
 
     /// The word in the configuration and on the wire.
@@ -84,7 +76,7 @@ impl HumanKind {
         self.request().as_str()
     }
 
-    /// The kind of question it is.
+    /// The kind of request it opens.
     #[must_use]
     pub fn request(self) -> RequestKind {
         match self {
@@ -94,26 +86,23 @@ impl HumanKind {
         }
     }
 
-    /// The tool it offers.
+    /// The name of its tool.
     #[must_use]
     pub fn tool(self) -> &'static str {
         self.request().tool().unwrap_or_default()
     }
 }
 
-/// Who may use an agent; anybody who is in one of the lists.
+/// Who may use an agent: everyone in at least one of the lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpenTo {
-    /// Tenants.
     pub tenants: Vec<String>,
-    /// Users.
     pub users: Vec<String>,
-    /// Groups.
     pub groups: Vec<String>,
 }
 
 impl OpenTo {
-    /// Whether that person is in one of the lists.
+    /// Whether the person is in at least one of the lists.
     #[must_use]
     pub fn admits(&self, tenant: &str, user: &UserId, groups: &[String]) -> bool {
         self.tenants.iter().any(|name| name == tenant)
@@ -123,25 +112,25 @@ impl OpenTo {
 }
 
 impl Agent {
-    /// The tool of that name, byte by byte, if the agent is offered it.
+    /// The offer of the tool of this name, compared byte by byte.
     #[must_use]
     pub fn offer(&self, name: &str) -> Option<&Offer> {
         self.tools.iter().find(|offer| offer.name == name)
     }
 
-    /// The agent of that name, byte by byte, if this one may call it.
+    /// The sub-agent of this name, compared byte by byte.
     #[must_use]
     pub fn sub_agent(&self, name: &str) -> Option<&SubAgent> {
         self.sub_agents.iter().find(|sub| sub.agent == name)
     }
 
-    /// The question that the tool of that name asks a human, if the agent may ask it.
+    /// The kind of request that the tool of this name opens, if the agent may use it.
     #[must_use]
     pub fn asks(&self, tool: &str) -> Option<RequestKind> {
         RequestKind::of_tool(tool).filter(|_| self.human.iter().any(|kind| kind.tool() == tool))
     }
 
-    /// Whether that person may use it.
+    /// Whether the person may use the agent.
     #[must_use]
     pub fn is_open_to(&self, tenant: &str, user: &UserId, groups: &[String]) -> bool {
         self.open_to.as_ref().is_none_or(|to| to.admits(tenant, user, groups))
@@ -157,18 +146,18 @@ pub struct Agents {
 }
 
 impl Agents {
-    /// These, one of which is for tasks that name none.
+    /// `default` names the agent for tasks that name none.
     #[must_use]
     pub fn new(agents: Vec<Agent>, default: &str, fill: Fill) -> Self {
         let agents = agents.into_iter().map(|agent| (agent.name.clone(), Arc::new(agent))).collect();
         Self { by_name: agents, default: default.to_owned(), fill }
     }
 
-    /// `current` as the definition that was kept under `version` has it: only its limits and who may use it are today's.
+    /// The agent as defined under the stored `version`, with the current limits and `open_to`.
     ///
     /// # Errors
-    /// `Damaged` when the text is not what the digest is over, or is another agent's; `Missing` when a `${…}` in it
-    /// cannot be filled in any more.
+    /// `Damaged` if the text does not match the digest or belongs to another agent; `Missing` if a `${…}` in it can no
+    /// longer be filled in.
     pub fn pinned(&self, current: &Agent, version: &str, definition: &str) -> Result<Agent, Unreadable> {
         if version::digest(definition) != version {
             return Err(Unreadable::Damaged);
@@ -180,7 +169,7 @@ impl Agents {
         Ok(Agent { limits: current.limits, open_to: current.open_to.clone(), ..pinned })
     }
 
-    /// The agent of that name, whoever asks.
+    /// The agent of this name, without a check of who may use it.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Arc<Agent>> {
         self.by_name.get(name)
@@ -192,13 +181,13 @@ impl Agents {
         &self.default
     }
 
-    /// The agent that a task of that person names, or the default one. For others it is unknown.
+    /// The named or default agent; `None` also if the person may not use it.
     #[must_use]
     pub fn find(&self, name: Option<&str>, tenant: &str, user: &UserId, groups: &[String]) -> Option<&Arc<Agent>> {
         self.get(name.unwrap_or(&self.default)).filter(|agent| agent.is_open_to(tenant, user, groups))
     }
 
-    /// All of them, by name.
+    /// All agents, by name.
     pub fn all(&self) -> impl Iterator<Item = &Arc<Agent>> {
         self.by_name.values()
     }

@@ -1,6 +1,6 @@
-//! The definition that names an agent's version: how it is written, digested and read again.
-//! What must stay true: it is written from unexpanded values, and says of a tool only what a model is told, and the rest
-//! as a digest, so that no secret can enter it; a text is believed only under its own digest.
+//! The definition under an agent's version: written, digested and read back here. What must stay true: it is written
+//! from unexpanded values; of a tool it holds only the part that a model sees and a digest of the rest, so that no
+//! secret can enter it; a text is trusted only if it matches its digest.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,22 +13,21 @@ use sha2::{Digest as _, Sha256};
 use super::{Agent, HumanKind, Offer, SubAgent};
 use crate::task::request::sha256;
 
-/// What is not part of a version: limits and who may use an agent are always the current configuration's.
+/// Keys left out of a version: limits and `open_to` always come from the current configuration.
 const CURRENT: [&str; 2] = ["limits", "open_to"];
 
-/// A tool that an agent is offered, as it was written.
+/// A tool offered to an agent, unexpanded.
 #[derive(Clone, Debug)]
 pub struct Written {
-    /// Its name.
     pub name: String,
-    /// Its whole unexpanded definition. Only the description is kept as it stands.
+    /// The whole unexpanded definition. The version keeps its description in full and the rest as a digest.
     pub definition: Value,
-    /// JSON Schema of its arguments, unexpanded, also where none was written.
+    /// JSON Schema of its arguments, unexpanded; the default if none was written.
     pub parameters: Value,
 }
 
-/// The text that a version is the digest of: an agent's unexpanded definition, what the model is told of its tools, and
-/// the unexpanded definitions of its sub-agents as far as they are offered.
+/// The text under a version's digest: an agent's unexpanded definition, its tools as the model sees them, and the
+/// unexpanded descriptions of its sub-agents.
 #[must_use]
 pub fn definition<'a>(
     name: &str,
@@ -63,17 +62,17 @@ pub fn digest(definition: &str) -> String {
 
 type Filling = dyn Fn(&str) -> Result<String, String> + Send + Sync;
 
-/// Fills the `${…}` of a text in.
+/// Expands the `${…}` in a text.
 #[derive(Clone)]
 pub struct Fill(Arc<Filling>);
 
 impl Fill {
-    /// This way. An error says what is missing, never a value.
+    /// An error of `fill` names the missing variable or file, never a value.
     pub fn new(fill: impl Fn(&str) -> Result<String, String> + Send + Sync + 'static) -> Self {
         Self(Arc::new(fill))
     }
 
-    /// Every string of a value.
+    /// Expands every string in a value.
     fn all(&self, value: &mut Value) -> Result<(), Unreadable> {
         match value {
             Value::String(text) => *text = (self.0)(text).map_err(Unreadable::Missing)?,
@@ -86,7 +85,7 @@ impl Fill {
 }
 
 impl Default for Fill {
-    /// Texts stay as they are.
+    /// Leaves texts unchanged.
     fn default() -> Self {
         Self::new(|text| Ok(text.to_owned()))
     }
@@ -98,18 +97,18 @@ impl fmt::Debug for Fill {
     }
 }
 
-/// Why a definition that was kept gives no agent.
+/// Why a stored definition yields no agent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
-    /// It is not what its digest is over, or nothing that was ever written.
+    /// The text does not match its digest, or is not a definition.
     #[error("the definition is damaged")]
     Damaged,
-    /// A `${…}` in it cannot be filled in any more; says which.
+    /// A `${…}` in it can no longer be filled in; names which.
     #[error("{0}")]
     Missing(String),
 }
 
-/// A definition, as far as it is read. What else stands in it is for the digest.
+/// The parsed part of a definition; all other members only count for the digest.
 #[derive(Deserialize)]
 struct Kept {
     name: String,
@@ -150,17 +149,17 @@ enum Sub {
     },
 }
 
-/// Reads an agent back, with the `${…}` of its texts filled in. It has the default limits and is open to everybody.
+/// Reads an agent back, with `${…}` expanded. It has the default limits and is open to everyone.
 ///
 /// # Errors
-/// [`Unreadable`]: why it gives no agent.
+/// [`Unreadable`].
 pub fn read(definition: &str, fill: &Fill) -> Result<Agent, Unreadable> {
     let mut whole: Value = serde_json::from_str(definition).map_err(|_| Unreadable::Damaged)?;
     fill.all(&mut whole)?;
     let kept: Kept = serde_json::from_value(whole).map_err(|_| Unreadable::Damaged)?;
     let Kept { name, agent, mut tools, sub_agents } = kept;
     let offer = |name: String| {
-        // A name that is filled in may be another one today.
+        // The expanded name may differ from the stored one today.
         let told = tools.remove(&name).ok_or_else(|| Unreadable::Missing(format!("nothing is kept of {name:?}")))?;
         Ok(Offer { name, description: told.description, parameters: told.parameters })
     };

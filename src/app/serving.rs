@@ -13,20 +13,20 @@ use crate::http::server::descriptors::{self, Share};
 use crate::http::server::serve::Server;
 use crate::world::{Clock as _, SystemClock};
 
-/// Listens on an address; the second one is what it turned out to be.
+/// Listens on an address; also returns the address actually bound.
 ///
 /// # Errors
-/// Why it cannot.
+/// When the address cannot be bound.
 pub(super) async fn bind(address: &str) -> anyhow::Result<(TcpListener, SocketAddr)> {
     let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
     let address = listener.local_addr()?;
     Ok((listener, address))
 }
 
-/// How the process's descriptors are shared out, and says so.
+/// Divides the process's descriptors among connections, database and tools, and logs the result.
 ///
 /// # Errors
-/// They are too few.
+/// When there are too few.
 pub(super) fn share(config: &Config) -> anyhow::Result<Share> {
     let (server, database) = (&config.server, config.database.max_connections);
     let share = Share::of(descriptors::limit(), server.max_connections, database, server.max_running)?;
@@ -47,7 +47,7 @@ pub(super) fn share(config: &Config) -> anyhow::Result<Share> {
 pub(super) fn serving(servers: Vec<(TcpListener, Server)>, closed: CancellationToken) -> JoinHandle<()> {
     tokio::spawn(async move {
         let served = servers.into_iter().map(|(listener, server)| server.serve(listener, closed.clone()));
-        // A client that does not read its answer does not keep the process.
+        // A client that does not read its answer does not keep the process alive.
         let ended = async {
             closed.cancelled().await;
             SystemClock.sleep(REST / 2).await;

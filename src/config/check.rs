@@ -1,5 +1,5 @@
-//! What is wrong with the settings of the service itself. What agents are made of is looked at in `check_parts.rs`,
-//! people in `check_people.rs`.
+//! Finds mistakes in the settings of the service itself. `check_parts.rs` checks tools, agents and rules,
+//! `check_people.rs` people.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::tree::{Kind, Node};
 use super::{Config, check_parts, check_people};
 use crate::world::Mistakes;
 
-/// Looks at everything, and fills in what follows from the rest (`public_url`, the default agent).
+/// Checks all settings, and sets derived ones (`public_url`, the default agent).
 pub fn all(config: &mut Config, root: &Node, mistakes: &mut Mistakes) {
     server(config, mistakes);
     metrics(config, mistakes);
@@ -28,7 +28,7 @@ pub fn all(config: &mut Config, root: &Node, mistakes: &mut Mistakes) {
 }
 
 impl ServerSettings {
-    /// The address to listen on; `None` when it is not written as one.
+    /// The address to listen on; `None` if it cannot be parsed.
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
         address(&self.listen)
@@ -42,7 +42,7 @@ fn address(text: &str) -> Option<SocketAddr> {
     text.parse().ok()
 }
 
-/// Where `/metrics` is, if it is apart.
+/// Checks the separate listener of `/metrics`.
 fn metrics(config: &Config, mistakes: &mut Mistakes) {
     let Some(text) = &config.server.metrics_listen else { return };
     let place = ["server", "metrics_listen"];
@@ -58,7 +58,7 @@ fn metrics(config: &Config, mistakes: &mut Mistakes) {
     }
 }
 
-/// Connections: whether there can be any, and whether streams leave some for everything else.
+/// Checks that connections are possible, and that streams leave some for other requests.
 fn connections(server: &ServerSettings, mistakes: &mut Mistakes) {
     at_least_one(&["server", "max_connections"], server.max_connections, mistakes);
     if (1..=server.max_streams).contains(&server.max_connections) {
@@ -125,13 +125,13 @@ fn server(config: &mut Config, mistakes: &mut Mistakes) {
     positive(&["server", "stream_life"], server.stream_life, mistakes);
 }
 
-/// An `http:` or `https:` address with a host.
+/// A URL with scheme `http` or `https` and a host.
 fn web(text: &str) -> Option<Url> {
     let url = Url::parse(text).ok()?;
     (matches!(url.scheme(), "http" | "https") && url.has_host()).then_some(url)
 }
 
-/// An address that links may begin with, without a slash at its end.
+/// A URL that links can be appended to, without a slash at its end.
 fn public_url(text: &str) -> Option<String> {
     let url = web(text)?;
     let bare =
@@ -139,14 +139,14 @@ fn public_url(text: &str) -> Option<String> {
     bare.then(|| url.as_str().trim_end_matches('/').to_owned())
 }
 
-/// Reports a count of none.
+/// Reports a count of zero.
 pub fn at_least_one(place: &[&str], count: u32, mistakes: &mut Mistakes) {
     if count == 0 {
         mistakes.add(place, "expected 1 or more");
     }
 }
 
-/// Reports a duration of nothing.
+/// Reports a duration of zero.
 pub fn positive(place: &[&str], duration: Duration, mistakes: &mut Mistakes) {
     if duration.is_zero() {
         mistakes.add(place, "expected more than nothing");
@@ -197,9 +197,9 @@ fn credentials(config: &Config, mistakes: &mut Mistakes) {
     }
 }
 
-/// What a model's `body` may not name: the service writes it.
+/// Members that a model's `body` may not set: the service writes them.
 const OURS: [&str; 4] = ["messages", "tools", "model", "stream"];
-/// And where the instructions are a member of their own.
+/// Refused as well where the protocol has a separate member for the instructions.
 const OURS_ANTHROPIC: &str = "system";
 
 fn models(config: &Config, root: &Node, mistakes: &mut Mistakes) {
@@ -217,7 +217,7 @@ fn models(config: &Config, root: &Node, mistakes: &mut Mistakes) {
             check_parts::header(&["models", name, "headers", key], key, value.reveal(), mistakes);
         }
         positive(&["models", name, "timeout"], model.timeout, mistakes);
-        // A provider that could not be read says nothing about the rest.
+        // Without a readable provider there is nothing to check the rest against.
         let known = node.get("provider").is_some_and(|provider| !provider.broken);
         if !known {
             continue;

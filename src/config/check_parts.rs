@@ -1,4 +1,4 @@
-//! What is wrong with what agents are made of: tools, agents and rules, and the names they call each other by.
+//! Finds mistakes in tools, agents and rules, and in the names by which they refer to each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::task::decision::Action;
 use crate::tool::credential::OPEN;
 use crate::world::Mistakes;
 
-/// Reports a name that is none.
+/// Reports an invalid name.
 pub fn name(place: &[&str], noun: &str, name: &str, mistakes: &mut Mistakes) {
     let letters = name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
     if !letters || name.is_empty() || name.len() > 64 {
@@ -25,7 +25,7 @@ pub fn name(place: &[&str], noun: &str, name: &str, mistakes: &mut Mistakes) {
     }
 }
 
-/// Reports a header that cannot be sent. Never shows its value.
+/// Reports a header that cannot be sent, without its value.
 pub fn header(place: &[&str], name: &str, value: &str, mistakes: &mut Mistakes) {
     if http::HeaderName::from_bytes(name.as_bytes()).is_err() {
         mistakes.add(place, format!("`{name}` cannot be the name of a header"));
@@ -35,7 +35,6 @@ pub fn header(place: &[&str], name: &str, value: &str, mistakes: &mut Mistakes) 
     }
 }
 
-/// The tools.
 pub fn tools(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     for (tool_name, tool) in &config.tools {
         name(&["tools", tool_name], "a tool", tool_name, mistakes);
@@ -79,7 +78,7 @@ pub fn tools(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     }
 }
 
-/// Exactly one of the three says who performs a tool.
+/// Checks that exactly one of the three keys says how a tool is performed.
 fn kind(tool: &str, node: &Node, mistakes: &mut Mistakes) {
     let said: Vec<&str> = ["http", "shell", "external"].into_iter().filter(|key| node.get(key).is_some()).collect();
     match said.as_slice() {
@@ -112,7 +111,7 @@ fn json_noun(value: &Value) -> &'static str {
     }
 }
 
-/// Parameter names that differ only in case, at every level of a schema.
+/// Reports parameter names that differ only in case, at every level of a schema.
 fn twins<'v>(schema: &'v Value, place: &mut Vec<&'v str>, mistakes: &mut Mistakes) {
     match schema {
         Value::Object(members) => {
@@ -140,8 +139,8 @@ fn twins<'v>(schema: &'v Value, place: &mut Vec<&'v str>, mistakes: &mut Mistake
     }
 }
 
-/// `{{credential:NAME.FIELD}}` in the tools' headers, `url` and `env`, the variables that are passed on filled in: the
-/// credential and the field exist, and there is a key to seal it with.
+/// Checks `{{credential:NAME.FIELD}}` in the tools' headers, `url` and `env` (with passed-on variables expanded):
+/// credential and field exist, and there is a key to seal with.
 pub fn credential_references(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     for (tool_name, tool) in &config.tools {
         if root.at(&["tools", tool_name]).is_some_and(|node| !node.broken) {
@@ -175,13 +174,13 @@ fn tool_references(config: &Config, root: &Node, tool_name: &str, tool: &ToolSet
     }
 }
 
-/// Looks at what follows a `{{credential:`.
+/// Checks the text after a `{{credential:`.
 fn refer(config: &Config, place: &[&str], reference: &str, mistakes: &mut Mistakes) {
     let Some((reference, _)) = reference.split_once("}}") else {
         mistakes.add(place, "a `{{credential:` has no `}}`");
         return;
     };
-    // What is no name is not shown: it may be a value that only looks like a reference.
+    // An invalid name is not quoted: it may be a value that only looks like a reference.
     let name = |word: &str| word.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
     let names = reference.split_once('.').filter(|(credential, field)| name(credential) && name(field));
     let Some((credential, field)) = names else {
@@ -200,7 +199,6 @@ fn refer(config: &Config, place: &[&str], reference: &str, mistakes: &mut Mistak
     }
 }
 
-/// The agents.
 pub fn agents(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     for (agent_name, agent) in &config.agents {
         name(&["agents", agent_name], "an agent", agent_name, mistakes);
@@ -269,7 +267,7 @@ fn asks_for_credentials(config: &Config, root: &Node, agent: &str, human: &[Huma
         mistakes
             .add(&place, "`credentials` is offered, but nothing is named under `credentials` that it could ask for");
     } else if config.takers(agent).is_empty() {
-        // A tool that could not be read may be the one that takes it.
+        // An unreadable tool may take the credential.
         let read = |tool: &str| root.at(&["tools", tool]).is_some_and(|node| !node.broken);
         if config.tools_below(agent).into_iter().all(read) {
             let detail = format!(
@@ -283,7 +281,7 @@ fn asks_for_credentials(config: &Config, root: &Node, agent: &str, human: &[Huma
     }
 }
 
-/// The rules. (Expressions are the policy's to check, people are looked at in `check_people.rs`.)
+/// Checks the rules. (The policy room checks expressions, `check_people.rs` people.)
 pub fn rules(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     let subs = config.agents.values().flat_map(|agent| agent.sub_agents.iter().map(|sub| sub.agent.as_str()));
     let callable: BTreeSet<&str> = config.tools.keys().map(String::as_str).chain(subs).collect();
@@ -353,7 +351,7 @@ pub fn rules(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     }
 }
 
-/// The tools that a pattern names; `None` when it is no pattern. `request_…` tools are named exactly or not at all.
+/// The tools that a pattern matches; `None` if the pattern is invalid. Only an exact name matches a `request_…` tool.
 fn matches<'t>(pattern: &str, callable: &BTreeSet<&'t str>) -> Option<Vec<&'t str>> {
     if !pattern.contains(['*', '?', '[', '{', '\\', '!']) {
         return Some(callable.iter().copied().filter(|tool| *tool == pattern).collect());

@@ -1,4 +1,4 @@
-//! What is wrong with who may come in, and rules that nobody could satisfy.
+//! Finds mistakes in the accounts, and rules that no person could satisfy.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::people::directory::is_user;
 use crate::task::user::UserKey;
 use crate::world::Mistakes;
 
-/// Looks at the accounts and at the approvers of every rule.
+/// Checks the accounts and the approvers of every rule.
 pub fn all(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     let Some(auth) = &config.auth else { return };
     let written = root.get("auth").filter(|node| !node.broken);
@@ -65,7 +65,7 @@ fn person(key: &ApiKey, place: &[&str], mistakes: &mut Mistakes) {
     }
 }
 
-/// The key's hash, when it has one.
+/// The key's hash, if it has one.
 fn secret(key: &ApiKey, node: &Node, place: &[&str], mistakes: &mut Mistakes) -> Option<[u8; 32]> {
     match (&key.key, &key.key_sha256) {
         (Some(_), Some(_)) => {
@@ -103,7 +103,7 @@ fn secret(key: &ApiKey, node: &Node, place: &[&str], mistakes: &mut Mistakes) ->
     }
 }
 
-/// 32 bytes in hex.
+/// Parses 32 bytes in hex.
 #[must_use]
 pub fn parse_hex(text: &str) -> Option<[u8; 32]> {
     if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
@@ -116,7 +116,7 @@ pub fn parse_hex(text: &str) -> Option<[u8; 32]> {
     Some(hash)
 }
 
-/// Every rule that holds can be satisfied in some tenant.
+/// Checks that every rule with `hold` can be satisfied in some tenant.
 fn rules(config: &Config, keys: &[ApiKey], root: &Node, mistakes: &mut Mistakes) {
     let broken =
         root.at(&["auth", "api_keys"]).is_some_and(|list| list.broken || list.elements().iter().any(|key| key.broken));

@@ -1,4 +1,4 @@
-//! From the settings to the nouns of the rooms that need no more than a copy: people, agents.
+//! Converts settings to people and agents.
 
 use super::Config;
 use super::check_people::parse_hex;
@@ -14,7 +14,7 @@ use crate::secret::seal::Sealer;
 use crate::task::limits::Limits;
 
 impl Config {
-    /// Who may come in, as the door asks it.
+    /// The authenticator of requests.
     #[must_use]
     pub fn authenticator(&self) -> Box<dyn Authenticator> {
         match self.directory() {
@@ -23,7 +23,7 @@ impl Config {
         }
     }
 
-    /// The accounts; `None` without any.
+    /// The accounts; `None` if there are none.
     #[must_use]
     pub fn directory(&self) -> Option<Directory> {
         let auth = self.auth.as_ref()?;
@@ -33,22 +33,21 @@ impl Config {
         Some(accounts.comparing(auth.user_ids).naming(approvers.chain(users).cloned().collect()))
     }
 
-    /// What seals credentials, with the keys that can be read; `None` without any.
+    /// The sealer for credentials, with all readable keys; `None` if there are none.
     #[must_use]
     pub fn sealer(&self) -> Option<Sealer> {
         let keys = self.secrets.keys.iter().filter_map(|key| Some((key.id.clone(), key.bytes()?)));
         Sealer::new(keys.collect())
     }
 
-    /// The agents.
     #[must_use]
     pub fn agents(&self) -> Agents {
         let agents = self.agents.iter().map(|(name, settings)| self.agent(name, settings)).collect();
         Agents::new(agents, &self.default_agent, self.fill())
     }
 
-    /// Fills in the texts of a definition that was kept, with today's variables and files. A secret of today is none of
-    /// them: it would be shown.
+    /// Expands a stored definition with the current variables and files. Refuses values that are secrets now: the
+    /// expanded text is shown.
     fn fill(&self) -> Fill {
         let (environment, directory) = (self.environment.clone(), self.directory.clone());
         let secrets = self.secret_values.clone();
@@ -63,7 +62,7 @@ impl Config {
         })
     }
 
-    /// A tool as an agent is offered it, and as it was written.
+    /// A tool as offered to an agent, and as written.
     fn offered(&self, name: &str) -> Option<(Offer, Written)> {
         let tool = self.tool(name, self.tools.get(name)?)?;
         let parameters = tool.parameters();
@@ -128,7 +127,6 @@ fn account(key: &ApiKey) -> Option<Account> {
     })
 }
 
-/// An agent's limits.
 #[must_use]
 pub fn limits(settings: &LimitsSettings) -> Limits {
     Limits {

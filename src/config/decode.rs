@@ -1,6 +1,6 @@
-//! From the tree to typed settings. serde stops at the first mistake; here the place of each is reported, set aside,
-//! and the rest is read again, so that one run finds them all.
-//! What must stay true: no message repeats a value, only names of keys and what was expected.
+//! Reads typed settings from the tree. serde stops at the first mistake; here each mistake is reported, its node set
+//! aside, and the rest read again, so that one run finds them all. What must stay true: no message quotes a value, only
+//! names of keys and what was expected.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use serde::forward_to_deserialize_any;
 use super::tree::{Entry, Kind, Node};
 use crate::world::Mistakes;
 
-/// Reads a node as `T`, reporting every mistake below it. What is wrong is marked broken, and left at its default.
+/// Reads a node as `T`, reporting every mistake below it. Faulty nodes are marked broken and left at their defaults.
 pub fn read<T: for<'de> Deserialize<'de> + Default>(node: &mut Node, place: &[&str], mistakes: &mut Mistakes) -> T {
     loop {
         let fault = match T::deserialize(Reader(node)) {
@@ -28,7 +28,7 @@ pub fn read<T: for<'de> Deserialize<'de> + Default>(node: &mut Node, place: &[&s
     }
 }
 
-/// Marks the node at a path as broken; false when it cannot be found, or is already.
+/// Marks the node at a path as broken; false if it does not exist or is already broken.
 pub fn set_aside(node: &mut Node, path: &[String]) -> bool {
     let mut at = node;
     for step in path {
@@ -38,7 +38,7 @@ pub fn set_aside(node: &mut Node, path: &[String]) -> bool {
     !std::mem::replace(&mut at.broken, true)
 }
 
-/// What is wrong, and the way to it, from the inside out.
+/// A mistake and the path to it, innermost step first.
 #[derive(Debug)]
 struct Fault {
     path: Vec<String>,
@@ -91,7 +91,7 @@ impl de::Error for Fault {
     }
 }
 
-/// serde's words for what it expects, in the words of an operator.
+/// Translates serde's words for what it expects into an operator's.
 fn plain_words(expected: &dyn Expected) -> String {
     let words = expected.to_string();
     let plain = match words.as_str() {
@@ -132,7 +132,7 @@ fn listed(words: &[&str]) -> String {
     words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// A node, as serde reads it.
+/// Deserializes a node.
 struct Reader<'n>(&'n Node);
 
 impl<'de> de::Deserializer<'de> for Reader<'de> {
@@ -184,7 +184,7 @@ impl<'de> de::Deserializer<'de> for Reader<'de> {
     ) -> Result<V::Value, Fault> {
         match &self.0.kind {
             Kind::Map(_) => self.deserialize_any(visitor),
-            // A list would be read as its fields in order.
+            // serde would read a list as the struct's fields in order.
             Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Text(_) | Kind::List(_) => {
                 Err(de::Error::custom(format_args!("expected a map, found {}", self.0.noun())))
             }
@@ -197,7 +197,7 @@ impl<'de> de::Deserializer<'de> for Reader<'de> {
     }
 }
 
-/// The elements of a list, those set aside passed over.
+/// The elements of a list, without those set aside.
 struct Elements<'n> {
     elements: &'n [Node],
     next: usize,
@@ -218,7 +218,7 @@ impl<'de> de::SeqAccess<'de> for Elements<'de> {
     }
 }
 
-/// The entries of a map, those set aside passed over.
+/// The entries of a map, without those set aside.
 struct Entries<'n> {
     entries: std::slice::Iter<'n, Entry>,
     value: Option<&'n Entry>,
@@ -239,10 +239,10 @@ impl<'de> de::MapAccess<'de> for Entries<'de> {
     }
 }
 
-/// Reads the map that a visitor was given as a struct: for settings that are text or a map.
+/// Reads a visitor's map as a struct: for settings that are text or a map.
 ///
 /// # Errors
-/// What the struct says.
+/// The struct's own.
 pub fn from_map<'de, T: Deserialize<'de>, A: de::MapAccess<'de>>(map: A) -> Result<T, A::Error> {
     T::deserialize(MapAccessDeserializer::new(map))
 }

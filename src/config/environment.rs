@@ -1,11 +1,11 @@
-//! The door to the environment and to the files that the configuration names. A parameter everywhere else, so that a
-//! test brings its own.
+//! The only access to the environment and to the files that the configuration names. All other code takes it as a
+//! parameter, so that a test can bring its own.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The variables, and a way to read files.
+/// Variables, and a way to read files.
 #[derive(Clone, Default)]
 pub struct Environment {
     variables: BTreeMap<String, String>,
@@ -19,7 +19,7 @@ impl fmt::Debug for Environment {
 }
 
 impl Environment {
-    /// The process's own. Variables that are not Unicode do not exist.
+    /// The process's environment. Variables that are not Unicode are left out.
     #[must_use]
     pub fn process() -> Self {
         let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
@@ -28,7 +28,7 @@ impl Environment {
         Self { variables: std::env::vars_os().filter_map(text).collect(), files: None }
     }
 
-    /// One of these variables and these files, and nothing else.
+    /// Exactly these variables and these files.
     #[must_use]
     pub fn of(variables: &[(&str, &str)], files: &[(&str, &str)]) -> Self {
         let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
@@ -38,7 +38,6 @@ impl Environment {
         }
     }
 
-    /// A variable.
     #[must_use]
     pub fn variable(&self, name: &str) -> Option<&str> {
         self.variables.get(name).map(String::as_str)
@@ -49,7 +48,7 @@ impl Environment {
         self.variables.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// A file's text.
+    /// The text of a file.
     ///
     /// # Errors
     /// When it cannot be read, or is not UTF-8.

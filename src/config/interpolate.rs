@@ -1,6 +1,6 @@
-//! `${NAME}`, `${NAME:-default}`, `${file:/path}` and `$${` in the strings of the tree, after it was parsed.
-//! What must stay true: the values that were filled in are remembered with the place they stand at, so that they can be
-//! kept out of everything that is shown; no message repeats one.
+//! Expands `${NAME}`, `${NAME:-default}`, `${file:/path}` and `$${` in the strings of the parsed tree. What must stay
+//! true: each filled-in value is recorded with its place, so that it can be kept out of everything shown; no message
+//! quotes a value.
 
 use std::path::Path;
 
@@ -9,33 +9,31 @@ use super::tree::{Kind, Node};
 use crate::secret::Secret;
 use crate::world::Mistakes;
 
-/// A value that was filled in.
+/// A filled-in value.
 #[derive(Clone, Debug)]
 pub struct Filled {
-    /// The variable's or the file's name.
+    /// The name of the variable or file.
     pub name: String,
-    /// The place it stands at.
+    /// The path of the string that contains it.
     pub place: Vec<String>,
-    /// The value.
     pub value: Secret<String>,
 }
 
-/// Replaces every `${…}` below a node.
+/// Expands every `${…}` below a node.
 pub struct Interpolation<'a> {
-    /// Where variables and files come from.
+    /// The source of variables and files.
     pub environment: &'a Environment,
-    /// What relative paths are relative to.
+    /// The base of relative paths.
     pub directory: &'a Path,
-    /// What was filled in.
+    /// The values filled in so far.
     pub filled: Vec<Filled>,
-    /// What is wrong.
     pub mistakes: &'a mut Mistakes,
 }
 
-/// One text with its `${…}` filled in, and what was.
+/// Expands one text; returns it with its filled-in values.
 ///
 /// # Errors
-/// What is missing, or wrong with it; never a value.
+/// The mistake or the missing name; never a value.
 pub fn text(text: &str, environment: &Environment, directory: &Path) -> Result<(String, Vec<Filled>), String> {
     let mut mistakes = Mistakes::default();
     let mut run = Interpolation { environment, directory, filled: Vec::new(), mistakes: &mut mistakes };
@@ -47,7 +45,7 @@ pub fn text(text: &str, environment: &Environment, directory: &Path) -> Result<(
 }
 
 impl Interpolation<'_> {
-    /// Works through a node. A string with a mistake is set aside.
+    /// Expands a node in place. A string with a mistake is set aside.
     pub fn run(&mut self, node: &mut Node, place: &mut Vec<String>) {
         match &mut node.kind {
             Kind::Null | Kind::Bool(_) | Kind::Number(_) => {}

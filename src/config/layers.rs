@@ -1,5 +1,5 @@
-//! What lies over the file: environment variables with two underscores, and above them the flags.
-//! What must stay true: an override is a node of the tree like any other, that says which variable it came from.
+//! The layers above the file: environment variables with two underscores, and above them the flags. What must stay
+//! true: an override is an ordinary node of the tree, whose origin names its variable or flag.
 
 use std::collections::BTreeMap;
 
@@ -7,17 +7,17 @@ use super::environment::Environment;
 use super::tree::{self, Entry, Kind, Node, Origin};
 use crate::world::Mistakes;
 
-/// What every variable's name begins with.
+/// The prefix of every variable.
 const PREFIX: &str = "HOLDPOINT_";
 
-/// Names with one underscore that are read.
+/// Known names with a single underscore.
 const READ: &[&str] = if cfg!(any(debug_assertions, feature = "failpoints")) {
     &["HOLDPOINT_CONFIG", "HOLDPOINT_FAILPOINTS"]
 } else {
     &["HOLDPOINT_CONFIG"]
 };
 
-/// The flags that stand for a key.
+/// The flags that set a key.
 #[derive(Clone, Debug, Default)]
 pub struct Flags {
     /// `--listen`.
@@ -26,8 +26,8 @@ pub struct Flags {
     pub database_url: Option<String>,
 }
 
-/// Puts environment variables over the file. Shorter names first, so that `…__A` and `…__A__B` may both be set.
-/// `known` are the keys of the file's schema, for those that the file does not have yet.
+/// Applies the environment variables to the tree. Shorter names come first, so that `…__A` and `…__A__B` may both be
+/// set. `known` lists the keys of the file's schema, to resolve keys that the file does not have yet.
 pub fn put_variables(root: &mut Node, environment: &Environment, known: &[String], mistakes: &mut Mistakes) {
     let mut overrides: BTreeMap<(usize, &str), &str> = BTreeMap::new();
     for (name, value) in environment.variables() {
@@ -54,20 +54,20 @@ pub fn put_variables(root: &mut Node, environment: &Environment, known: &[String
     }
 }
 
-/// Puts the flags over everything.
+/// Applies the flags, above everything else.
 pub fn put_flags(root: &mut Node, flags: &Flags) {
     let both =
         [("--listen", "server", "listen", &flags.listen), ("--database-url", "database", "url", &flags.database_url)];
     for (flag, section, key, value) in both {
         if let Some(value) = value {
             let node = Node::new(Origin::Flag(flag), Kind::Text(value.clone()));
-            // Sections are maps or absent; anything else is reported where it stands.
+            // Sections are maps or absent; anything else is reported at its place.
             let _ = put(root, &[section.to_owned(), key.to_owned()], node, &[]);
         }
     }
 }
 
-/// The path of an override: its depth and its steps in lower case; `None` for a name that is none.
+/// The depth and the lower-case steps of an override's path; `None` for other names.
 fn path_of(name: &str) -> Option<(usize, Vec<String>)> {
     let upper = name.to_ascii_uppercase();
     let path = upper.strip_prefix(PREFIX)?;
@@ -75,7 +75,7 @@ fn path_of(name: &str) -> Option<(usize, Vec<String>)> {
     (steps.len() > 1 && steps.iter().all(|step| !step.is_empty())).then_some((steps.len(), steps))
 }
 
-/// Puts a node at a path, making maps on the way.
+/// Puts a node at a path, creating maps on the way.
 fn put(root: &mut Node, path: &[String], node: Node, known: &[String]) -> Result<(), String> {
     let mut at = root;
     let mut rest = path;
@@ -123,7 +123,7 @@ fn element<'n>(elements: &'n mut [Node], step: &str) -> Result<&'n mut Node, Str
     elements.get_mut(index).ok_or_else(|| format!("the list has no element `{step}`"))
 }
 
-/// The value of a key, the one that is there or a new one.
+/// The value of a key, existing or new.
 fn entry<'n>(
     entries: &'n mut Vec<Entry>,
     step: &str,
@@ -145,7 +145,7 @@ fn entry<'n>(
     entries.get_mut(index).map(|entry| &mut entry.node).ok_or_else(|| format!("there is no key `{step}`"))
 }
 
-/// Whether two names are the same without regard to case and to `-` and `_`.
+/// Whether two names are equal ignoring case, `-` and `_`.
 fn same(one: &str, other: &str) -> bool {
     let letters = |name: &str| {
         name.chars().filter(|c| !matches!(c, '-' | '_')).map(|c| c.to_ascii_lowercase()).collect::<Vec<_>>()

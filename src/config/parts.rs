@@ -1,5 +1,4 @@
-//! The typed settings of what an agent is made of: tools and agents. The doc comments are the descriptions in the
-//! file's JSON Schema.
+//! The typed settings of tools and agents. The doc comments are the descriptions in the file's JSON Schema.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -96,7 +95,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// The word.
+    /// The method as written in HTTP.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -138,8 +137,8 @@ impl Default for ShellToolSettings {
     }
 }
 
-/// A command's environment. A name of a list is passed on from the service's own: its value is filled in when the file
-/// was read, and stays `None` where the service has no such variable.
+/// A command's environment. A name in a list is passed on from the service's own environment: its value is filled in
+/// once the file is read, and stays `None` if the service has no such variable.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ShellEnv(pub BTreeMap<String, Option<Secret<String>>>);
 
@@ -225,9 +224,8 @@ pub struct AgentSettings {
 /// A sub-agent: its name, or `{ agent, session }`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubAgentSettings {
-    /// Its name.
     pub agent: String,
-    /// Whether it keeps its conversation over the calls of one root task.
+    /// Whether the conversation continues across the calls of one root task.
     pub session: bool,
 }
 

@@ -1,5 +1,5 @@
-//! What is wrong with a configuration, as it is printed: one line each, with its place.
-//! What must stay true: a last look takes every known secret out, whoever wrote the message.
+//! Prints the mistakes in a configuration: one line each, with its place. What must stay true: a final redaction
+//! removes every known secret, whichever room wrote the message.
 
 use std::fmt;
 
@@ -10,20 +10,18 @@ use crate::world::{Mistake, Mistakes};
 /// Mistakes and warnings with their places.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// What keeps the service from starting.
+    /// Mistakes, which keep the service from starting.
     pub mistakes: Vec<Line>,
-    /// What does not.
     pub warnings: Vec<Line>,
 }
 
-/// One of them.
+/// A mistake or a warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// `holdpoint.yaml:12:5`, or the variable or flag it came from.
+    /// `holdpoint.yaml:12:5`, or the variable or flag.
     pub position: String,
-    /// The keys that lead there: `agents.billing.model`, `policy[3].when`.
+    /// The path of keys: `agents.billing.model`, `policy[3].when`.
     pub path: String,
-    /// What is wrong.
     pub detail: String,
 }
 
@@ -50,7 +48,7 @@ impl fmt::Display for Report {
 }
 
 impl Report {
-    /// Finds the places in the tree. In the file's order; what came from elsewhere last.
+    /// Locates the mistakes in the tree and sorts them in the file's order; variables and flags come last.
     #[must_use]
     pub fn new(file: &str, root: &Node, mistakes: &Mistakes, secrets: &Redactor) -> Self {
         let mut report = Self::default();
@@ -64,8 +62,8 @@ impl Report {
     }
 }
 
-/// Adds what the rooms found, but where the same is said already, and where they looked at a default: of something that
-/// could not be read, or that is missing and was reported as that.
+/// Adds the rooms' mistakes, except at places already reported, and except where the room saw a default: an unreadable
+/// value, or a missing one already reported as missing.
 pub fn merge(root: &Node, mistakes: &mut Mistakes, rooms: Mistakes) {
     let known: Vec<Vec<String>> = mistakes.found.iter().map(|mistake| mistake.place.clone()).collect();
     let said = |mistake: &Mistake| known.iter().any(|place| place.starts_with(&mistake.place));
@@ -99,7 +97,7 @@ fn place(file: &str, root: &Node, mistake: &Mistake, secrets: &Redactor) -> ((us
     (order, line)
 }
 
-/// `policy[3].when`: an index in brackets where the tree has a list.
+/// Formats a path as `policy[3].when`, with brackets for an index of a list.
 fn dotted(root: &Node, path: &[String]) -> String {
     let mut text = String::new();
     let mut at = Some(root);

@@ -1,10 +1,10 @@
-//! The keys that have no default. They are looked for in the tree, so that a missing one is reported beside everything
+//! Checks the keys without a default. The check reads the tree, so that a missing key is reported along with everything
 //! else; the settings then hold an empty value, which no later check reports again.
 
 use super::tree::{Kind, Node};
 use crate::world::Mistakes;
 
-/// Where keys are needed (`*` is any name or index), and which ones. Each has to have some text.
+/// Places with required keys (`*` is any name or index), and these keys. Each needs a non-empty text.
 const NEEDED: [(&[&str], &[&str]); 9] = [
     (&["auth", "api_keys", "*"], &["user"]),
     (&["secrets", "keys", "*"], &["id", "key"]),
@@ -17,7 +17,7 @@ const NEEDED: [(&[&str], &[&str]); 9] = [
     (&[], &["models", "agents"]),
 ];
 
-/// Reports every needed key that is missing or empty, and every list of text whose element is empty.
+/// Reports every required key that is missing or empty, and every empty element in a list of texts.
 pub fn check(root: &mut Node, mistakes: &mut Mistakes) {
     for (pattern, keys) in NEEDED {
         at(root, pattern, &mut Vec::new(), &mut |node, place| {

@@ -1,4 +1,4 @@
-//! The typed settings as each room wants them. What must stay true: a room never imports config.
+//! Converts the settings for each room. What must stay true: a room never imports config.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +25,7 @@ impl Config {
         self.models_of(Provider::Anthropic)
     }
 
-    /// The models behind endpoints of a provider, by name.
+    /// The models of a provider, by name.
     fn models_of(&self, provider: Provider) -> BTreeMap<String, openai::Settings> {
         let models = self.models.iter().filter(|(_, model)| model.provider == provider);
         let settings = models.map(|(name, model)| {
@@ -57,7 +57,7 @@ impl Config {
         self.tools.iter().filter_map(|(name, tool)| Some((name.clone(), self.tool(name, tool)?))).collect()
     }
 
-    /// One tool, if it says who performs it.
+    /// The tool; `None` if its settings do not say how it is performed.
     pub(super) fn tool(&self, name: &str, tool: &ToolSettings) -> Option<catalog::Settings> {
         let kind = if let Some(settings) = &tool.http {
             catalog::Kind::Http(http::Settings {
@@ -88,7 +88,7 @@ impl Config {
         })
     }
 
-    /// For the rules that name them: the tools with a mistake, as far as they can be read.
+    /// Tools with mistakes, as far as readable, so that rules may name them.
     pub fn unusable_tools<'c>(&'c self, usable: impl Fn(&str) -> bool + 'c) -> impl Iterator<Item = ToolSpec> + 'c {
         self.tools.iter().filter(move |(name, _)| !usable(name)).map(|(name, tool)| {
             let spec = bare(name, ToolKind::Http);
@@ -97,14 +97,14 @@ impl Config {
         })
     }
 
-    /// What the policy may name beside the tools: sub-agents, and the questions an agent may ask.
+    /// The tools that policy may name besides the configured ones: sub-agents and `request_…` tools.
     #[must_use]
     pub fn other_tools(&self) -> Vec<ToolSpec> {
-        // One that names no agent is a mistake of its own, and no rule's that names it.
+        // An unknown agent is reported where it is listed, not in each rule that names it.
         let agents = self.agents.values().flat_map(|agent| &agent.sub_agents);
         let subs: BTreeSet<&str> = agents.map(|sub| sub.agent.as_str()).collect();
         let mut specs: Vec<ToolSpec> = subs.into_iter().map(agent::spec).chain(self.human_tools()).collect();
-        // One that cannot be offered is a mistake of its own, and no rule's that names it.
+        // A tool that cannot be offered is reported where it is listed, not in each rule that names it.
         for kind in self.agents.values().flat_map(|agent| &agent.human) {
             if !specs.iter().any(|spec| spec.name == kind.tool()) {
                 specs.push(bare(kind.tool(), ToolKind::Human));
@@ -131,7 +131,7 @@ impl Config {
                 owner: rule.approvers.owner,
                 users: rule.approvers.users.clone(),
                 groups: rule.approvers.groups.clone(),
-                // Without accounts everybody is one person, and his approval is enough.
+                // Without accounts all callers are one person, whose approval suffices.
                 required: if self.auth.is_some() { rule.approvers.required } else { 1 },
             },
             expires_in: Some(rule.expires_in.0.map_or(Expiry::Never, Expiry::After)),
@@ -142,7 +142,6 @@ impl Config {
         rules.collect()
     }
 
-    /// The database.
     #[must_use]
     pub fn store(&self, permit_unsafe: bool) -> store::Settings {
         let database = &self.database;
@@ -158,7 +157,7 @@ impl Config {
     }
 }
 
-/// A tool that only rules look at.
+/// A tool known only to rules.
 fn bare(name: &str, kind: ToolKind) -> ToolSpec {
     ToolSpec {
         name: name.to_owned(),

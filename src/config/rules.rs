@@ -103,7 +103,7 @@ impl ApproversSettings {
         self.owner.unwrap_or(self.users.is_empty() && self.groups.is_empty())
     }
 
-    /// As a request shows them.
+    /// The approvers as a request shows them.
     #[must_use]
     pub fn approvers(&self) -> Approvers {
         Approvers {
@@ -115,7 +115,7 @@ impl ApproversSettings {
     }
 }
 
-/// A duration, or `never`.
+/// A duration, or `never` (`None`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpiresIn(pub Option<Duration>);
 

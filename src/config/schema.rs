@@ -1,4 +1,4 @@
-//! The file's JSON Schema, for editors: from the same types that read it.
+//! The file's JSON Schema for editors, generated from the types that read the file.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,13 +40,12 @@ struct File {
     policy: Vec<RuleSettings>,
 }
 
-/// The schema.
 #[must_use]
 pub fn schema() -> Value {
     schemars::schema_for!(File).to_value()
 }
 
-/// Every key that the file may have, whatever it stands in.
+/// Every key that the file may have, at any level.
 #[must_use]
 pub fn keys() -> Vec<String> {
     let mut keys = BTreeSet::new();

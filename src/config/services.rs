@@ -1,5 +1,5 @@
-//! Which credentials an agent may ask for, and who receives them. What must stay true: a credential is asked for only
-//! where a tool of the agent's tree takes it, and whoever fills it in is told of every such tool.
+//! The credentials an agent may ask for, and their receivers. What must stay true: a credential is asked for only if a
+//! tool of the agent's tree takes it, and its form names every such tool.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::tool::credential::{PlainFields, references};
 use crate::tool::human::{self, Field, Service};
 
 impl Config {
-    /// The tools with the agents that another one may call, and with what each agent may ask a human.
+    /// Adds to the catalog the agents that others may call, and each agent's tools for asking a human.
     #[must_use]
     pub fn with_humans(&self, catalog: Catalog) -> Catalog {
         let catalog = catalog.with_agents(self.called()).with_plain_fields(self.plain_fields());
@@ -23,20 +23,20 @@ impl Config {
         })
     }
 
-    /// The fields of credentials that are no secret.
+    /// The credential fields that are not secret.
     fn plain_fields(&self) -> PlainFields {
         let all = self.credentials.iter().flat_map(|(name, one)| one.fields.iter().map(move |field| (name, field)));
         let plain = all.filter(|(_, (_, field))| !field.is_secret());
         plain.map(|(name, (field, _))| (name.clone(), field.clone())).collect()
     }
 
-    /// The agents that another one may call, each once.
+    /// The agents that others may call, each once.
     pub(super) fn called(&self) -> BTreeSet<&str> {
         let agents = self.agents.values().flat_map(|agent| &agent.sub_agents);
         agents.map(|sub| sub.agent.as_str()).filter(|name| self.agents.contains_key(*name)).collect()
     }
 
-    /// The `request_…` tools of all agents, as rules see them; each form of one once.
+    /// The `request_…` tools of all agents, as rules see them; each distinct form once.
     pub(super) fn human_tools(&self) -> Vec<ToolSpec> {
         let mut specs: Vec<ToolSpec> = Vec::new();
         for (name, agent) in &self.agents {
@@ -50,7 +50,7 @@ impl Config {
         specs
     }
 
-    /// The tools of an agent and of all agents below it, each once.
+    /// The tools of an agent and of its descendants, each once.
     pub(super) fn tools_below<'c>(&'c self, agent: &'c str) -> BTreeSet<&'c str> {
         let (mut seen, mut waiting) = (BTreeSet::new(), vec![agent]);
         let mut tools = BTreeSet::new();
@@ -62,7 +62,7 @@ impl Config {
         tools
     }
 
-    /// The credentials that tools of an agent's tree take, each with these tools.
+    /// The credentials used in an agent's tree, each with its tools.
     pub(super) fn takers<'c>(&'c self, agent: &'c str) -> BTreeMap<&'c str, BTreeSet<&'c str>> {
         let mut takers: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for tool in self.tools_below(agent) {
@@ -77,7 +77,7 @@ impl Config {
         takers
     }
 
-    /// What an agent may ask for.
+    /// The services whose credentials an agent may ask for.
     fn services(&self, agent: &str, receiver: impl Fn(&str) -> Option<String>) -> Vec<Service> {
         let takers = self.takers(agent);
         let services = self.credentials.iter().filter_map(|(name, settings)| {
@@ -99,7 +99,7 @@ impl Config {
     }
 }
 
-/// Where a tool's call goes, for whoever gives it a credential.
+/// The target of a tool's calls, as shown to a person who fills in a credential.
 fn receiver(spec: &ToolSpec) -> String {
     match spec.kind {
         ToolKind::Http => spec.target.clone(),
@@ -108,7 +108,7 @@ fn receiver(spec: &ToolSpec) -> String {
     }
 }
 
-/// The texts of a tool that a credential may stand in.
+/// The texts of a tool that may refer to a credential.
 fn texts(tool: &ToolSettings) -> Vec<&str> {
     let http = tool.http.iter().flat_map(|http| {
         std::iter::once(http.url.as_str()).chain(http.headers.values().map(|text| text.reveal().as_str()))
@@ -135,7 +135,7 @@ mod tests {
     use crate::policy::Policy;
     use crate::world::Mistakes;
 
-    /// `boss` may call `clerk`, `clerk` may call `boss`; `loner` has nobody.
+    /// `boss` may call `clerk`, `clerk` may call `boss`; `loner` calls no agent.
     const TREE: &str = r#"
 secrets: { keys: [ { id: k1, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=" } ] }
 credentials:

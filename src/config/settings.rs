@@ -1,5 +1,5 @@
-//! The typed settings of the service itself: where it listens, what it keeps, who may come in, what it asks.
-//! What an agent is made of is in `parts.rs`. The doc comments are the descriptions in the file's JSON Schema.
+//! The typed settings of the service itself: listeners, storage, accounts, models. `parts.rs` has those of tools and
+//! agents. The doc comments are the descriptions in the file's JSON Schema.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -84,7 +84,6 @@ pub struct DatabaseSettings {
     pub migrate: bool,
 }
 
-/// The embedded default.
 pub const DEFAULT_DATABASE: &str = "sqlite://holdpoint.db";
 
 impl Default for DatabaseSettings {
@@ -185,7 +184,7 @@ impl Default for SealingKey {
 }
 
 impl SealingKey {
-    /// The key itself, where it is 32 bytes in base64.
+    /// The key itself; `None` unless it is 32 bytes in base64.
     #[must_use]
     pub fn bytes(&self) -> Option<Secret<[u8; 32]>> {
         let bytes = BASE64_STANDARD.decode(self.key.reveal().trim()).ok()?;
@@ -220,7 +219,7 @@ pub struct CredentialField {
 }
 
 impl CredentialField {
-    /// Whether nobody may see its value.
+    /// Whether the value is kept from view.
     #[must_use]
     pub fn is_secret(&self) -> bool {
         self.secret.unwrap_or(self.format.as_deref() != Some("email"))
@@ -294,16 +293,12 @@ pub mod optional_duration {
     #[derive(Deserialize)]
     struct Wrap(#[serde(with = "duration_text")] Duration);
 
-    /// Reads one.
-    ///
     /// # Errors
-    /// When it is not written as one.
+    /// When the text is not a duration.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
         Ok(Option::<Wrap>::deserialize(from)?.map(|Wrap(duration)| duration))
     }
 
-    /// Writes one.
-    ///
     /// # Errors
     /// When the writer fails.
     pub fn serialize<S: Serializer>(duration: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {

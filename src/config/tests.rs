@@ -1,4 +1,4 @@
-//! Whole files: what loads, and what is said of what does not.
+//! Whole files: those that load, and the messages for those that do not.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::net::Net;
 use crate::task::verdict::Terms;
 use crate::tool::catalog::Catalog;
 
-/// The file of the configuration page, whole.
+/// The whole file from the configuration page.
 const WHOLE: &str = r#"
 server:
   listen: 127.0.0.1:8080

@@ -1,14 +1,14 @@
-//! Tables of files that are wrong, and everything that is said of each.
+//! Tables of faulty files, each with all of its messages.
 
 use super::layers::Flags;
 use super::tests::{read, with};
 
-/// Two lines that are right, for files that are about something else. (The first line of a case is line 3.)
+/// Two valid lines, for files about something else. (The first line of a case is line 3.)
 pub const BASE: &str = "models: { m: { provider: openai, model: x } }\nagents: { a: { model: m, tools: [t] } }\n";
 pub const TOOL: &str = "tools: { t: { http: { url: 'http://h/' } }, s: { shell: {} } }\n";
 const AUTH: &str = "auth: { api_keys: [ { user: bob, groups: [g], key: '0123456789abcdef' }, { user: eve, key: '0123456789abcdeF' } ] }\n";
 
-/// What follows [`BASE`], and all that is said of it.
+/// The text after [`BASE`], and all of its messages.
 const BAD: &[(&str, &[&str])] = &[
     // unknown keys, at every level
     (
@@ -224,7 +224,7 @@ const BAD: &[(&str, &[&str])] = &[
         "server: { max_running: '${SHORT}' }\n",
         &["3:11: server.max_running: expected a whole number, 0 or more, found text"],
     ),
-    // no YAML
+    // not YAML
     ("server: { listen: [\n", &["3:19: this is no YAML: a value, a quote or an indentation is wrong here"]),
     ("---\nserver: {}\n---\n{}\n", &["3:1: a second document begins here; one is read"]),
 ];
@@ -237,7 +237,7 @@ fn every_mistake_is_found_at_its_place() {
     }
 }
 
-/// Whole files about models, tools and agents, and all that is said of them.
+/// Whole files about models, tools and agents, and all of their messages.
 const BAD_PARTS: &[(&str, &[&str])] = &[
     ("", &["1:1: `models` is missing", "1:1: `agents` is missing"]),
     ("[]", &["1:1: expected a map, found a list"]),

@@ -1,5 +1,5 @@
-//! A YAML document as a tree whose nodes know where they came from: the place that a mistake is reported at.
-//! What must stay true: nothing here ever puts a scalar's text into a message.
+//! A YAML document as a tree whose nodes know their origin, to report a mistake at its place. What must stay true: no
+//! message contains a scalar's text.
 
 use std::collections::BTreeMap;
 
@@ -8,92 +8,78 @@ use serde_json::{Map, Number, Value};
 
 use crate::world::Mistakes;
 
-/// How many nodes a document may have, its aliases written out.
+/// The most nodes of a document, with its aliases expanded.
 const MAX_NODES: usize = 200_000;
-/// How deep a document may nest.
+/// The deepest nesting of a document.
 const MAX_DEPTH: usize = 64;
 
-/// Where a node was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// In the file, counted from 1.
     File {
-        /// The line.
         line: usize,
-        /// The column, in characters.
+        /// In characters.
         column: usize,
     },
-    /// In an environment variable of that name.
+    /// In the environment variable of this name.
     Variable(String),
     /// In a flag of the command line.
     Flag(&'static str),
 }
 
-/// One value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
-    /// Where it was written.
     pub origin: Origin,
-    /// What it is.
     pub kind: Kind,
-    /// Set once a mistake was reported here: it is passed over when settings are read.
+    /// Set once a mistake was reported here: reading the settings skips the node.
     pub broken: bool,
 }
 
-/// What a node is.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Kind {
     /// Nothing, or `null`.
     Null,
-    /// `true` or `false`.
     Bool(bool),
-    /// A number.
     Number(Number),
-    /// Text.
     Text(String),
-    /// A list.
     List(Vec<Node>),
-    /// A map, in the order it was written.
+    /// In the order as written.
     Map(Vec<Entry>),
 }
 
-/// One entry of a map.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    /// The key.
     pub key: String,
-    /// Where the key was written.
+    /// The place of the key.
     pub origin: Origin,
-    /// The value.
     pub node: Node,
 }
 
 impl Node {
-    /// A node.
     #[must_use]
     pub fn new(origin: Origin, kind: Kind) -> Self {
         Self { origin, kind, broken: false }
     }
 
-    /// The entries of a map; none of anything else.
+    /// The entries of a map; empty for other kinds.
     #[must_use]
     pub fn entries(&self) -> &[Entry] {
         if let Kind::Map(entries) = &self.kind { entries } else { &[] }
     }
 
-    /// The elements of a list; none of anything else.
+    /// The elements of a list; empty for other kinds.
     #[must_use]
     pub fn elements(&self) -> &[Node] {
         if let Kind::List(elements) = &self.kind { elements } else { &[] }
     }
 
-    /// The text of a text.
+    /// The text of a text node.
     #[must_use]
     pub fn text(&self) -> Option<&str> {
         if let Kind::Text(text) = &self.kind { Some(text) } else { None }
     }
 
-    /// One step down: a key of a map or an index of a list.
+    /// The child at a step: a key of a map or an index of a list.
     #[must_use]
     pub fn get(&self, step: &str) -> Option<&Node> {
         match &self.kind {
@@ -103,7 +89,7 @@ impl Node {
         }
     }
 
-    /// The same, to change it.
+    /// Like [`Node::get`], mutable.
     pub fn get_mut(&mut self, step: &str) -> Option<&mut Node> {
         match &mut self.kind {
             Kind::Map(entries) => entries.iter_mut().find(|entry| entry.key == step).map(|entry| &mut entry.node),
@@ -118,7 +104,7 @@ impl Node {
         path.iter().try_fold(self, |node, step| node.get(step.as_ref()))
     }
 
-    /// Whether what stands at a path, or anything that it stands in, could not be read.
+    /// Whether the node at a path, or any node above it, could not be read.
     #[must_use]
     pub fn is_broken_towards<S: AsRef<str>>(&self, path: &[S]) -> bool {
         self.broken
@@ -127,7 +113,7 @@ impl Node {
                 .is_some_and(|(step, rest)| self.get(step.as_ref()).is_some_and(|next| next.is_broken_towards(rest)))
     }
 
-    /// Where the deepest node of a path that exists was written; of a map's entry in the file, its key.
+    /// The origin of the deepest existing node on a path; for a map's entry in the file, that of its key.
     #[must_use]
     pub fn origin_of<S: AsRef<str>>(&self, path: &[S]) -> &Origin {
         let mut origin = &self.origin;
@@ -143,7 +129,7 @@ impl Node {
         origin
     }
 
-    /// What it is called in a message.
+    /// The name of the kind, for messages.
     #[must_use]
     pub fn noun(&self) -> &'static str {
         match &self.kind {
@@ -156,7 +142,7 @@ impl Node {
         }
     }
 
-    /// The same as JSON.
+    /// The node as JSON.
     #[must_use]
     pub fn to_json(&self) -> Value {
         match &self.kind {
@@ -172,11 +158,11 @@ impl Node {
     }
 }
 
-/// A value that was built so far.
+/// A list or map under construction.
 enum Open {
-    /// A list.
+    /// A list and its elements so far.
     List { origin: Origin, anchor: usize, elements: Vec<Node> },
-    /// A map, and the key whose value comes next.
+    /// A map, its entries so far, and the key of the next value.
     Map { origin: Origin, anchor: usize, entries: Vec<Entry>, key: Option<(String, Origin)> },
 }
 
@@ -191,8 +177,9 @@ struct Builder<'m> {
     mistakes: &'m mut Mistakes,
 }
 
-/// Reads a text as one YAML document. Nothing at all is an empty map. `origin` is where every node is said to be,
-/// instead of lines and columns. A repeated key is reported, its first value counts; `None` when it is no YAML.
+/// Reads a text as one YAML document. An empty document is an empty map. `origin`, if given, is the origin of every
+/// node instead of line and column. A repeated key is reported and its first value counts; `None` if the text is not
+/// YAML.
 pub fn parse(text: &str, origin: Option<Origin>, mistakes: &mut Mistakes) -> Option<Node> {
     let whole = origin.clone().unwrap_or(Origin::File { line: 1, column: 1 });
     let mut builder =
@@ -219,7 +206,7 @@ impl Builder<'_> {
             .unwrap_or_else(|| Origin::File { line: span.start.line().max(1), column: span.start.col() + 1 })
     }
 
-    /// Where the builder is, as a path.
+    /// The path of the next value.
     fn path(&self) -> Vec<String> {
         self.open
             .iter()
@@ -339,7 +326,7 @@ impl Builder<'_> {
     }
 }
 
-/// A key as text: a number or a truth is one too.
+/// A key as text; numbers and booleans are accepted.
 fn key_text(node: &Node) -> Option<String> {
     match &node.kind {
         Kind::Text(text) => Some(text.clone()),

@@ -1,5 +1,5 @@
-//! The definitions as they were written, before any `${…}` was filled in, and which places hold what.
-//! What must stay true: what an environment variable put where secrets stand enters as its name.
+//! The unexpanded definitions, and which places hold secrets. What must stay true: a value that an environment variable
+//! put at a secret's place is represented by the variable's name.
 
 use serde_json::{Map, Value};
 
@@ -53,8 +53,7 @@ pub fn walk<'n>(node: &'n Node, place: &mut Vec<String>, visit: &mut dyn FnMut(&
     }
 }
 
-/// Whether a filled-in value at this place is meant to be seen: names, texts, a tool's `url`, and where the service itself
-/// is found.
+/// Whether an expanded value at this place may be shown: names, texts, a tool's `url`, and the service's own addresses.
 #[must_use]
 pub fn is_shown(place: &[String]) -> bool {
     let place: Vec<&str> = place.iter().map(String::as_str).collect();
@@ -92,7 +91,7 @@ pub fn is_key(place: &[String]) -> bool {
     )
 }
 
-/// Whether a value at this place is kept from view however it came there.
+/// Whether a value at this place is kept from view whatever its source.
 #[must_use]
 pub fn is_secret(place: &[String]) -> bool {
     if is_key(place) {

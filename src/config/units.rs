@@ -1,8 +1,8 @@
-//! How durations (`500ms 30s 10m 24h 7d`) and sizes (`64KiB 1MiB`) are written. One number, one unit, no blanks.
+//! Durations (`500ms 30s 10m 24h 7d`) and sizes (`64KiB 1MiB`) as text: one number, one unit, no blanks.
 
 use std::time::Duration;
 
-/// A duration, as it is written.
+/// Parses a duration.
 pub fn duration(text: &str) -> Option<Duration> {
     let (count, unit) = split(text)?;
     let seconds = |factor: u64| count.checked_mul(factor).filter(|all| *all <= MOST_SECONDS).map(Duration::from_secs);
@@ -16,10 +16,10 @@ pub fn duration(text: &str) -> Option<Duration> {
     }
 }
 
-/// A hundred years: more is a slip of the pen, and would not fit into a moment.
+/// A hundred years: a longer duration is a typing error, and would overflow a point in time.
 const MOST_SECONDS: u64 = 100 * 366 * 86_400;
 
-/// A size in bytes, as it is written.
+/// Parses a size in bytes.
 pub fn size(text: &str) -> Option<u64> {
     let (count, unit) = split(text)?;
     match unit {
@@ -29,7 +29,7 @@ pub fn size(text: &str) -> Option<u64> {
     }
 }
 
-/// How a duration is written.
+/// Formats a duration.
 #[must_use]
 pub fn write_duration(duration: Duration) -> String {
     let millis = duration.as_millis();
@@ -37,14 +37,14 @@ pub fn write_duration(duration: Duration) -> String {
         return format!("{millis}ms");
     }
     let seconds = duration.as_secs();
-    // `24h` and `60s`, as people say it.
+    // Prefers the customary `24h` and `60s` over `1d` and `1m`.
     let units = [(86_400, 2, "d"), (3600, 1, "h"), (60, 2, "m")];
     let unit =
         units.into_iter().find(|(factor, least, _)| seconds.is_multiple_of(*factor) && seconds / factor >= *least);
     unit.map_or_else(|| format!("{seconds}s"), |(factor, _, unit)| format!("{}{unit}", seconds / factor))
 }
 
-/// How a size is written.
+/// Formats a size.
 #[must_use]
 pub fn write_size(bytes: u64) -> String {
     const MIB: u64 = 1024 * 1024;
@@ -68,7 +68,7 @@ pub mod duration_text {
     use serde::de::{Error, Unexpected, Visitor};
     use serde::{Deserializer, Serializer};
 
-    /// How it is described in the file's schema.
+    /// The description in the file's schema.
     #[derive(Debug)]
     pub struct Text;
 
@@ -96,16 +96,12 @@ pub mod duration_text {
         }
     }
 
-    /// Reads one.
-    ///
     /// # Errors
-    /// When it is not written as one.
+    /// When the text is not a duration.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
         from.deserialize_str(Reader)
     }
 
-    /// Writes one.
-    ///
     /// # Errors
     /// When the writer fails.
     pub fn serialize<S: Serializer>(duration: &Duration, to: S) -> Result<S::Ok, S::Error> {
@@ -120,7 +116,7 @@ pub mod size_text {
     use serde::de::{Error, Unexpected, Visitor};
     use serde::{Deserializer, Serializer};
 
-    /// How it is described in the file's schema.
+    /// The description in the file's schema.
     #[derive(Debug)]
     pub struct Text;
 
@@ -148,16 +144,12 @@ pub mod size_text {
         }
     }
 
-    /// Reads one.
-    ///
     /// # Errors
-    /// When it is not written as one.
+    /// When the text is not a size.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
         from.deserialize_str(Reader)
     }
 
-    /// Writes one.
-    ///
     /// # Errors
     /// When the writer fails.
     pub fn serialize<S: Serializer>(bytes: &u64, to: S) -> Result<S::Ok, S::Error> {

@@ -1,4 +1,5 @@
-//! What an operator probably did not mean: it keeps nothing from starting. What must stay true: no warning repeats a value.
+//! Warns about probable mistakes that do not keep the service from starting. What must stay true: no warning quotes a
+//! value.
 
 use super::Config;
 use super::tree::{Node, Origin};
@@ -6,7 +7,7 @@ use super::unexpanded::walk;
 use crate::tool::credential::OPEN;
 use crate::world::Mistakes;
 
-/// Looks at the texts as they were written, before anything is filled in.
+/// Checks the texts before expansion.
 pub fn written(root: &Node, mistakes: &mut Mistakes) {
     walk(root, &mut Vec::new(), &mut |place, node| {
         let Some(text) = node.text() else { return };
@@ -24,7 +25,7 @@ pub fn written(root: &Node, mistakes: &mut Mistakes) {
     });
 }
 
-/// `$NAME` where `${NAME}` is meant.
+/// Whether a text is `$NAME`, where `${NAME}` was probably meant.
 fn forgets_braces(text: &str) -> bool {
     let name = text.strip_prefix('$').unwrap_or_default();
     let mut letters = name.bytes();
@@ -32,7 +33,7 @@ fn forgets_braces(text: &str) -> bool {
         && letters.next().is_some_and(|next| next.is_ascii_uppercase() || next.is_ascii_digit() || next == b'_')
 }
 
-/// The header whose value stands at this place.
+/// The name of the header whose value stands at this place.
 fn header<'p>(place: &[&'p str]) -> Option<&'p str> {
     match place {
         ["models", _, "headers", name] | ["tools", _, "http", "headers", name] => Some(name),
@@ -40,18 +41,18 @@ fn header<'p>(place: &[&'p str]) -> Option<&'p str> {
     }
 }
 
-/// Whether a header's name is that of a secret.
+/// Whether a header by this name usually holds a secret.
 fn is_secret(header: &str) -> bool {
     let name = header.to_ascii_lowercase();
     name.ends_with("authorization") || name == "cookie" || name.ends_with("-key") || name.ends_with("-token")
 }
 
-/// Whether nothing of a text is filled in.
+/// Whether a text contains nothing to fill in.
 fn is_literal(text: &str) -> bool {
     !text.is_empty() && !text.replace("$${", "").contains("${") && !text.contains(OPEN)
 }
 
-/// Looks at the settings as they were read.
+/// Checks the settings after reading.
 pub fn read(config: &Config, root: &Node, mistakes: &mut Mistakes) {
     let url = config.database.url.reveal();
     let from_flag = root.at(&["database", "url"]).is_some_and(|node| matches!(node.origin, Origin::Flag(_)));

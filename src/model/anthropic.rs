@@ -1,5 +1,5 @@
-//! Anthropic's Messages protocol over any base URL. What must stay true: an answer is complete or it is none; the model's own
-//! blocks, what it thought among them, go back as they came.
+//! Anthropic's Messages protocol over any base URL. What must stay true: an answer is complete or rejected; the model's
+//! own blocks, thinking included, go back unchanged.
 
 use std::fmt;
 use std::sync::Arc;
@@ -32,15 +32,13 @@ impl fmt::Debug for Anthropic {
 }
 
 impl Anthropic {
-    /// Adds everything that is wrong with settings, never with a value of a key, header or query.
+    /// Adds every mistake in the settings, never quoting a value of a key, header or query.
     pub fn check(settings: &Settings, mistakes: &mut Mistakes, place: &[&str]) {
         settings.check::<Messages>(mistakes, place);
     }
 
-    /// A client of one model.
-    ///
     /// # Errors
-    /// [`ModelError`] for settings that [`Anthropic::check`] finds mistakes in.
+    /// [`ModelError`] for settings in which [`Anthropic::check`] finds mistakes.
     pub fn new(
         settings: Settings,
         net: Net,
@@ -58,7 +56,7 @@ impl ModelClient for Anthropic {
     }
 }
 
-/// `POST …/v1/messages`, as Anthropic documents it and as some others speak it.
+/// `POST …/v1/messages`, as Anthropic documents it and compatible endpoints implement it.
 pub(super) struct Messages;
 
 impl Protocol for Messages {
@@ -82,8 +80,9 @@ impl Protocol for Messages {
         request::body(prompt, model, extra, manner, thoughts)
     }
 
-    /// Newer models refuse what they thought before once anything ahead of it has changed: the agent's instructions or
-    /// tools, or a result that came late. The words name the place in the conversation, and what is refused there.
+    /// Newer models refuse their earlier thinking once anything before it has changed: the agent's instructions or
+    /// tools, or a late result. The error text names the place in the conversation (`messages.…`) and the refused
+    /// `thinking`.
     fn is_about_thoughts(said: &str) -> bool {
         said.contains("messages.") && said.contains("thinking")
     }

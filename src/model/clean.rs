@@ -1,5 +1,5 @@
-//! What a model endpoint sends, made fit to be kept and shown: no known secret, no U+0000, no address in an error.
-//! Everything that leaves this room went through here.
+//! Makes what a model endpoint sends fit to store and show: no known secret, no U+0000, no URL in an error. Everything
+//! that leaves this room has passed through here.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -12,20 +12,20 @@ use super::AnswerCall;
 use crate::secret::{Redacting, Redactor};
 use crate::task::text::{cleaned, each_said};
 
-/// The longest text of an error that came from outside, in characters.
+/// The longest error text taken from outside, in characters.
 const PROBLEM: usize = 500;
 
-/// Cleans what one endpoint sends.
+/// Redacts what an endpoint sends.
 #[derive(Clone, Debug)]
 pub(crate) struct Cleaner(pub(crate) Arc<Redactor>);
 
 impl Cleaner {
-    /// A text without secrets and without U+0000.
+    /// Redacts secrets and replaces U+0000.
     pub(crate) fn text(&self, text: &str) -> String {
         cleaned(self.0.clean(text).into_owned())
     }
 
-    /// A call. The text of its arguments is as it was written, but for secrets and for U+0000, written out as an escape too.
+    /// A call. Its arguments keep their exact text, except for secrets and U+0000 (also when written as an escape).
     pub(crate) fn call(&self, provider_id: &str, name: &str, arguments: &str) -> AnswerCall {
         let arguments = mended(arguments, Mend::Nul);
         AnswerCall {
@@ -36,22 +36,22 @@ impl Cleaner {
         }
     }
 
-    /// Cleans a text that comes in pieces as [`Cleaner::text`] cleans the whole.
+    /// Redacts a text in pieces, with the result that [`Cleaner::text`] has for the whole.
     pub(crate) fn passing_text(&self) -> Passing {
         Passing { redacting: Redacting::new(Arc::clone(&self.0)), begun: None }
     }
 
-    /// Cleans arguments that come in pieces as [`Cleaner::call`] cleans the whole.
+    /// Redacts arguments in pieces, with the result that [`Cleaner::call`] has for the whole.
     pub(crate) fn passing_arguments(&self) -> Passing {
         Passing { redacting: Redacting::new(Arc::clone(&self.0)), begun: Some(String::new()) }
     }
 
-    /// A JSON value, names and numbers included.
+    /// Redacts a JSON value, names and numbers included.
     pub(crate) fn json(&self, value: Value) -> Value {
         each_said(value, &|text| self.text(text))
     }
 
-    /// The text of an error, for a person: on one line, without addresses, and short.
+    /// An error text for a person: one line, without URLs, truncated.
     pub(crate) fn problem(&self, text: &str) -> String {
         let text = self.text(text);
         let text = ADDRESS.as_ref().map_or(Cow::Borrowed(""), |address| address.replace_all(&text, "[address]"));
@@ -63,16 +63,16 @@ impl Cleaner {
     }
 }
 
-/// A text that comes in pieces. What is given out adds up to what is kept of the whole.
+/// Redacts a text in pieces. The output adds up to the redacted whole.
 #[derive(Debug)]
 pub(crate) struct Passing {
     redacting: Redacting,
-    /// The escape that has begun, of arguments.
+    /// For arguments: an escape that is still incomplete.
     begun: Option<String>,
 }
 
 impl Passing {
-    /// Takes the next piece, gives what may be shown by now.
+    /// Takes the next piece, returns the part that is safe to show now.
     pub(crate) fn push(&mut self, piece: &str) -> String {
         let Some(begun) = &mut self.begun else { return cleaned(self.redacting.push(piece)) };
         begun.push_str(piece);
@@ -81,7 +81,6 @@ impl Passing {
         cleaned(self.redacting.push(&mended(&whole, Mend::Nul)))
     }
 
-    /// Gives the rest.
     pub(crate) fn finish(&mut self) -> String {
         let rest = self.begun.as_mut().map(std::mem::take).unwrap_or_default();
         let shown = self.redacting.push(&mended(&rest, Mend::Nul));
@@ -89,7 +88,7 @@ impl Passing {
     }
 }
 
-/// How many bytes of a text come before an escape at its end that is not whole yet.
+/// The number of bytes before an incomplete escape at the end of the text.
 fn whole_escapes(text: &str) -> usize {
     let mut at = 0;
     while let Some(escape) = text.get(at..).and_then(|rest| rest.find('\\')).and_then(|found| text.get(at + found..)) {
@@ -105,7 +104,7 @@ fn whole_escapes(text: &str) -> usize {
     text.len()
 }
 
-/// How long the escape is that a text begins with.
+/// The length in bytes of the escape at the start of the text.
 fn escape_length(escape: &str) -> usize {
     if unit(escape).is_some() { 6 } else { 1 + escape.chars().nth(1).map_or(0, char::len_utf8) }
 }
@@ -118,11 +117,11 @@ static ADDRESS: LazyLock<Option<Regex>> =
 pub(crate) enum Mend {
     /// U+0000.
     Nul,
-    /// Halves of surrogate pairs, which no text can hold.
+    /// Lone surrogates, which a Rust string cannot hold.
     LoneSurrogates,
 }
 
-/// A JSON text (or something like it) whose unusable escapes are replaced, and which is otherwise the same.
+/// The JSON text (or near-JSON) with its unusable escapes replaced and otherwise unchanged.
 pub(crate) fn mended(text: &str, mend: Mend) -> Cow<'_, str> {
     let suspicious = match mend {
         Mend::Nul => text.contains("\\u0000"),
@@ -156,7 +155,7 @@ pub(crate) fn mended(text: &str, mend: Mend) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The UTF-16 unit of an escape `\uXXXX` that the text begins with.
+/// The UTF-16 unit of the escape `\uXXXX` at the start of the text.
 fn unit(text: &str) -> Option<u32> {
     let digits = text.strip_prefix("\\u")?.get(..4)?;
     if digits.bytes().all(|digit| digit.is_ascii_hexdigit()) { u32::from_str_radix(digits, 16).ok() } else { None }

@@ -1,6 +1,6 @@
-//! One suite for all providers: what a conversation means is written down once (`cases`), what goes over the wire for it once
-//! for each provider (`wire/PROVIDER/CASE.txt`, written from the provider's documentation). What must stay true: the same
-//! meaning, the same pieces and the documented requests, however an answer is cut and whether it is streamed.
+//! One suite for all providers: `cases` says once what a conversation means, `wire/PROVIDER/CASE.txt` holds its traffic
+//! for each provider, written from the provider's documentation. What must stay true: the same meaning, the same pieces
+//! and the documented requests, however an answer is cut and whether it is streamed or not.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -31,12 +31,11 @@ mod cases;
 mod many;
 mod traffic;
 
-/// A key that an endpoint sends back.
+/// A key that an endpoint echoes.
 const KEY: &str = "sk-very-secret";
-/// What each whole answer in the files cost.
+/// The usage of each whole answer in the files.
 const USAGE: Usage = Usage { prompt_tokens: 12, completion_tokens: 7, total_tokens: 19 };
 
-/// A provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Provider {
     OpenAi,
@@ -51,7 +50,7 @@ impl Provider {
         }
     }
 
-    /// Where its requests go, and the header that carries the key.
+    /// The request line, and the header that carries the key.
     fn door(self) -> [&'static str; 2] {
         match self {
             Self::OpenAi => ["post /v1/chat/completions?team=blue http/1.1", "authorization: bearer sk-very-secret"],
@@ -83,7 +82,7 @@ impl Provider {
     }
 }
 
-/// A clock whose sleeps are over at once, and recorded.
+/// A clock that records its sleeps and ends them at once.
 #[derive(Debug, Default)]
 struct Quick(Mutex<Vec<Duration>>);
 
@@ -147,7 +146,7 @@ async fn runs(provider: Provider, case: &Case, sent: Sent, net: &Net) {
     }
 }
 
-/// Compares an answer with what it must mean.
+/// Compares an answer with its expected meaning.
 fn means(place: &str, step: &Step, answer: Result<Answer, ModelError>, heard: &Heard, sent: Sent) -> Option<Answer> {
     let told = heard.told();
     match (&step.means, answer) {
@@ -172,7 +171,7 @@ fn means(place: &str, step: &Step, answer: Result<Answer, ModelError>, heard: &H
     }
 }
 
-/// Runs all conversations side by side and says which of them failed.
+/// Runs all conversations concurrently and reports which failed.
 async fn all(provider: Provider, sent: Sent) {
     let (net, mut running, mut names) = (Net::new().unwrap(), JoinSet::new(), Vec::new());
     for case in cases().into_iter().filter(|case| case.only.is_none_or(|only| only == provider)) {
@@ -277,7 +276,7 @@ fn every_file_of_traffic_belongs_to_a_case_and_every_case_has_one_for_each_provi
     }
 }
 
-/// What a protocol makes of a stream that comes in these pieces: the answer, or why there is none, and what was told.
+/// Reads a stream that arrives in these pieces: the answer or the reason for its absence, and the emitted pieces.
 fn read<P: Protocol>(pieces: &[&[u8]]) -> (Result<Answer, String>, Heard) {
     let cleaner = Cleaner(Arc::new(Redactor::new([("KEY", &Secret::new(KEY.to_owned()))])));
     let (mut decoder, mut reading, heard) = (Decoder::new(64 * 1024), P::reading(&cleaner), Heard::default());

@@ -1,6 +1,6 @@
-//! What all model protocols have in common: where an endpoint is, how it is asked, again where that may help, and how its
-//! answer is read, whole or as it comes. What must stay true: an answer is complete or it is none; what was told of an
-//! attempt that came to nothing is taken back; no wait is without an end; no error names an address.
+//! The common part of all model protocols: the endpoint's address, asking, retrying where that may help, and reading
+//! the whole or streamed answer. What must stay true: an answer is complete or rejected; pieces emitted for a failed
+//! attempt are taken back; every wait is bounded; no error contains a URL.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,32 +28,32 @@ use crate::world::{Clock, Mistakes};
 
 mod read;
 
-/// What an operator writes of one model behind an endpoint.
+/// The operator's settings for one model behind an endpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Its name in the configuration: what errors and metrics say.
+    /// The name in the configuration: errors and metrics use it.
     pub name: String,
-    /// What the protocol's path is appended to.
+    /// The protocol's path is appended to it.
     pub base_url: String,
-    /// What the provider calls it.
+    /// The provider's name for the model.
     pub model: String,
-    /// Sent as the protocol wants it. A local model needs none.
+    /// Sent in the protocol's own header. A local model needs none.
     pub api_key: Option<Secret<String>>,
-    /// How long one attempt waits until its answer begins, and then for each next piece of it. An answer that still comes
-    /// after ten times as long is given up.
+    /// How long one attempt waits for the answer to begin, and then for each next piece. The whole answer may take ten
+    /// times as long.
     pub timeout: Duration,
-    /// How often it is asked again after the first attempt.
+    /// The number of attempts after the first.
     pub retries: u32,
-    /// Added to each request; one that the protocol sets takes that one's place.
+    /// Added to each request; a header with the name of one of the protocol's replaces it.
     pub headers: BTreeMap<String, Secret<String>>,
-    /// Added to the address of each request.
+    /// Added to the URL of each request.
     pub query: BTreeMap<String, Secret<String>>,
     /// Merged into the body of each request.
     pub body: Map<String, Value>,
 }
 
 impl Settings {
-    /// Adds everything that is wrong with them, never with a value of a key, header or query.
+    /// Adds every mistake in the settings, never quoting a value of a key, header or query.
     pub(super) fn check<P: Protocol>(&self, mistakes: &mut Mistakes, place: &[&str]) {
         let mut add = |keys: &[&str], detail: String| mistakes.add(&[place, keys].concat(), detail);
         if let Err(detail) = self.address::<P>() {
@@ -80,7 +80,6 @@ impl Settings {
         }
     }
 
-    /// Where the requests go.
     fn address<P: Protocol>(&self) -> Result<Url, &'static str> {
         let mut url = Url::parse(&self.base_url).map_err(|_| "base_url is no URL")?;
         if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
@@ -105,7 +104,7 @@ impl Settings {
         Some(HeaderValue::from_str(&value).map(|value| (name, value)))
     }
 
-    /// The headers of each request; `None` when one cannot be sent.
+    /// The headers of each request; `None` if one of them cannot be sent.
     fn header_map<P: Protocol>(&self) -> Option<HeaderMap> {
         let mut map = HeaderMap::new();
         map.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -136,7 +135,7 @@ fn header(name: &str, value: &Secret<String>) -> Result<(HeaderName, HeaderValue
     Ok((read, value))
 }
 
-/// The id by which the provider knows a request, as it is said in an error; empty where it gave none.
+/// The provider's id of the request, formatted for an error; empty if the answer has none.
 fn request_id(headers: &HeaderMap) -> String {
     let id = headers.get("request-id").or_else(|| headers.get("x-request-id")).and_then(|id| id.to_str().ok());
     let fits =
@@ -144,7 +143,6 @@ fn request_id(headers: &HeaderMap) -> String {
     id.filter(fits).map(|id| format!(" (request {id})")).unwrap_or_default()
 }
 
-/// A model behind an endpoint that speaks `P`.
 pub(super) struct Endpoint<P> {
     name: String,
     model: String,
@@ -156,7 +154,7 @@ pub(super) struct Endpoint<P> {
     net: Net,
     clock: Arc<dyn Clock>,
     cleaner: Cleaner,
-    /// The place in [`Protocol::MANNERS`] of what this endpoint is known to take.
+    /// Index in [`Protocol::MANNERS`] of the manner that this endpoint is known to take.
     manner: AtomicUsize,
     protocol: PhantomData<P>,
 }
@@ -168,10 +166,8 @@ impl<P> fmt::Debug for Endpoint<P> {
 }
 
 impl<P: Protocol> Endpoint<P> {
-    /// A client of one model.
-    ///
     /// # Errors
-    /// [`ModelError`] for settings that [`Settings::check`] finds mistakes in.
+    /// [`ModelError`] for settings in which [`Settings::check`] finds mistakes.
     pub(super) fn new(
         settings: Settings,
         net: Net,
@@ -186,13 +182,13 @@ impl<P: Protocol> Endpoint<P> {
         Ok(Self { name, model, address, headers, body, timeout, retries, net, clock, cleaner, manner, protocol })
     }
 
-    /// What is sent when the model is asked in the manner at this place; `None` after the last.
+    /// The body for the manner at this index; `None` after the last.
     fn request(&self, prompt: &Prompt, manner: usize, thoughts: Thoughts) -> Option<Bytes> {
         let manner = P::MANNERS.get(manner)?;
         Some(Bytes::from(P::body(prompt, &self.model, &self.body, *manner, thoughts).ok()?))
     }
 
-    /// Asks once, and says how that ended.
+    /// Asks once; returns the outcome and how the attempt ended.
     async fn attempt(&self, body: Bytes, telling: &mut Telling<'_>) -> (Attempt, Ended) {
         let request = self.net.repeatable().post(self.address.clone()).headers(self.headers.clone()).body(body);
         let response = match net::begun(request, self.timeout).await {

@@ -1,12 +1,11 @@
-//! Sinks for tests: one that hears nothing, and one that puts together what it is told, and holds whoever tells it to the
-//! rules of [`Piece`].
+//! Sinks for tests: one ignores its pieces; the other assembles them and asserts the rules of [`Piece`].
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use super::{Answer, Piece, Sink};
 
-/// A sink for whoever wants only the whole.
+/// Ignores all pieces, for callers that want only the whole answer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Unheard;
 
@@ -18,11 +17,11 @@ impl Sink for Unheard {
     }
 }
 
-/// What was told.
+/// Assembles its pieces.
 #[derive(Debug, Default)]
 pub(crate) struct Heard(Mutex<Told>);
 
-/// What the pieces since the last reset add up to, and how often they were taken back.
+/// The sum of the pieces since the last reset, and the number of resets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Told {
     pub(crate) text: String,
@@ -37,7 +36,7 @@ impl Heard {
         self.0.lock().unwrap().clone()
     }
 
-    /// The pieces say what the answer says.
+    /// Asserts that the pieces add up to the answer.
     pub(crate) fn adds_up_to(&self, answer: &Answer) {
         let told = self.told();
         assert_eq!(told.text, answer.text.clone().unwrap_or_default());

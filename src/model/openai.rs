@@ -1,5 +1,5 @@
-//! The Chat Completions protocol over any base URL. What must stay true: an answer is complete or it is none; the
-//! provider's own JSON goes back as it came.
+//! The Chat Completions protocol over any base URL. What must stay true: an answer is complete or rejected; the
+//! provider's own JSON goes back unchanged.
 
 use std::fmt;
 use std::sync::Arc;
@@ -34,15 +34,13 @@ impl fmt::Debug for OpenAi {
 }
 
 impl OpenAi {
-    /// Adds everything that is wrong with settings, never with a value of a key, header or query.
+    /// Adds every mistake in the settings, never quoting a value of a key, header or query.
     pub fn check(settings: &Settings, mistakes: &mut Mistakes, place: &[&str]) {
         settings.check::<ChatCompletions>(mistakes, place);
     }
 
-    /// A client of one model.
-    ///
     /// # Errors
-    /// [`ModelError`] for settings that [`OpenAi::check`] finds mistakes in.
+    /// [`ModelError`] for settings in which [`OpenAi::check`] finds mistakes.
     pub fn new(
         settings: Settings,
         net: Net,
@@ -60,7 +58,7 @@ impl ModelClient for OpenAi {
     }
 }
 
-/// `POST …/chat/completions`, as `OpenAI` documents it and as many others speak it.
+/// `POST …/chat/completions`, as `OpenAI` documents it and compatible endpoints implement it.
 pub(super) struct ChatCompletions;
 
 impl Protocol for ChatCompletions {

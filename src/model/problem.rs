@@ -1,4 +1,4 @@
-//! What an endpoint says of an error, wherever it puts it.
+//! Finds the error text in an endpoint's answer, wherever the endpoint puts it.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::clean::{Cleaner, Mend, mended};
 use super::protocol::Attempt;
 use super::retry;
 
-/// What the body of an error says: the provider's message, else a plain text, but no page.
+/// The error text in a body: the provider's message, else plain text, but never an HTML page.
 pub(super) fn said_in(body: &str) -> String {
     match serde_json::from_str::<Value>(&mended(body, Mend::LoneSurrogates)) {
         Ok(Value::Array(errors)) => errors.first().map(message_of).unwrap_or_default(),
@@ -16,7 +16,7 @@ pub(super) fn said_in(body: &str) -> String {
     }
 }
 
-/// Some endpoints send an empty `error` beside an answer.
+/// Whether `error` holds an error: some endpoints send an empty `error` beside an answer.
 pub(super) fn is_said(error: &Value) -> bool {
     match error {
         Value::Null | Value::Bool(false) => false,
@@ -26,7 +26,7 @@ pub(super) fn is_said(error: &Value) -> bool {
     }
 }
 
-/// An error inside of a 200, as gateways send it.
+/// Classifies an error inside a 200 answer, as gateways send it.
 pub(super) fn reported(error: &Value, cleaner: &Cleaner) -> Attempt {
     match status_of(error) {
         Some(status) if retry::is_worth_repeating(status) => Attempt::Again(reports(error, cleaner), None),
@@ -34,8 +34,8 @@ pub(super) fn reported(error: &Value, cleaner: &Cleaner) -> Attempt {
     }
 }
 
-/// An error in the middle of a stream: the endpoint had taken the request, so it is asked again, unless the error says that
-/// the request is to blame.
+/// Classifies an error in the middle of a stream. The endpoint had accepted the request, so the attempt is repeated
+/// unless the error blames the request.
 pub(super) fn broken_off(error: &Value, cleaner: &Cleaner) -> Attempt {
     let to_blame = match status_of(error) {
         Some(status) => (400..500).contains(&status) && !retry::is_worth_repeating(status),
@@ -45,7 +45,7 @@ pub(super) fn broken_off(error: &Value, cleaner: &Cleaner) -> Attempt {
     if to_blame { Attempt::Failed(why) } else { Attempt::Again(why, None) }
 }
 
-/// What is said of an error that stands inside of an answer.
+/// The problem text for an error inside an answer.
 pub(super) fn reports(error: &Value, cleaner: &Cleaner) -> String {
     format!("it reported an error: {}", cleaner.problem(&message_of(error)))
 }

@@ -1,5 +1,5 @@
-//! What one model protocol adds to an endpoint: how a question is written and how an answer is read. Pure: nothing in an
-//! implementation does I/O or knows the time, so that an answer depends on nothing but the bytes that came.
+//! The part of an endpoint that depends on the model protocol: writing a request and reading an answer. Implementations
+//! are pure: no I/O and no clock, so that an answer depends only on the received bytes.
 
 use std::time::Duration;
 
@@ -10,23 +10,22 @@ use super::clean::Cleaner;
 use super::sse::Event;
 use super::{Answer, Piece, Prompt, Sink};
 
-/// A protocol.
 pub(super) trait Protocol: Send + Sync + 'static {
-    /// What reads a streamed answer.
+    /// The reader of a streamed answer.
     type Reading: Reading;
-    /// What follows `base_url` in the address.
+    /// Appended to `base_url`.
     const PATH: &'static str;
-    /// The members of a request's body that are ours: a configuration may not set them.
+    /// The members of a request's body that a configuration may not set.
     const OURS: &'static [&'static str];
-    /// The headers of each request (names in lower case), beside the key and what HTTP needs.
+    /// The fixed headers of each request (names in lower case), besides the key and those of HTTP itself.
     const HEADERS: &'static [(&'static str, &'static str)];
-    /// The ways to ask, best first; the next is tried where an endpoint says that it does not take one.
+    /// The ways to ask, best first; the next is tried when an endpoint refuses one.
     const MANNERS: &'static [Manner];
 
     /// The header that carries the key.
     fn key(key: &str) -> (HeaderName, String);
 
-    /// The body of a request; `extra` is what the configuration merges into it.
+    /// The request body; `extra` is merged in from the configuration.
     ///
     /// # Errors
     /// When it cannot be written as JSON, which no prompt is known to cause.
@@ -38,120 +37,117 @@ pub(super) trait Protocol: Send + Sync + 'static {
         thoughts: Thoughts,
     ) -> serde_json::Result<String>;
 
-    /// Whether the words of a refusal are about what the model thought earlier, as the conversation has it.
+    /// Whether an endpoint's error text refuses the earlier thinking in the conversation.
     fn is_about_thoughts(_said: &str) -> bool {
         false
     }
 
-    /// Reads an answer that came in one piece. What cannot be read may have been cut, so it is asked for again.
+    /// Reads an unstreamed answer. An unreadable one may have been truncated, so the attempt is repeated.
     fn whole(body: &str, cleaner: &Cleaner) -> Attempt;
 
-    /// Reads an answer that comes as events.
+    /// A reader for a streamed answer.
     fn reading(cleaner: &Cleaner) -> Self::Reading;
 }
 
-/// A streamed answer while it comes.
+/// A streamed answer while it arrives.
 pub(super) trait Reading: Send {
-    /// Takes the next event, and tells what it adds.
+    /// Takes the next event and emits the pieces it adds.
     ///
     /// # Errors
-    /// What became of the attempt, when the event ends it without an answer.
+    /// The outcome of the attempt, when the event ends it without an answer.
     fn event(&mut self, event: &Event, telling: &mut Telling<'_>) -> Result<Progress, Attempt>;
 
-    /// How many bytes are held of the answer, about.
+    /// The approximate number of bytes held in memory.
     fn held(&self) -> usize;
 
-    /// Nothing more comes, in good order: tells what is left to tell, and says what the answer is, if it is one.
+    /// The stream has ended in good order: emits the remaining pieces and returns the outcome.
     fn finish(self, telling: &mut Telling<'_>) -> Attempt;
 }
 
 /// Whether a stream goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// More is to come.
     GoesOn,
-    /// Its end marker came.
+    /// The end marker came.
     Ended,
 }
 
-/// How an answer is asked for.
+/// How to ask for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Manner {
-    /// As a stream, with its usage at the end.
+    /// As a stream with usage at the end.
     Counted,
-    /// As a stream.
+    /// As a stream, without usage.
     Streamed,
-    /// In one piece.
+    /// Unstreamed.
     Whole,
 }
 
-/// What of the model's earlier thinking is sent back to it.
+/// Whether the model's earlier thinking is sent back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Thoughts {
-    /// All of it, as it came.
+    /// All of it, unchanged.
     Kept,
-    /// None: the endpoint does not take it any more.
+    /// None: the endpoint refused it.
     Left,
 }
 
-/// What became of one attempt.
+/// The outcome of one attempt.
 #[derive(Debug)]
 pub(super) enum Attempt {
-    /// There is an answer.
     Answered(Box<Answer>),
-    /// Another attempt may go better, after this time if the endpoint said one.
+    /// A repetition may succeed, after this wait if the endpoint named one.
     Again(String, Option<Duration>),
-    /// The endpoint does not take the manner in which it was asked, or what the model thought earlier.
+    /// The endpoint refused the manner of asking, or the model's earlier thinking.
     Plainer(String),
-    /// It would fail again.
+    /// A repetition would fail too.
     Failed(String),
 }
 
-/// How many calls an answer may hold: one with more is none, and no more of it is read.
+/// The most calls that an answer may have: reading stops at the next one and the answer is rejected.
 pub(super) const CALLS: usize = 256;
 
-/// What an answer with more calls than [`CALLS`] amounts to, in words.
+/// The problem text for an answer with more than [`CALLS`] calls.
 pub(super) fn too_many_calls() -> String {
     format!("it asked for more than {CALLS} calls")
 }
 
-/// Another attempt may go better.
+/// A failed attempt that may succeed when repeated.
 pub(super) fn again(why: &str) -> Attempt {
     Attempt::Again(why.to_owned(), None)
 }
 
-/// Tells a sink of one answer, over all attempts to get it.
+/// Emits the pieces of one answer to a sink, across all attempts.
 pub(super) struct Telling<'s> {
     sink: &'s dyn Sink,
     told: bool,
 }
 
 impl<'s> Telling<'s> {
-    /// Nothing was told yet.
     pub(super) fn new(sink: &'s dyn Sink) -> Self {
         Self { sink, told: false }
     }
 
-    /// More of the text.
+    /// Emits more of the text.
     pub(super) fn text(&mut self, text: &str) {
         if !text.is_empty() {
             self.piece(Piece::Text(text));
         }
     }
 
-    /// The name of a call.
+    /// Emits the name of a call.
     pub(super) fn named(&mut self, call: usize, name: &str) {
         self.piece(Piece::Named { call, name });
     }
 
-    /// More of a call's arguments.
+    /// Emits more of a call's arguments.
     pub(super) fn arguments(&mut self, call: usize, text: &str) {
         if !text.is_empty() {
             self.piece(Piece::Arguments { call, text });
         }
     }
 
-    /// Takes back what was told, if anything was.
+    /// Takes back all pieces emitted so far, if any.
     pub(super) fn reset(&mut self) {
         if std::mem::take(&mut self.told) {
             self.sink.piece(Piece::Reset);

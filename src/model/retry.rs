@@ -1,4 +1,4 @@
-//! When to ask a model again, and how long to wait before. Asking has no effect outside, so asking again is always safe.
+//! When to ask a model again, and after what wait. Asking has no effect outside, so a repetition is always safe.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -10,25 +10,25 @@ use crate::task::time::Time;
 
 /// The wait before the second attempt; it doubles from there.
 const FIRST: Duration = Duration::from_millis(500);
-/// The longest wait of our own.
+/// The longest wait that we choose.
 const LONGEST: Duration = Duration::from_secs(8);
 /// The longest wait that an endpoint may ask for.
 const LONGEST_ASKED: Duration = Duration::from_mins(1);
 
-/// Whether an answer with this status may be different the next time.
+/// Whether a repetition may get another status.
 pub(crate) fn is_worth_repeating(status: u16) -> bool {
     matches!(status, 408 | 409 | 429 | 500..=599)
 }
 
-/// How long to wait after the attempt number `attempt` (1, 2, 3 …) when the endpoint did not say: twice as long each
-/// time, less up to a half, so that those who failed together do not come back together.
+/// The wait after attempt number `attempt` (1, 2, 3 …) if the endpoint named none: doubles each time, minus a random
+/// part of up to a half, so that clients that failed together do not return together.
 pub(crate) fn backoff(attempt: u32) -> Duration {
     let whole = FIRST.saturating_mul(1 << attempt.saturating_sub(1).min(10)).min(LONGEST);
     let random = RandomState::new().hash_one(attempt) % 1000;
     whole / 2 + whole.mul_f64(f64::from(u16::try_from(random).unwrap_or(0)) / 2000.0)
 }
 
-/// What the endpoint asks for: seconds, or a date.
+/// The wait in `Retry-After`: seconds, or a date.
 pub(crate) fn asked_for(headers: &HeaderMap, now: Time) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     let wait = if let Ok(seconds) = text.parse::<f64>() {

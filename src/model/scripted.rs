@@ -1,6 +1,6 @@
-//! A model that plays from rules: for the demonstration and for tests. Deterministic: the same conversation gets the
-//! same answer. Like some providers it repeats the ids of its calls in every answer, so that nobody relies on them. It
-//! tells its answers in pieces; the script that ships takes its time for that where somebody looks on, and only there.
+//! A model that plays from rules, for the demonstration and for tests. Deterministic: the same conversation gets the
+//! same answer. Like some providers it repeats its call ids in every answer, so that no code comes to rely on them. It
+//! emits its answers in pieces; the built-in script paces them, only for a sink with a listener.
 
 use std::fmt;
 use std::path::Path;
@@ -22,21 +22,21 @@ mod pieces;
 mod script;
 mod template;
 
-/// The script that ships in the binary, and its name.
+/// The name and text of the built-in script.
 const BUILT_IN: (&str, &str) = ("builtin:refunds", include_str!("refunds.yaml"));
-/// What it says when no rule matches.
+/// The answer when no rule matches.
 const NO_RULE: &str = "This model is scripted, and no rule of its script matches what was said.";
 
-/// How long the script that ships thinks where somebody looks on: a page that has just sent an answer is there again by then.
+/// How long the built-in script waits before it answers a listener: a page that has just posted an answer has reloaded
+/// by then.
 const THINKS: Duration = Duration::from_millis(350);
-/// How long it takes then for a piece, and for all of them at most.
+/// The pause per piece, and the longest time for all pieces.
 const PACE: (Duration, Duration) = (Duration::from_millis(60), Duration::from_millis(600));
 
-/// A model that plays from a script.
 pub struct Scripted {
     name: String,
     script: Script,
-    /// Whether it takes its time where somebody looks on.
+    /// Whether answers to a listener are paced.
     paced: bool,
     clock: Arc<dyn Clock>,
 }
@@ -48,8 +48,8 @@ impl fmt::Debug for Scripted {
 }
 
 impl Scripted {
-    /// Loads a script: `builtin:refunds`, or a file (relative to `base_dir`). Every mistake in it is added, at
-    /// `models.NAME.script` and the rule's number; then there is no model.
+    /// Loads a script: `builtin:refunds`, or a file (relative to `base_dir`). Adds every mistake in it, at
+    /// `models.NAME.script` and the rule's number, and then returns `None`.
     pub fn load(
         name: &str,
         source: &str,
@@ -75,7 +75,7 @@ impl Scripted {
         }
     }
 
-    /// Reads a script from its text.
+    /// Reads a script from its text, like [`Scripted::load`].
     pub fn read(name: &str, rules: &str, clock: Arc<dyn Clock>, mistakes: &mut Mistakes) -> Option<Self> {
         let script = Script::read(rules, mistakes, &["models", name, "script"])?;
         Some(Self { name: name.to_owned(), script, paced: false, clock })
@@ -141,13 +141,13 @@ impl Scripted {
     }
 }
 
-/// How long it takes for so many pieces.
+/// How long this many pieces take.
 fn pace(pieces: usize) -> Duration {
     let (each, most) = PACE;
     u32::try_from(pieces).map_or(most, |pieces| most.min(each.saturating_mul(pieces)))
 }
 
-/// What a script looks at: who spoke last and what he said, and what the user said last.
+/// The part of the conversation that rules match on: the last speaker and message, and the user's last message.
 fn moment(prompt: &Prompt) -> Moment<'_> {
     let said = |message: &Message| match message {
         Message::User { parts, .. } => {
@@ -183,7 +183,7 @@ fn answer(prompt: &Prompt, text: Option<String>, calls: Vec<AnswerCall>) -> Answ
     Answer { text, calls, finish_reason, usage, raw }
 }
 
-/// The turn as a Chat Completions message, so that another model can go on with the conversation.
+/// The turn as a Chat Completions message, so that another model can continue the conversation.
 fn raw(text: Option<&str>, calls: &[AnswerCall]) -> Value {
     let mut raw = json!({"role": "assistant", "content": text});
     if let (Some(members), false) = (raw.as_object_mut(), calls.is_empty()) {

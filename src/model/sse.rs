@@ -1,45 +1,43 @@
-//! Reads a stream of server-sent events (WHATWG HTML, section 9.2.6) as it comes in, cut anywhere, inside a character too.
-//! What is held of an event that is not whole yet is bounded.
+//! Decodes a stream of server-sent events (WHATWG HTML, section 9.2.6) from bytes cut anywhere, even inside a
+//! character. The memory for an incomplete event is bounded.
 
 use crate::task::text::from_bytes;
 
-/// One event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Event {
-    /// Its name; empty when it has none.
+    /// Empty if the event has no name.
     pub(crate) name: String,
-    /// Its data: the lines, joined.
+    /// The `data` lines, joined.
     pub(crate) data: String,
 }
 
-/// An event is longer than is read.
+/// An event exceeds the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooLong;
 
-/// Takes bytes, gives events.
 #[derive(Debug)]
 pub(crate) struct Decoder {
-    /// The line that has begun.
+    /// The incomplete line.
     line: Vec<u8>,
     name: Vec<u8>,
     data: Vec<u8>,
-    /// Whether there was a `data` field, maybe an empty one.
+    /// Whether there was a `data` field, possibly an empty one.
     has_data: bool,
-    /// The last byte was a CR, which an LF may belong to.
+    /// Whether the last byte was a CR, which a following LF belongs to.
     after_cr: bool,
-    /// Nothing was read yet: a byte order mark is skipped.
+    /// Whether nothing was read yet, so that a byte order mark is skipped.
     first: bool,
     most: usize,
 }
 
 impl Decoder {
-    /// One that holds `most` bytes of an event at most.
+    /// A decoder that holds at most `most` bytes of an event.
     pub(crate) fn new(most: usize) -> Self {
         let (line, name, data) = (Vec::new(), Vec::new(), Vec::new());
         Self { line, name, data, has_data: false, after_cr: false, first: true, most }
     }
 
-    /// The events that are whole with these bytes. A last event without the empty line after it is none.
+    /// The events that these bytes complete. A last event without the empty line after it is dropped.
     ///
     /// # Errors
     /// [`TooLong`].
@@ -89,7 +87,7 @@ impl Decoder {
                 }
                 self.data.extend_from_slice(value);
             }
-            // `id`, `retry`, a comment, and what nobody knows.
+            // `id`, `retry`, comments and unknown fields.
             _ => {}
         }
         None

@@ -1,6 +1,6 @@
-//! Whether a request can have been sent, and may still be. What must stay true: "still connecting" is said only of a request
-//! whose connection was begun and not made, of anything else it is not known; and on a connection that was made nothing is
-//! written before whoever sends has said once more that he may.
+//! Tracks whether a request can have been sent and may still be. What must stay true: `is_connecting` is true only for
+//! a request whose connection was begun and not made; in every other state the request may have been sent. On a new
+//! connection nothing is written before the sender has confirmed its permit once more.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,7 +14,7 @@ tokio::task_local! {
     static REACH: Reach;
 }
 
-/// How far one request came.
+/// The progress of one request.
 #[derive(Clone)]
 pub(super) struct Reach(Arc<Way>);
 
@@ -25,23 +25,23 @@ struct Way {
 }
 
 impl Reach {
-    /// Of a request that is sent only if `leave` says so, once its connection is made.
+    /// For a request that is sent only if `leave` returns true once its connection is made.
     pub(super) fn with(leave: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         let (connecting, refused) = (AtomicBool::new(false), AtomicBool::new(false));
         Self(Arc::new(Way { connecting, refused, leave: Box::new(leave) }))
     }
 
-    /// Looks on while a request is made.
+    /// Makes this the progress that the connector reports to while `request` runs.
     pub(super) fn watched<F: Future>(&self, request: F) -> impl Future<Output = F::Output> + use<F> {
         REACH.scope(self.clone(), request)
     }
 
-    /// Whether there is no connection yet, so that nothing was sent.
+    /// Whether the connection is begun and not made, so that nothing was sent.
     pub(super) fn is_connecting(&self) -> bool {
         self.0.connecting.load(Ordering::SeqCst)
     }
 
-    /// Whether there was no leave any more, so that nothing was sent.
+    /// Whether the permit was gone when the connection was made, so that nothing was sent.
     pub(super) fn is_refused(&self) -> bool {
         self.0.refused.load(Ordering::SeqCst)
     }
@@ -50,7 +50,7 @@ impl Reach {
         self.0.connecting.store(connecting, Ordering::SeqCst);
     }
 
-    /// A connection is made: whether anything may be written to it.
+    /// Asks, once the connection is made, whether anything may be written to it.
     fn may_send(&self) -> bool {
         let may = (self.0.leave)();
         self.0.refused.store(!may, Ordering::SeqCst);
@@ -58,7 +58,7 @@ impl Reach {
     }
 }
 
-/// Tells the request that is being made of its connection: around name resolution, TCP and TLS.
+/// Reports the start and end of connecting (name resolution, TCP and TLS) to the request being made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Watch;
 
@@ -70,7 +70,7 @@ impl<S> Layer<S> for Watch {
     }
 }
 
-/// A connector that is watched.
+/// A connector that reports to the `Reach` of the current request.
 #[derive(Clone, Debug)]
 pub(super) struct Watched<S>(S);
 

@@ -1,4 +1,4 @@
-//! One request, and how it can fail.
+//! Sending one request, and its failures.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -6,7 +6,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 
-/// Answers each connection with the next of `answers`, then closes it; returns what it was sent.
+/// Answers each connection with the next of `answers`, then closes it; returns the requests it received.
 async fn endpoint(answers: Vec<&'static str>) -> (String, JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/secret-path", listener.local_addr().unwrap());
@@ -85,7 +85,7 @@ async fn a_connection_that_is_never_made_is_not_a_lost_request_however_short_the
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = socket.listen(1).unwrap();
     let address = listener.local_addr().unwrap();
-    // Nobody accepts: when the queue is full, connecting hangs.
+    // The listener never accepts: once its queue is full, connecting hangs.
     let mut queue = Vec::new();
     while let Ok(peer) = tokio::time::timeout(Duration::from_millis(50), tokio::net::TcpStream::connect(address)).await
     {

@@ -1,7 +1,7 @@
-//! Who is at the door, from the headers of a request. Two ways in: keys, and no accounts at all. A browser's session is a
-//! key that was shown before.
-//! What must stay true: a `Holdpoint-…` header is obeyed only where its key may speak for people, and refused everywhere
-//! else, never ignored.
+//! Authenticates a request by its headers: by key, or as `local` when there are no accounts. A browser session stands
+//! for a key that was presented earlier.
+//! What must stay true: a `Holdpoint-…` header takes effect only where its key may speak for other people, and is
+//! refused everywhere else, never ignored.
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
@@ -11,61 +11,61 @@ use super::session::Token;
 use super::{Caller, May};
 use crate::task::user::{UserId, UserIds, is_normal};
 
-/// Says who is at the door.
+/// Identifies the caller of a request.
 pub trait Authenticator: Send + Sync {
-    /// Who sent these headers.
+    /// The caller that these headers identify.
     ///
     /// # Errors
-    /// [`AuthError`] when nobody may come in with them.
+    /// Any [`AuthError`].
     fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, AuthError>;
 
-    /// What binds a session to the key it begins with; `None` when the key is nobody's. Without accounts there are no keys
-    /// and no sessions.
+    /// The value that binds a session to the key that opens it; `None` when the key is unknown. Without accounts there
+    /// are no keys and no sessions.
     fn bind(&self, _token: &Token, _key: &str) -> Option<String> {
         None
     }
 
-    /// Whose session this is: the account, as it is today, whose key gives the binding.
+    /// The caller of a session: the account, as configured today, whose key yields the binding.
     ///
     /// # Errors
-    /// `Missing` when there is no such key any more; `Forbidden` when the session wants to speak for somebody.
+    /// `Missing` when no configured key fits any more; `Forbidden` when the request tries to speak for another person.
     fn by_session(&self, _headers: &HeaderMap, _token: &Token, _binding: &str) -> Result<Caller, AuthError> {
         Err(AuthError::Missing)
     }
 }
 
-/// Why nobody comes in.
+/// Why a request is not admitted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AuthError {
-    /// There is no key: `unauthorized`.
+    /// The request has no key: `unauthorized`.
     #[error("a key is needed: `Authorization: Bearer <key>`")]
     Missing,
-    /// The key is nobody's: `unauthorized`.
+    /// The key is unknown: `unauthorized`.
     #[error("the key is not known")]
     Wrong,
-    /// The key may not do that: `forbidden`.
+    /// The key lacks the permission: `forbidden`.
     #[error("{0}")]
     Forbidden(String),
-    /// A header cannot be read: `bad_request`.
+    /// A header cannot be parsed: `bad_request`.
     #[error("{0}")]
     BadHeader(String),
 }
 
-/// Whom a key speaks for.
+/// The user that the key speaks for.
 const USER: &str = "holdpoint-user";
-/// His groups.
+/// That user's groups, separated by commas.
 const GROUPS: &str = "holdpoint-groups";
-/// Every header of ours that a request may have.
+/// Every `Holdpoint-…` header that a request may carry.
 const HEADERS: [&str; 4] = [USER, GROUPS, "holdpoint-runner", "holdpoint-session"];
 
-/// `Authorization: Bearer <key>`.
+/// Authenticates by `Authorization: Bearer <key>`.
 #[derive(Clone, Debug, Default)]
 pub struct Keys {
     directory: Directory,
 }
 
 impl Keys {
-    /// With these accounts.
+    /// An authenticator for these accounts.
     #[must_use]
     pub fn new(directory: Directory) -> Self {
         Self { directory }
@@ -108,17 +108,17 @@ impl Authenticator for Keys {
 }
 
 impl Keys {
-    /// The user of a key, in that user's own name.
+    /// The caller when a key speaks for its own user.
     fn own(&self, account: &Account) -> Caller {
         let user = self.directory.user(&account.tenant, &account.user);
         caller(account, user, account.groups.clone(), None)
     }
 }
 
-/// A header of ours that is not known may be misspelt: it is refused, never ignored.
+/// Refuses unknown `Holdpoint-…` headers: they may be misspelt, so ignoring them is not safe.
 ///
 /// # Errors
-/// `BadHeader` on a `Holdpoint-…` header that no request may have.
+/// `BadHeader` on a `Holdpoint-…` header that no request may carry.
 pub fn only_ours(headers: &HeaderMap) -> Result<(), AuthError> {
     let unknown = |name: &str| name.starts_with("holdpoint-") && !HEADERS.contains(&name);
     if headers.keys().any(|name| unknown(name.as_str())) {
@@ -129,7 +129,8 @@ pub fn only_ours(headers: &HeaderMap) -> Result<(), AuthError> {
     Ok(())
 }
 
-/// A session is one person's, whatever the key behind it may do: another's name would be whatever a page can send.
+/// Refuses `Holdpoint-…` headers on a session: it belongs to one person, whatever its key may do, and any page could
+/// send such a header.
 ///
 /// # Errors
 /// `Forbidden` on any `Holdpoint-…` header.
@@ -164,7 +165,7 @@ fn bearer(headers: &HeaderMap) -> Result<&str, AuthError> {
     if scheme.eq_ignore_ascii_case("bearer") { Ok(key.trim()) } else { Err(AuthError::Wrong) }
 }
 
-/// A header that may come once: a second one could be a client's beside the proxy's.
+/// The value of a header that may appear once: a second value could come from a client, beside the proxy's.
 fn single<'h>(headers: &'h HeaderMap, name: &str) -> Result<Option<&'h str>, AuthError> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else { return Ok(None) };
@@ -192,7 +193,7 @@ fn groups(text: &str) -> Result<Vec<String>, AuthError> {
     Ok(groups)
 }
 
-/// Without accounts everybody is `local`.
+/// Authenticates every request as `local`, for a service without accounts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Open;
 

@@ -1,5 +1,5 @@
-//! The accounts: key → user, tenant, groups. Keys are kept as SHA-256 (they are long and random, so a fast hash does) and
-//! looked for in constant time.
+//! The accounts: key → user, tenant, groups. Keys are stored as SHA-256 (they are long and random, so a fast hash is
+//! enough) and compared in constant time.
 //! What must stay true: neither a key nor its hash is ever shown.
 
 use std::collections::BTreeSet;
@@ -13,20 +13,20 @@ use super::session::Token;
 use crate::task::user::{UserId, UserIds, UserKey};
 use crate::task::verdict::Approvers;
 
-/// One key and whose it is.
+/// One key and its user.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Account {
-    /// Whose it is.
+    /// The key's user.
     pub user: String,
     /// The user's tenant.
     pub tenant: String,
     /// The user's groups.
     pub groups: Vec<String>,
-    /// Whether it may speak for people.
+    /// Whether the key may speak for other people.
     pub act_as: bool,
-    /// Whether it is an admin's.
+    /// Whether the key belongs to an admin.
     pub admin: bool,
-    /// What it may be used for.
+    /// The permissions of the key.
     pub may: May,
     /// SHA-256 of the key.
     pub key_sha256: [u8; 32],
@@ -38,24 +38,24 @@ impl fmt::Debug for Account {
     }
 }
 
-/// All accounts.
+/// All configured accounts.
 #[derive(Clone, Debug, Default)]
 pub struct Directory {
-    /// Each with its user's key.
+    /// Each account with the comparison key of its user's id.
     accounts: Vec<(UserKey, Account)>,
-    /// Users that the file names elsewhere, whatever their tenant.
+    /// Users named elsewhere in the configuration file, in any tenant.
     named: Vec<(UserKey, String)>,
     ids: UserIds,
 }
 
 impl Directory {
-    /// One of these accounts.
+    /// A directory of these accounts, comparing ids in the default way.
     #[must_use]
     pub fn new(accounts: Vec<Account>) -> Self {
         Self::default().with(accounts)
     }
 
-    /// The same, comparing users' ids so.
+    /// The same directory, comparing user ids by `ids`.
     #[must_use]
     pub fn comparing(self, ids: UserIds) -> Self {
         let named = self.named.into_iter().map(|(_, user)| user).collect();
@@ -68,20 +68,20 @@ impl Directory {
         Self { accounts, ..self }
     }
 
-    /// The same, with users whom the file names elsewhere.
+    /// The same directory, with users named elsewhere in the configuration file.
     #[must_use]
     pub fn naming(self, named: Vec<String>) -> Self {
         let named = named.into_iter().map(|user| (self.ids.key(&user), user)).collect();
         Self { named, ..self }
     }
 
-    /// How ids are compared.
+    /// How user ids are compared.
     #[must_use]
     pub fn ids(&self) -> UserIds {
         self.ids
     }
 
-    /// Somebody's id in the spelling of the file, else in the one that came.
+    /// A user's id in the spelling of the configuration file if it is known there, else as it came.
     #[must_use]
     pub fn user(&self, tenant: &str, came: &str) -> UserId {
         let key = self.ids.key(came);
@@ -91,7 +91,7 @@ impl Directory {
         self.ids.id(known.map_or(came, |(_, user)| user.as_str()))
     }
 
-    /// Whose key this is. Looks at every account, however soon one fits.
+    /// The account of this key. Compares every account, even after a match, to take constant time.
     #[must_use]
     pub fn by_key(&self, key: &str) -> Option<&Account> {
         let presented = hash(key);
@@ -105,7 +105,8 @@ impl Directory {
         found
     }
 
-    /// The account whose key began the session with this token and binding. Looks at every account, however soon one fits.
+    /// The account whose key opened the session with this token and binding. Compares every account, even after a
+    /// match, to take constant time.
     #[must_use]
     pub fn by_binding(&self, token: &Token, binding: &str) -> Option<&Account> {
         let mut found = None;
@@ -123,23 +124,23 @@ impl Directory {
         self.accounts.iter().filter(move |(_, account)| account.tenant == tenant && account.may.decide)
     }
 
-    /// The groups today of a user who may decide; `None` when no such key is his any more.
+    /// The current groups of a user; `None` when the user has no key that may decide.
     #[must_use]
     pub fn groups(&self, tenant: &str, user: &str) -> Option<&[String]> {
         let wanted = self.ids.key(user);
         self.deciders(tenant).find(|(key, _)| *key == wanted).map(|(_, account)| account.groups.as_slice())
     }
 
-    /// Whether a key of that user may speak for people who decide today: the one that vouched for somebody.
+    /// Whether the user has a key that may speak for others and decide: a vote given through such a key needs it.
     #[must_use]
     pub fn vouches(&self, tenant: &str, user: &str) -> bool {
         let wanted = self.ids.key(user);
         self.deciders(tenant).any(|(key, account)| account.act_as && *key == wanted)
     }
 
-    /// How many different people of a tenant could approve under these approvers, `except` not counted. Where a key
-    /// speaks for people, whoever is named counts, and a group has no end. Without an `owner` he is one more where he
-    /// counts at all.
+    /// How many different people of a tenant could approve under these approvers, without `except`. If a key of the
+    /// tenant speaks for people, every named user counts and a named group has no bound (`usize::MAX`). Without an
+    /// `owner`, the owner counts as one more person where the approvers include the owner.
     #[must_use]
     pub fn could_approve(
         &self,
@@ -175,13 +176,13 @@ pub fn hash(key: &str) -> [u8; 32] {
     Sha256::digest(key.as_bytes()).into()
 }
 
-/// Whether a text is a user's id: 1 to 128 characters, all of them visible, no blanks.
+/// Whether a text is a valid user id: 1 to 128 visible characters, no whitespace.
 #[must_use]
 pub fn is_user(text: &str) -> bool {
     !text.is_empty() && text.chars().count() <= 128 && text.chars().all(visible)
 }
 
-/// Whether a character is seen: no blank, no control, no invisible mark that could make two names look the same.
+/// Whether a character is visible: no whitespace, no control, no invisible mark that makes two names look alike.
 fn visible(c: char) -> bool {
     let invisible = matches!(c,
         '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'

@@ -1,4 +1,4 @@
-//! The only functions that say what somebody may. Every door asks them: the API, the page and the link.
+//! All authorization. The API, the page and the link ask only these functions.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::task::request_state::RequestState;
 use crate::task::user::UserIds;
 use crate::task::verdict::Approvers;
 
-/// Whether `caller` is one of those a request is for. `owner` is the root task's owner.
+/// Whether `caller` may decide a request with these approvers. `owner` is the root task's owner.
 #[must_use]
 pub fn may_decide(caller: &Caller, tenant: &str, owner: &str, approvers: &Approvers) -> bool {
     if caller.tenant != tenant || !caller.may.decide {
@@ -32,7 +32,7 @@ pub fn can_decide(caller: &Caller, tenant: &str, owner: &str, state: &RequestSta
         && state.open_calls(&caller.user_id).next().is_some()
 }
 
-/// What `caller` may answer to a question, whatever became of it meanwhile; nothing where he may not decide it.
+/// The actions that `caller` may take on a request, whatever its status by now; empty if the caller may not decide it.
 #[must_use]
 pub fn answers(roster: &Roster, caller: &Caller, tenant: &str, owner: &str, asked: &RequestSpec) -> Vec<Action> {
     if !may_decide(caller, tenant, owner, &asked.terms.approvers) {
@@ -43,7 +43,7 @@ pub fn answers(roster: &Roster, caller: &Caller, tenant: &str, owner: &str, aske
     if required > 1 && asked.kind == RequestKind::Approval {
         let left = roster.could_approve(tenant, owner, &asked.terms.approvers, caller.user_id.as_str());
         actions.retain(|action| match action {
-            // Whoever writes new bytes does not approve them: enough others must be there who could.
+            // The editor does not approve the new bytes: enough other people must be able to.
             Action::Edit => left >= required as usize,
             Action::Approve => !asked.own_calls().all(|call| wrote(caller, asked, call)),
             Action::Reject | Action::Respond | Action::Retry | Action::Mixed => true,
@@ -52,36 +52,36 @@ pub fn answers(roster: &Roster, caller: &Caller, tenant: &str, owner: &str, aske
     actions
 }
 
-/// How many have to agree where `caller` is one of them: without accounts one is enough.
+/// How many approvals a request needs if `caller` is an approver: without accounts one is enough.
 #[must_use]
 pub fn required_of(caller: &Caller, asked: &RequestSpec) -> u32 {
     if caller.unaccounted { 1 } else { asked.required() }
 }
 
-/// Whether `caller` wrote the arguments of that call himself, so that others have to approve it.
+/// Whether `caller` wrote the arguments of the call, so that other people have to approve it.
 #[must_use]
 pub fn wrote(caller: &Caller, asked: &RequestSpec, call: &CallSpec) -> bool {
     required_of(caller, asked) > 1 && call.editor.as_ref().is_some_and(|editor| caller.user_id.is(editor))
 }
 
-/// Who is known here: what has to be asked again long after somebody stood at the door.
+/// The accounts, for checks that are repeated long after the caller's request.
 #[derive(Clone, Debug, Default)]
 pub struct Roster(Option<Arc<Directory>>);
 
 impl Roster {
-    /// These accounts; `None` is without any.
+    /// A roster of these accounts; `None` for a service without accounts.
     #[must_use]
     pub fn new(accounts: Option<Directory>) -> Self {
         Self(accounts.map(Arc::new))
     }
 
-    /// How ids are compared.
+    /// How user ids are compared.
     #[must_use]
     pub fn ids(&self) -> UserIds {
         self.0.as_ref().map(|directory| directory.ids()).unwrap_or_default()
     }
 
-    /// How many different people but `except` could approve.
+    /// How many different people except `except` could approve.
     fn could_approve(&self, tenant: &str, owner: &str, approvers: &Approvers, except: &str) -> usize {
         match &self.0 {
             Some(directory) => directory.could_approve(tenant, approvers, Some(owner), Some(except)),
@@ -89,8 +89,8 @@ impl Roster {
         }
     }
 
-    /// Whether an approval that somebody gave earlier would be taken today. Where a key spoke for him, that key still
-    /// has to, and his groups are those it named.
+    /// Whether an earlier approval would be accepted today. If it was given through a key with `act_as`, that key must
+    /// still be valid, and the groups are those the key named then.
     #[must_use]
     pub fn still_counts(&self, tenant: &str, owner: &str, approvers: &Approvers, vote: &Vote) -> bool {
         let Some(directory) = &self.0 else { return vote.via.is_none() && vote.by == LOCAL };
@@ -105,8 +105,8 @@ impl Roster {
         is_approver(directory.ids(), &vote.by, groups, owner, approvers)
     }
 
-    /// Whether those approvals are enough under these approvers today. Where several have to agree, the approval
-    /// of the arguments' editor does not count.
+    /// Whether these approvals suffice under these approvers today. Where several approvals are required, the editor of
+    /// the arguments does not count.
     #[must_use]
     pub fn suffice(
         &self,
@@ -128,7 +128,7 @@ impl Roster {
     }
 }
 
-/// The owner counts only where `owner: true`, also when he is in a group that is named.
+/// The owner counts only under `owner: true`, even as a member of a named group.
 fn is_approver(ids: UserIds, user: &str, groups: &[String], owner: &str, approvers: &Approvers) -> bool {
     if ids.same(user, owner) {
         return approvers.owner;
@@ -137,8 +137,8 @@ fn is_approver(ids: UserIds, user: &str, groups: &[String], owner: &str, approve
         || groups.iter().any(|group| approvers.groups.contains(group))
 }
 
-/// Whether `caller` reads a tree: its owner, an admin of the tenant, or somebody who may decide or has decided one of its
-/// requests (`involved`, which only the store knows).
+/// Whether `caller` may read a tree: its owner, an admin of the tenant, or a person who may decide or has decided one
+/// of its requests (`involved`, which only the store knows).
 #[must_use]
 pub fn may_read(caller: &Caller, tenant: &str, owner: &str, involved: bool) -> bool {
     caller.tenant == tenant
@@ -146,22 +146,22 @@ pub fn may_read(caller: &Caller, tenant: &str, owner: &str, involved: bool) -> b
             || ((caller.may.read || caller.may.decide) && involved))
 }
 
-/// The ways to move a task.
+/// The commands on an existing task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// To go on with the next message.
+    /// Continue with the next message.
     Message,
-    /// To end.
+    /// End the task.
     Cancel,
-    /// To go on after a failure.
+    /// Continue after a failure.
     Retry,
 }
 
-/// Whether `caller` moves a task so: its owner, while its agent is `open` to that person today (a cancel needs no open
-/// agent), and an admin of the tenant, who sends no messages.
+/// Whether `caller` may give a task this command: its owner, while its agent is `open` to that person today (cancel
+/// works either way), or an admin of the tenant, except for messages.
 ///
 /// # Errors
-/// Why not, in words for the caller.
+/// The reason for the refusal, in words for the caller.
 pub fn may_command(caller: &Caller, how: Command, tenant: &str, owner: &str, open: bool) -> Result<(), &'static str> {
     if caller.tenant == tenant && caller.may.create {
         if caller.admin && how != Command::Message {
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn who_reads_and_who_moves_a_tree() {
         let cases = [
-            // who, involved, reads, messages, cancels, retries; messages, cancels, retries where the agent is closed
+            // caller, involved, reads, messages, cancels, retries; messages, cancels, retries where the agent is closed
             (caller("alice", "acme", &[], false, May::ALL), false, [true, true, true, true, false, true, false]),
             (caller("ALICE", "acme", &[], false, May::ALL), false, [true, true, true, true, false, true, false]),
             (caller("bob", "acme", &[], false, May::ALL), false, [false; 7]),
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn another_spelling_of_the_owner_is_the_owner() {
         let table = [
-            // approvers, and whether ALICE (the owner), Bob (an approver) and dave (nobody) decide
+            // approvers, and whether ALICE (the owner), Bob (an approver) and dave (neither) decide
             (approvers(true, &[], &["finance"]), [true, false, false]),
             (approvers(false, &["alice", "BOB"], &[]), [false, true, false]),
             (approvers(false, &["Alice", "bob"], &["finance"]), [false, true, false]),

@@ -1,4 +1,4 @@
-//! Who somebody is and what he may.
+//! Authentication and authorization: identifies the caller of a request and what they may do.
 
 pub mod authenticator;
 pub mod directory;
@@ -7,40 +7,40 @@ pub mod session;
 
 use crate::task::user::UserId;
 
-/// The user that everybody is without accounts.
+/// The user id of every caller when there are no accounts.
 pub const LOCAL: &str = "local";
 
-/// Somebody at the door.
+/// The authenticated sender of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// Whom the operation is for: the key's user, or the one a key with `act_as` named.
+    /// The user that the operation is for: the key's user, or the user that a key with `act_as` named.
     pub user_id: UserId,
-    /// His tenant (the key's).
+    /// The key's tenant.
     pub tenant: String,
-    /// His groups: the configuration's, or those the key with `act_as` named.
+    /// The user's groups: from the configuration, or as named by a key with `act_as`.
     pub groups: Vec<String>,
-    /// The key's user, when it speaks for another.
+    /// The key's user, when the key speaks for another person.
     pub via: Option<String>,
-    /// Whether the key is an admin's.
+    /// Whether the key belongs to an admin.
     pub admin: bool,
-    /// What the key may be used for.
+    /// The permissions of the key.
     pub may: May,
-    /// Without accounts everybody is `local`, who satisfies the approvers of every rule.
+    /// Whether there are no accounts: then every caller is `local`, who satisfies the approvers of every rule.
     pub unaccounted: bool,
 }
 
-/// What a key may be used for.
+/// The permissions of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct May {
     /// Every POST under `/v1`.
     pub create: bool,
     /// Every GET.
     pub read: bool,
-    /// Every POST under `/resume`, and reading what one may decide.
+    /// Every POST under `/resume`, and reading the requests that the user may decide.
     pub decide: bool,
 }
 
 impl May {
-    /// Everything: the default.
+    /// All permissions: the default.
     pub const ALL: Self = Self { create: true, read: true, decide: true };
 }

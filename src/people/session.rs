@@ -1,6 +1,7 @@
-//! A browser's session, as far as it is a secret. The browser has the token; what is kept is the token's hash, and a
-//! binding made of the token and the hash of the key that began the session.
-//! What must stay true: nothing that is kept leads back to a token, a key or a key's hash; and no other key fits.
+//! The secret part of a browser session. The browser holds the token; the store keeps the token's hash and a binding
+//! made of the token and the hash of the key that opened the session.
+//! What must stay true: no stored value leads back to a token, a key or a key's hash; and no other key fits the
+//! binding.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 /// How long a session lasts.
 pub const LIFE: Duration = Duration::from_hours(12);
 
-/// What makes a browser the one that signed in: 32 random bytes.
+/// The secret that authenticates a browser after sign-in: 32 random bytes.
 pub struct Token([u8; 32]);
 
 impl fmt::Debug for Token {
@@ -22,33 +23,33 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// The token of these random bytes.
+    /// A token of these random bytes.
     #[must_use]
     pub fn of(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// The token that somebody wrote, if it is one.
+    /// Parses a token from its text form; `None` if it is not valid.
     #[must_use]
     pub fn read(text: &str) -> Option<Self> {
         let bytes = BASE64_URL_SAFE_NO_PAD.decode(text).ok()?;
         bytes.try_into().ok().map(Self)
     }
 
-    /// The token, for the browser only.
+    /// The text form of the token, to be sent to the browser only.
     #[must_use]
     pub fn text(&self) -> String {
         BASE64_URL_SAFE_NO_PAD.encode(self.0)
     }
 
-    /// The name under which its session is kept.
+    /// The hash of the token, under which its session is stored.
     #[must_use]
     pub fn digest(&self) -> String {
         BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(self.0))
     }
 
-    /// What binds its session to a key. Who knows only this and the digest learns nothing of the key: the token is as
-    /// long as the hash, and random.
+    /// The value that binds the session to a key. Together with the digest it reveals nothing about the key: the token
+    /// is as long as the hash, and random.
     #[must_use]
     pub fn binding(&self, key_sha256: &[u8; 32]) -> String {
         BASE64_URL_SAFE_NO_PAD.encode(Sha256::new().chain_update(self.0).chain_update(key_sha256).finalize())
@@ -66,7 +67,7 @@ mod tests {
         assert_eq!(Token::read(&text).unwrap().text(), text);
         let mut longer = text.clone();
         longer.push('A');
-        // The last character holds four bits: another one with the same four is not another way to write it.
+        // The last character holds four bits: another character with the same four bits is not accepted as a spelling.
         let twin = format!("{}d", &text[..42]);
         for wrong in ["", "abc", &text[..42], &longer, &format!("{text}="), &format!(" {text}"), &twin] {
             assert!(Token::read(wrong).is_none(), "{wrong}");

@@ -1,8 +1,9 @@
-//! Reads a `when` into a small tree of our own. The parser of the `cel` crate is used here and nowhere else, and only
-//! its parser: its evaluator absorbs errors (`err || true` is true there) and cannot be interrupted.
+//! Parses a `when` into our own small syntax tree. Only the parser of the `cel` crate is used, and only here: its
+//! evaluator absorbs errors (`err || true` is true there) and cannot be interrupted.
 //!
-//! What must stay true: a hostile text is refused, never a stack overflow. So the text is short, it is parsed (and its
-//! tree dropped) on a thread with a large stack, and what comes out is shallow, small, and has no loop inside a loop.
+//! What must stay true: a hostile text is refused and never overflows the stack. So the text is short, it is parsed
+//! (and its tree dropped) on a thread with a large stack, and the resulting tree is shallow, small, and has no nested
+//! loops.
 
 use cel::common::ast::{
     CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, ListExpr, LiteralValue, MapExpr, SelectExpr, operators,
@@ -10,14 +11,14 @@ use cel::common::ast::{
 use cel::parser::{ParseErrors, PrattParser};
 use regex::{Regex, RegexBuilder};
 
-/// The longest expression, in bytes.
+/// The maximum length of an expression, in bytes.
 pub(super) const MAX_SOURCE: usize = 1024;
 const MAX_DEPTH: usize = 32;
 const MAX_NODES: usize = 400;
 const MAX_PATTERN: usize = 64 * 1024;
 const STACK: usize = 64 * 1024 * 1024;
 
-/// Why a `when` is refused. Never quotes the text: a string in it may come from a variable.
+/// Why a `when` is refused. Never quotes the text: a string in it may come from an environment variable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Flaw {
     #[error("the expression is longer than {MAX_SOURCE} bytes")]
@@ -48,7 +49,7 @@ pub(super) enum Flaw {
     Pattern,
 }
 
-/// An expression. At most [`MAX_DEPTH`] deep, so that walking it never runs out of stack.
+/// An expression, at most [`MAX_DEPTH`] deep, so that walking it never overflows the stack.
 #[derive(Debug)]
 pub(super) enum Node {
     Literal(Literal),
@@ -71,12 +72,11 @@ pub(super) enum Node {
     Loop(Box<Loop>),
 }
 
-/// A regular expression.
 #[derive(Debug)]
 pub(super) struct Pattern {
-    /// As it is written.
+    /// The pattern as written.
     pub(super) plain: Regex,
-    /// Without regard to case: what a user's id is compared with where ids are compared folded.
+    /// The case-insensitive pattern, for user ids that are compared folded.
     pub(super) folded: Option<Regex>,
 }
 
@@ -89,7 +89,7 @@ pub(super) enum Literal {
     Text(String),
 }
 
-/// What a rule may look at.
+/// The values that a rule may read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known {
     Args,
@@ -139,7 +139,7 @@ pub(super) enum Function {
     Text,
 }
 
-/// One of CEL's macros over a list.
+/// A CEL macro over a list.
 #[derive(Debug)]
 pub(super) struct Loop {
     pub(super) over: Node,
@@ -155,7 +155,7 @@ pub(super) enum Yields {
     List(Node),
 }
 
-/// Reads an expression.
+/// Parses an expression.
 pub(super) fn parse(source: &str) -> Result<Node, Flaw> {
     if source.len() > MAX_SOURCE {
         return Err(Flaw::TooLong);
@@ -348,7 +348,7 @@ impl Reader {
         Ok(Node::Call(function, arguments))
     }
 
-    /// The parser has expanded the macro; what it was is told by what each step does.
+    /// Recognizes the macro that the parser has expanded by what its loop step does.
     fn comprehension(&mut self, expanded: &ComprehensionExpr, depth: usize) -> Result<Node, Flaw> {
         if self.local.is_some() {
             return Err(Flaw::NestedLoop);
@@ -385,7 +385,7 @@ impl Reader {
     }
 }
 
-/// What `@result + [item]` appends; nothing where it counts (`@result + 1`).
+/// The item that `@result + [item]` appends; `None` where the step counts (`@result + 1`).
 fn appended(step: &IdedExpr) -> Result<Option<&IdedExpr>, Flaw> {
     let Expr::Call(call) = &step.expr else { return Err(Flaw::Unreadable) };
     if call.func_name == operators::ADD { Ok(call.args.last().and_then(single)) } else { Err(Flaw::Unreadable) }

@@ -1,30 +1,30 @@
-//! Looks at an expression before it is used: which `args` members it reads and whether the tool declares each with one
-//! type, and what can never fit together.
+//! Type-checks an expression against a tool: which `args` members it reads, whether the tool declares each with one
+//! type, and which parts can never fit together.
 //!
-//! What must stay true: an expression that reads anything the tool's schema does not type is a mistake. What can only
-//! fail when it is evaluated (unlike types, no boolean) is a warning: there it never allows.
+//! What must stay true: an expression that reads anything the tool's schema does not type is a mistake. An expression
+//! that can only fail when it is evaluated (unlike types, no boolean) is a warning: there it never allows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::cel::{Arithmetic, Comparison, Function, Known, Literal, Loop, Node, Yields};
 use super::shape::{Member, Shape};
 
-/// What was found in one expression, for one tool.
+/// The findings for one expression and one tool.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
-    /// What it may not do.
+    /// Errors: the expression must not be used.
     pub(super) refused: BTreeSet<String>,
-    /// What can only fail.
+    /// Warnings: parts that can only fail.
     pub(super) misfits: BTreeSet<String>,
-    /// The members it reads or looks for: what type each has.
+    /// The members that the expression reads or tests for, with their types.
     pub(super) members: BTreeMap<String, Shape>,
-    /// The members it reads that are not required.
+    /// The members that it reads although they are not required.
     pub(super) optional: BTreeSet<String>,
-    /// What it reads that the caller writes.
+    /// The values it reads that come from the caller.
     pub(super) from_caller: BTreeSet<&'static str>,
 }
 
-/// Looks at an expression as it is for a tool whose arguments have this shape.
+/// Checks an expression for a tool whose arguments have this shape.
 pub(super) fn look(node: &Node, arguments: &Shape) -> Findings {
     let mut survey = Survey { arguments, local: Shape::Free, found: Findings::default() };
     let result = survey.shape(node);
@@ -273,7 +273,7 @@ impl Survey<'_> {
     }
 }
 
-/// How an operator knows a value: `args.rows[].price`.
+/// The notation operators know for a value: `args.rows[].price`.
 fn path(node: &Node) -> String {
     if let Node::Select(of, name) = node {
         format!("{}.{name}", path(of))

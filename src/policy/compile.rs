@@ -1,5 +1,6 @@
-//! The rules, made ready: their globs and expressions compiled, every mistake reported with its place.
-//! What must stay true: a rule with a mistake is kept, as one that always faults, so it never allows and never lets pass.
+//! Compiles the rules: their globs and expressions. Reports every mistake with its place.
+//! What must stay true: a rule with a mistake stays in the policy and always faults, so it never allows a call and
+//! never lets one pass.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,17 +14,17 @@ use crate::task::tool_spec::{ToolKind, ToolSpec};
 use crate::task::verdict::Terms;
 use crate::world::Mistakes;
 
-/// Above this size a judgement runs off the runtime's threads.
+/// For arguments above this size in bytes a judgement runs off the runtime's threads.
 const HEAVY: usize = 16 * 1024;
 
-/// Every rule of the configuration, in its order.
+/// The rules of the configuration, in its order.
 #[derive(Debug, Default)]
 pub struct Policy {
     pub(super) rules: Vec<Compiled>,
     shapes: Vec<(ToolSpec, Shape)>,
 }
 
-/// One rule, made ready.
+/// One compiled rule.
 #[derive(Debug)]
 pub(super) struct Compiled {
     pub(super) name: String,
@@ -34,12 +35,12 @@ pub(super) struct Compiled {
     tools: Tools,
 }
 
-/// When a rule matches.
+/// The condition of a rule.
 #[derive(Debug)]
 pub(super) enum When {
     Always,
     Holds(Node),
-    /// It was refused: it always faults.
+    /// The expression was refused: the rule always faults.
     Refused,
 }
 
@@ -50,7 +51,7 @@ struct Tools {
 }
 
 impl Tools {
-    /// Whether the rule is about a tool. A human's tool has to be named; a glob does not reach it.
+    /// Whether the rule applies to a tool. A `Human` tool must be named; a glob does not match it.
     fn cover(&self, tool: &ToolSpec) -> bool {
         self.names.contains(&tool.name)
             || (tool.kind != ToolKind::Human && self.globs.iter().any(|glob| glob.is_match(&tool.name)))
@@ -58,14 +59,14 @@ impl Tools {
 }
 
 impl Compiled {
-    /// Whether it is about a tool. An `allow` has nothing to say of a human's tool.
+    /// Whether the rule applies to a tool. An `allow` never applies to a `Human` tool.
     pub(super) fn covers(&self, tool: &ToolSpec) -> bool {
         self.tools.cover(tool) && (tool.kind != ToolKind::Human || self.decide != Decide::Allow)
     }
 }
 
 impl Rule {
-    /// Its names and globs, and which of its entries are no glob.
+    /// The rule's names and globs, and the indexes of entries that are no valid glob.
     fn compiled_tools(&self) -> (Tools, Vec<usize>) {
         let (mut tools, mut broken) = (Tools::default(), Vec::new());
         for (at, entry) in self.tools.iter().enumerate() {
@@ -82,7 +83,7 @@ impl Rule {
 }
 
 impl Policy {
-    /// Makes the rules ready for these tools (sub-agents and the `request_…` tools among them) and reports every mistake
+    /// Compiles the rules for these tools (including sub-agents and the `request_…` tools) and reports every mistake
     /// under `policy`, by the rule's index.
     #[must_use]
     pub fn new(rules: &[Rule], tools: &[ToolSpec], mistakes: &mut Mistakes) -> Self {
@@ -100,14 +101,15 @@ impl Policy {
         Self { rules: rules.collect(), shapes }
     }
 
-    /// Whether a judgement over arguments of this size belongs off the runtime's threads. Its work is bounded either way:
-    /// beyond a million steps (a part of an expression, an item of a list, 16 bytes of text) it faults, and never allows.
+    /// Whether a judgement over arguments of this size should run off the runtime's threads. Its work is bounded either
+    /// way: beyond a million steps (a part of an expression, an item of a list, 16 bytes of text) it faults and never
+    /// allows.
     #[must_use]
     pub fn is_heavy(&self, args_bytes: usize) -> bool {
         args_bytes > HEAVY && self.rules.iter().any(|rule| matches!(rule.when, When::Holds(_)))
     }
 
-    /// The shape of a tool's arguments, if it was known when the rules were made ready.
+    /// The shape of a tool's arguments, if the tool was known when the rules were compiled.
     pub(super) fn shape(&self, tool: &ToolSpec) -> Option<&Shape> {
         self.shapes
             .iter()
@@ -147,7 +149,7 @@ impl Compiled {
     }
 }
 
-/// Each entry must be about a tool: a misspelt name in a `deny` would let everything pass.
+/// Reports entries that match no tool: a misspelt name in a `deny` would otherwise let every call pass.
 fn unknown_tools(rule: &Rule, index: &str, tools: &[(ToolSpec, Shape)], mistakes: &mut Mistakes) {
     for (at, entry) in rule.tools.iter().enumerate() {
         let alone = Rule { tools: vec![entry.clone()], ..rule.clone() };
@@ -176,13 +178,13 @@ fn compile_when(
     let mut found: Vec<(&str, Findings)> =
         tools.iter().map(|(tool, shape)| (tool.name.as_str(), look(&node, shape))).collect();
     if found.is_empty() {
-        // No tool to type it by: that is reported as a mistake of its own.
+        // No tool to type-check against, which is reported as a separate mistake.
         found.push(("", Findings::default()));
     }
     if report(rule, place, &found, mistakes) { When::Holds(node) } else { When::Refused }
 }
 
-/// Reports what was found for each tool; whether the expression may be used.
+/// Reports the findings for each tool; returns whether the expression may be used.
 fn report(rule: &Rule, place: &[&str], found: &[(&str, Findings)], mistakes: &mut Mistakes) -> bool {
     let before = mistakes.found.len();
     let mut types: BTreeMap<&str, (&str, &Shape)> = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! Evaluates an expression for one call. What must stay true: a fault anywhere that is evaluated is the fault of the whole
-//! (nothing absorbs it, not `||`, not `exists`), every step is paid for, and nothing here can panic or run deep.
+//! Evaluates an expression for one call. What must stay true: a fault in any evaluated part is a fault of the whole
+//! (not absorbed by `||` or `exists`), every step costs fuel, and no evaluation can panic or recurse deeply.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -11,7 +11,7 @@ use super::shape::Shape;
 use super::value::Val;
 use crate::task::user::UserIds;
 
-/// Why an expression has no value. Names what the operator wrote, never what the call holds.
+/// Why an expression has no value. Quotes what the operator wrote, never the contents of the call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Fault {
     #[error("`{0}` is missing")]
@@ -34,12 +34,12 @@ pub(super) enum Fault {
     Refused,
 }
 
-/// What may still be spent on one judgement.
+/// The steps left for one judgement.
 #[derive(Debug)]
 pub(super) struct Fuel(Cell<u32>);
 
 impl Fuel {
-    /// A full tank. A step is one part of an expression, one item that is looked at, or 16 bytes of text.
+    /// A budget of `steps`. A step is one part of an expression, one visited item, or 16 bytes of text.
     pub(super) fn new(steps: u32) -> Self {
         Self(Cell::new(steps))
     }
@@ -55,20 +55,19 @@ impl Fuel {
     }
 }
 
-/// What an expression is evaluated over.
+/// The input of an evaluation.
 #[derive(Clone, Copy)]
 pub(super) struct Scope<'a> {
     pub(super) case: &'a Case<'a>,
-    /// Names from the root's agent to the one the call is judged for.
+    /// Agent names from the root to the agent that the call is judged for.
     pub(super) path: &'a [String],
-    /// The shape of the tool's arguments.
     pub(super) shape: &'a Shape,
     pub(super) fuel: &'a Fuel,
 }
 
 static FREE: Shape = Shape::Free;
 
-/// The expression's truth.
+/// Evaluates an expression that must be boolean.
 pub(super) fn test<'a>(node: &'a Node, scope: &Scope<'a>) -> Result<bool, Fault> {
     let value = Run { scope: *scope, local: None }.value(node)?;
     if let Val::Bool(truth) = value { Ok(truth) } else { Err(Fault::NotBoolean) }
@@ -76,7 +75,7 @@ pub(super) fn test<'a>(node: &'a Node, scope: &Scope<'a>) -> Result<bool, Fault>
 
 struct Run<'a> {
     scope: Scope<'a>,
-    /// The variable of the loop we are in: loops do not nest.
+    /// The loop variable, inside a loop: loops do not nest.
     local: Option<Val<'a>>,
 }
 
@@ -140,7 +139,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The keys of texts that a user's id is compared with: no spelling of an id gets around a rule.
+    /// Folds texts that are compared with a user's id, so that no spelling of an id gets around a rule.
     fn keyed(&self, value: Val<'a>) -> Result<Val<'a>, Fault> {
         let key = |text: &str| -> Result<Val<'a>, Fault> {
             self.scope.fuel.spend_text(text.len())?;
@@ -158,7 +157,8 @@ impl<'a> Run<'a> {
         if let Val::Bool(truth) = self.value(node)? { Ok(truth) } else { Err(Fault::Type) }
     }
 
-    /// `&&` and `||`, from left to right; the first that decides it ends it, a fault before that is its fault.
+    /// Evaluates `&&` and `||` from left to right: the first decisive part ends it, and a fault before that part is the
+    /// result.
     fn until(&mut self, parts: &'a [Node], decisive: bool) -> Result<Val<'a>, Fault> {
         for part in parts {
             if self.truth(part)? == decisive {
@@ -237,7 +237,6 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Whether an expression is `user.id` itself.
 fn is_user(node: &Node) -> bool {
     matches!(node, Node::Known(Known::UserId))
 }

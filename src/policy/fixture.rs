@@ -1,4 +1,4 @@
-//! What the tests of this room judge with. What must stay true: nothing here is used outside of tests.
+//! Fixtures for the tests of this room. What must stay true: nothing here is used outside of tests.
 
 use std::time::Duration;
 
@@ -76,21 +76,21 @@ pub(super) fn rule(name: &str, tools: &[&str], when: &str, decide: Decide) -> Ru
     }
 }
 
-/// The policy of these rules, whatever is wrong with them.
+/// A policy of these rules, and their mistakes.
 pub(super) fn policy(rules: &[Rule]) -> (Policy, Mistakes) {
     let mut mistakes = Mistakes::default();
     let policy = Policy::new(rules, &tools(), &mut mistakes);
     (policy, mistakes)
 }
 
-/// The policy of rules that have no mistake.
+/// A policy of rules without mistakes.
 pub(super) fn sound(rules: &[Rule]) -> Policy {
     let (policy, mistakes) = policy(rules);
     assert!(mistakes.is_empty(), "{:?}", mistakes.found);
     policy
 }
 
-/// A judgement for agents along a path.
+/// Judges a call along a path of agents.
 pub(super) fn judge_along(policy: &Policy, path: &[&str], name: &str, args: &Value) -> Judgement {
     let tool = tools().into_iter().find(|tool| tool.name == name).expect("a known tool");
     let path: Vec<String> = path.iter().map(ToString::to_string).collect();
@@ -107,7 +107,7 @@ pub(super) fn judge_along(policy: &Policy, path: &[&str], name: &str, args: &Val
     })
 }
 
-/// A judgement for one agent.
+/// Judges a call of one agent.
 pub(super) fn judge(policy: &Policy, name: &str, args: &Value) -> Judgement {
     judge_along(policy, &["billing"], name, args)
 }

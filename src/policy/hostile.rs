@@ -1,4 +1,4 @@
-//! Hostile arguments and hostile expressions. What must stay true: none of them is ever allowed, and none panics.
+//! Hostile arguments and hostile expressions. What must stay true: none is ever allowed, and none causes a panic.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
-//! Judges one call, once for every agent of its path. What must stay true: deny beats hold beats allow, a rule that cannot
-//! be evaluated never allows and never lets a later rule allow, and no answer quotes an argument.
+//! Judges one call, once for every agent of its path. What must stay true: deny beats hold beats allow, a rule that
+//! cannot be evaluated never allows and never lets a later rule allow, and no judgement quotes an argument.
 
 use super::Case;
 use super::compile::{Compiled, Policy, When};
@@ -9,22 +9,22 @@ use super::shape::Shape;
 use crate::task::tool_spec::ToolKind;
 use crate::task::verdict::{Judgement, Terms, Verdict};
 
-/// Steps that one judgement may take, over all rules and agents.
+/// The maximum number of steps per judgement, over all rules and agents.
 const STEPS: u32 = 1_000_000;
 
-/// What the rules say of a call for one agent of its path.
+/// The result of the rules for one agent of the path.
 #[derive(Debug)]
 enum Opinion {
     /// No rule matches.
     None,
-    /// A rule, and what could not be evaluated on the way to it.
+    /// The deciding rule; its judgement notes the rules so far that could not be evaluated.
     Rule(Decide, Judgement),
-    /// An `allow` could not be evaluated, and no rule after it matches.
+    /// An `allow` could not be evaluated, and no later rule matches.
     Faulted(String),
 }
 
 impl Policy {
-    /// What the policy says of a call. Never panics, takes bounded time, and never allows what it could not evaluate.
+    /// Judges a call. Never panics, takes bounded time, and never allows a call that it could not evaluate.
     #[must_use]
     pub fn judge(&self, case: &Case<'_>) -> Judgement {
         let made;
@@ -101,8 +101,8 @@ fn unruled(verdict: Verdict, reason: Option<String>) -> Judgement {
     Judgement { reason, terms, ..Judgement::of(verdict) }
 }
 
-/// One word from those for each agent, the root's first. The last is the agent that asks: only there does it count that no
-/// rule matches.
+/// Combines the opinions for each agent, the root's first. The last is for the agent that made the call: only for that
+/// agent does it matter that no rule matches.
 fn conclude(kind: ToolKind, mut opinions: Vec<Opinion>) -> Judgement {
     let asking = opinions.pop().unwrap_or(Opinion::Faulted("The agent is not known.".to_owned()));
     let allowed = match (asking, kind) {

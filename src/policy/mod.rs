@@ -1,5 +1,5 @@
-//! Turns a tool call into a verdict: the first rule that matches decides, what none matches is held, and what cannot
-//! be evaluated never allows.
+//! Turns a tool call into a verdict: the first matching rule decides, a call without a matching rule is held, and a
+//! rule that cannot be evaluated never allows.
 
 mod cel;
 mod check;
@@ -23,25 +23,25 @@ use crate::task::user::UserId;
 pub use compile::Policy;
 pub use rules::{Decide, Expiry, Rule, RuleApprovers};
 
-/// What a rule may look at, for one call. The arguments are those of `tool/arguments.rs`: read once, checked.
+/// The input of a judgement: one call. Its arguments were parsed once and checked by `tool/arguments.rs`.
 #[derive(Clone, Copy, Debug)]
 pub struct Case<'a> {
-    /// The tool that is called.
+    /// The called tool.
     pub tool: &'a ToolSpec,
-    /// Its arguments, an object.
+    /// The arguments, an object.
     pub args: &'a Value,
-    /// Names from the root's agent to the one that asks.
+    /// Agent names from the root's agent to the agent that made the call.
     pub agent_path: &'a [String],
     /// The task's owner.
     pub user: &'a UserId,
-    /// His tenant.
+    /// The owner's tenant.
     pub tenant: &'a str,
-    /// His groups, as of his last message.
+    /// The owner's groups, as of their last message.
     pub groups: &'a [String],
     /// The root task's id, as text.
     pub task_id: &'a str,
     /// The root task's metadata, an object.
     pub metadata: &'a Value,
-    /// The session.
+    /// The session id.
     pub session: &'a str,
 }

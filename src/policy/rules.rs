@@ -1,4 +1,4 @@
-//! A rule as an operator writes it, and what is wrong with it by itself.
+//! A rule as an operator writes it, and the checks that need only the rule itself.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -90,14 +90,14 @@ impl Default for RuleApprovers {
 /// How long a request stays open: a duration (`30s`, `24h`, `7d`), or `never` for one that does not expire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expiry {
-    /// It does not expire.
+    /// The request does not expire.
     Never,
-    /// It expires after this time.
+    /// The request expires after this time.
     After(Duration),
 }
 
 impl Expiry {
-    /// Reads `never`, or a whole number with `ms`, `s`, `m`, `h` or `d` that is more than nothing.
+    /// Parses `never`, or a positive whole number with `ms`, `s`, `m`, `h` or `d`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         if text == "never" {
@@ -151,7 +151,7 @@ impl JsonSchema for Expiry {
 }
 
 impl Rule {
-    /// The terms of what it holds.
+    /// The terms of the requests for calls that the rule holds.
     #[must_use]
     pub fn terms(&self) -> Terms {
         let RuleApprovers { owner, users, groups, required } = &self.approvers;
@@ -180,7 +180,7 @@ impl Rule {
         }
     }
 
-    /// Reports what is wrong with the rule by itself; `place` is its place in the file.
+    /// Reports mistakes in the rule itself; `place` is its place in the file.
     pub(super) fn check(&self, place: &[&str], mistakes: &mut Mistakes) {
         let at = |key: &'static str| [place, &[key]].concat();
         if self.name.trim().is_empty() {

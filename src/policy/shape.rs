@@ -1,11 +1,11 @@
-//! What a tool's JSON Schema says of its arguments' types: a value is typed by it before a rule sees it, so that `5` of a
-//! `number` is the double 5.0 and `"5"` is no number at all.
+//! The types that a tool's JSON Schema gives its arguments. A value is typed by the schema before a rule sees it, so
+//! that `5` of type `number` is the double 5.0 and `"5"` is not a number.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-/// Parts of a schema that are looked at; beyond, a member counts as one without a type.
+/// The maximum number of schema parts that are read; members beyond it are untyped.
 const MAX_PARTS: usize = 2000;
 const MAX_DEPTH: usize = 16;
 
@@ -18,11 +18,11 @@ pub(super) enum Shape {
     Double,
     Text,
     List(Box<Shape>),
-    /// With the members that are declared; no other can be read.
+    /// The declared members; no other member can be read.
     Object(BTreeMap<String, Member>),
-    /// Anything, by what the JSON says: the task's metadata.
+    /// Any type, taken from the JSON value: the task's metadata.
     Free,
-    /// Not declared with one type: its members cannot be read.
+    /// Not declared with exactly one type: members cannot be read.
     Untyped,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Member {
 }
 
 impl Shape {
-    /// The shape a schema declares.
+    /// The shape that a schema declares.
     pub(super) fn of(schema: &Value) -> Self {
         Survey { root: schema, left: MAX_PARTS }.shape(schema, 0)
     }
@@ -70,7 +70,7 @@ impl Shape {
         }
     }
 
-    /// The word an operator knows it by.
+    /// The JSON Schema name of the type, for operators.
     pub(super) fn word(&self) -> &'static str {
         match self {
             Self::Null => "null",
@@ -85,7 +85,7 @@ impl Shape {
     }
 }
 
-/// A JSON number as an integer, if it is one: `5.0` is 5.
+/// A JSON number as an integer, if it has an integral value: `5.0` is 5.
 #[expect(clippy::cast_possible_truncation, reason = "whole and within 2^53")]
 pub(super) fn integer(number: &serde_json::Number) -> Option<i64> {
     number.as_i64().or_else(|| {
@@ -122,7 +122,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// The schema and what it is a conjunction of: local references and `allOf`.
+    /// Collects the schema and its conjuncts: local references and `allOf`.
     fn facets(&self, schema: &'a Value, depth: usize, found: &mut Vec<&'a Value>) {
         if depth > MAX_DEPTH || found.len() >= 64 {
             return;
@@ -180,7 +180,7 @@ fn object(value: Option<&Value>) -> impl Iterator<Item = (&String, &Value)> {
     value.and_then(Value::as_object).into_iter().flat_map(Map::iter)
 }
 
-/// The one type of a conjunction, if each part that says one says the same.
+/// The type of a conjunction, if every part that declares a type declares the same single one.
 fn single_type<'a>(facets: &[&'a Value]) -> Option<&'a str> {
     let mut one = None;
     for said in facets.iter().filter_map(|facet| facet.get("type")) {

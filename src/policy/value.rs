@@ -1,5 +1,5 @@
-//! Values of an expression, borrowed from the call that is judged; how they are read by their shape and compared.
-//! What must stay true: two values of unlike types are never compared with an answer, always with a fault.
+//! The values of an expression, borrowed from the judged call; reads them by their shape and compares them.
+//! What must stay true: comparing two values of unlike types is always a fault and never a result.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -18,17 +18,17 @@ pub(super) enum Val<'a> {
     Int(i64),
     Double(f64),
     Text(Cow<'a, str>),
-    /// A list as the JSON has it, with its items' shape.
+    /// A JSON list, with its items' shape.
     Array(&'a [Value], &'a Shape),
     Names(&'a [String]),
     List(Rc<Vec<Val<'a>>>),
-    /// An object as the JSON has it, with its own shape.
+    /// A JSON object, with its own shape.
     Object(&'a Map<String, Value>, &'a Shape),
     Entries(Rc<Vec<(Val<'a>, Val<'a>)>>),
 }
 
 impl<'a> Val<'a> {
-    /// Reads a value by its shape.
+    /// Types a JSON value by its shape.
     pub(super) fn read(value: &'a Value, shape: &'a Shape) -> Result<Self, Fault> {
         Ok(match (shape, value) {
             (Shape::Null | Shape::Free | Shape::Untyped, Value::Null) => Self::Null,
@@ -48,7 +48,7 @@ impl<'a> Val<'a> {
         })
     }
 
-    /// The member of that name; nothing where it is missing.
+    /// The member with this name; `None` if it is missing.
     pub(super) fn member(&self, name: &str) -> Result<Option<Self>, Fault> {
         match self {
             Self::Object(object, shape) => {
@@ -86,7 +86,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// How many items a list has; a fault for what is no list.
+    /// The length of a list; a fault for any other value.
     pub(super) fn items(&self) -> Result<usize, Fault> {
         match self {
             Self::Array(items, _) => Ok(items.len()),
@@ -102,7 +102,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// One item of a list.
+    /// The item of a list at this index.
     pub(super) fn item(&self, at: usize) -> Result<Self, Fault> {
         match self {
             Self::Array(items, shape) => items.get(at).ok_or(Fault::Index).and_then(|item| Self::read(item, shape)),
@@ -120,7 +120,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// Equality. Unlike types are a fault, not false; only null may be compared with anything.
+    /// Equality. Unlike types are a fault, not false; only null may be compared with any type.
     pub(super) fn equals(&self, other: &Self, fuel: &Fuel) -> Result<bool, Fault> {
         fuel.spend(1)?;
         match (self, other) {
@@ -137,7 +137,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// Which of two comes first: numbers exactly, whatever their types, text by code points.
+    /// The order of two values: numbers exactly, whatever their types; text by code points.
     pub(super) fn order(&self, other: &Self, fuel: &Fuel) -> Result<Ordering, Fault> {
         match (self, other) {
             (Self::Bool(left), Self::Bool(right)) => Ok(left.cmp(right)),
@@ -154,7 +154,7 @@ impl<'a> Val<'a> {
     }
 }
 
-/// An integer against a double, exactly: neither is rounded to the other's type.
+/// Compares an integer with a double exactly: neither is rounded to the other's type.
 #[expect(clippy::cast_possible_truncation, reason = "within the range of i64, by the comparison before")]
 fn order_mixed(left: i64, right: f64) -> Result<Ordering, Fault> {
     const EDGE: f64 = 9_223_372_036_854_775_808.0;

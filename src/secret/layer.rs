@@ -1,59 +1,59 @@
-//! A text as it reads once its escapes are undone, and where each byte of that stands in the text. What must stay true:
-//! undoing follows JSON (RFC 8259), percent-encoding (RFC 3986) or a form's fields for the whole text, as any reader of the
-//! text does, so an escaped spelling is found however it mixes escaped and plain characters.
+//! A text with its escapes undone, and a map from each byte of it back to the original text. What must stay true:
+//! unescaping follows JSON (RFC 8259), percent-encoding (RFC 3986) or form fields for the whole text, as any reader of
+//! the text does, so an escaped spelling is found however it mixes escaped and plain characters.
 
 use std::borrow::Cow;
 
-/// How many escapes may lie over each other: a percent-encoded value in a JSON string of a JSON string, for example.
+/// How many levels of escapes are undone: a percent-encoded value in a JSON string in a JSON string, for example.
 const DEPTH: usize = 3;
 
-/// A text at some depth of its escapes.
+/// A text at one level of unescaping.
 pub(super) struct Layer<'p> {
     parent: Option<&'p Layer<'p>>,
-    /// What it reads.
+    /// The unescaped bytes.
     pub bytes: Cow<'p, [u8]>,
-    /// Where the text comes from, run by run; of the outermost layer there are none.
+    /// Maps the bytes to the parent's, run by run; empty for the outermost layer.
     runs: Vec<Run>,
-    /// Where it ends in the parent.
+    /// The end in the parent.
     rest: usize,
-    /// Whether line ends are left out: how base64 is wrapped.
+    /// Whether line ends are removed, to undo the wrapping of base64.
     pub joined: bool,
 }
 
-/// Bytes in a row that are copied, or that one escape stands for.
+/// Consecutive bytes that are copied, or that one escape stands for.
 struct Run {
     here: usize,
     there: usize,
-    /// How many bytes the escape has; 0 for a copy.
+    /// The length of the escape in bytes; 0 for a copy.
     width: usize,
 }
 
-/// How a text begins.
+/// The result of parsing an escape at the start of a text.
 enum Escape {
-    /// With an escape of so many bytes that stands for this.
+    /// A complete escape, and its length in bytes.
     Whole(Unescaped, usize),
-    /// With an escape, if the right characters follow the end of the text.
+    /// The beginning of an escape that the end of the text cuts off.
     Open,
-    /// With none.
+    /// No escape.
     None,
 }
 
-/// What an escape stands for.
+/// The character or byte that an escape stands for.
 enum Unescaped {
     Byte(u8),
     Char(char),
 }
 
-/// How a text is read.
+/// Options for reading a text.
 #[derive(Clone, Copy)]
 pub(super) struct Reading {
     /// Whether a `+` may stand for a space.
     pub forms: bool,
-    /// Whether more follows: then nothing is read of an escape that is not whole.
+    /// Whether more text follows: then a layer ends where an incomplete escape begins.
     pub begun: bool,
 }
 
-/// Shows a text, and the text under each row of up to [`DEPTH`] escapes.
+/// Passes `look` the text and every text obtained from it by up to [`DEPTH`] levels of unescaping.
 pub(super) fn each(text: &str, reading: Reading, look: &mut dyn FnMut(&Layer<'_>)) {
     let bytes = Cow::Borrowed(text.as_bytes());
     below(&Layer { parent: None, bytes, runs: Vec::new(), rest: 0, joined: false }, DEPTH, reading, look);
@@ -78,7 +78,7 @@ fn below(layer: &Layer<'_>, depth: usize, reading: Reading, look: &mut dyn FnMut
 }
 
 impl Layer<'_> {
-    /// Where the byte at this place begins in the outermost text.
+    /// The start in the outermost text of the byte at `at`.
     pub(super) fn start(&self, at: usize) -> usize {
         let Some(parent) = self.parent else { return at };
         match self.run(at).filter(|_| at < self.bytes.len()) {
@@ -88,7 +88,7 @@ impl Layer<'_> {
         }
     }
 
-    /// Where what ends before this place ends in the outermost text.
+    /// The end in the outermost text of the bytes before `at`.
     pub(super) fn end(&self, at: usize) -> usize {
         let (Some(parent), Some(last)) = (self.parent, at.checked_sub(1)) else { return at };
         match self.run(last) {
@@ -98,7 +98,7 @@ impl Layer<'_> {
         }
     }
 
-    /// Where the escapes that were undone last stand in the outermost text.
+    /// The ranges in the outermost text of the escapes that this layer undid.
     pub(super) fn escapes(&self) -> impl Iterator<Item = (usize, usize)> {
         let parent = self.parent;
         let whole = move |run: &Run| parent.map(|parent| (parent.start(run.there), parent.end(run.there + run.width)));
@@ -109,7 +109,7 @@ impl Layer<'_> {
         self.runs.get(self.runs.partition_point(|run| run.here <= at).checked_sub(1)?)
     }
 
-    /// The text without its line ends, where it has some.
+    /// The text without its line ends; `None` if it has none.
     fn joined(&self) -> Option<Layer<'_>> {
         let lines = self.bytes.split(|byte| matches!(byte, b'\n' | b'\r'));
         let mut joined = Layer::under(self);
@@ -123,7 +123,7 @@ impl Layer<'_> {
         (joined.bytes.len() < self.bytes.len()).then_some(joined)
     }
 
-    /// The text with each of these escapes undone, where it has some; each begins with one of the marks.
+    /// The text with these escapes undone, each starting with one of `marks`; `None` if it has none.
     fn undone(&self, marks: &[u8], escape: fn(&[u8]) -> Escape, begun: bool) -> Option<Layer<'_>> {
         let mut under = Layer::under(self);
         let (mut copied, mut from) = (0, 0);
@@ -168,7 +168,7 @@ impl Layer<'_> {
     }
 }
 
-/// Reads a percent-encoded byte.
+/// Parses a percent-encoded byte.
 fn percent(text: &[u8]) -> Escape {
     match text {
         [b'%', high, low, ..] => match (hex(*high), hex(*low)) {
@@ -181,12 +181,12 @@ fn percent(text: &[u8]) -> Escape {
     }
 }
 
-/// Reads what stands for a byte in a form's fields.
+/// Parses an escape of a form field.
 fn form(text: &[u8]) -> Escape {
     if text.starts_with(b"+") { Escape::Whole(Unescaped::Byte(b' '), 1) } else { percent(text) }
 }
 
-/// Reads an escape of a JSON string. Half a surrogate pair stands for nothing.
+/// Parses an escape of a JSON string. Half a surrogate pair is no escape.
 fn json(text: &[u8]) -> Escape {
     let short = |byte| Escape::Whole(Unescaped::Byte(byte), 2);
     match text {
@@ -209,7 +209,7 @@ fn json(text: &[u8]) -> Escape {
     }
 }
 
-/// Reads the second half of a surrogate pair.
+/// Parses the second half of a surrogate pair.
 fn pair(first: u32, rest: &[u8]) -> Escape {
     match rest {
         [] | [b'\\'] => Escape::Open,
@@ -225,7 +225,7 @@ fn pair(first: u32, rest: &[u8]) -> Escape {
     }
 }
 
-/// Four hexadecimal digits; `None` where the text ends before the fourth.
+/// Parses four hexadecimal digits; `None` if the text ends before the fourth.
 fn unit(text: &[u8]) -> Result<Option<u32>, ()> {
     let digits = text.get(..4).unwrap_or(text);
     let number = digits.iter().try_fold(0, |number, digit| Some(number * 16 + u32::from(hex(*digit)?))).ok_or(())?;

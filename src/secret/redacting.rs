@@ -1,30 +1,30 @@
-//! The search for secrets in a text that comes in pieces: what may be the beginning of one is held back until it is clear.
+//! Streaming redaction: a text's end that may be the beginning of a secret is held back until more arrives.
 
 use std::sync::Arc;
 
 use super::Redactor;
 
-/// A text that comes in pieces. What is given out adds up to what [`Redactor::clean`] makes of the whole.
+/// Redacts a text that arrives in pieces. The output adds up to [`Redactor::clean`] of the whole.
 #[derive(Debug)]
 pub struct Redacting {
     redactor: Arc<Redactor>,
     held: String,
-    /// How long the held text has to be before it is searched again.
+    /// The length at which the held text is searched again.
     again: usize,
 }
 
-/// Up to here a held text is searched with each piece; a longer one each time it has doubled, so that a stream in which
-/// nothing ever becomes clear costs no more than a few searches of the whole.
+/// Up to this length a held text is searched with each piece; a longer text each time it has doubled, so that a stream
+/// that stays undecided throughout costs no more than a few searches of the whole.
 const OFTEN: usize = 4096;
 
 impl Redacting {
-    /// Nothing has come yet.
+    /// Starts with an empty text.
     #[must_use]
     pub fn new(redactor: Arc<Redactor>) -> Self {
         Self { redactor, held: String::new(), again: 0 }
     }
 
-    /// Takes the next piece, gives what may be shown of all that came: nothing that a later piece could make a secret of.
+    /// Takes the next piece and returns the redacted text that no later piece can turn into part of a secret.
     pub fn push(&mut self, piece: &str) -> String {
         self.held.push_str(piece);
         if self.held.len() < self.again {
@@ -36,7 +36,7 @@ impl Redacting {
         self.redactor.clean(&shown).into_owned()
     }
 
-    /// Nothing comes any more: gives the rest.
+    /// Ends the text and returns the rest, redacted.
     pub fn finish(&mut self) -> String {
         let rest = std::mem::take(&mut self.held);
         self.redactor.clean(&rest).into_owned()

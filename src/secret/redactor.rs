@@ -1,5 +1,5 @@
-//! The search for known secrets in text that came from outside. What must stay true: no text that went through here holds
-//! one of them, plain, percent-encoded or in base64 at any offset, nor either of these escaped once more in JSON or percent.
+//! The search for known secrets in text from outside. What must stay true: redacted text holds none of them, plain,
+//! percent-encoded or in base64 at any offset, nor any of these escaped once more in JSON or percent-encoding.
 //! The search takes time in proportion to the text, whatever it holds.
 
 use std::borrow::Cow;
@@ -14,10 +14,10 @@ use base64::prelude::{BASE64_STANDARD_NO_PAD, BASE64_URL_SAFE_NO_PAD};
 use super::Secret;
 use super::layer::{self, Layer, Reading};
 
-/// How many characters a value has at least that is searched for.
+/// Values with fewer characters are not searched for.
 const SHORTEST: usize = 8;
 
-/// Finds known secrets in text that came from outside.
+/// Finds known secrets in text from outside.
 #[derive(Clone, Default)]
 pub struct Redactor {
     sets: Vec<Arc<Set>>,
@@ -25,26 +25,26 @@ pub struct Redactor {
 
 /// Secrets that are searched for together.
 struct Set {
-    /// Finds the needles; `None` where they are too many for it.
+    /// Finds the needles; `None` if there are too many to build it.
     finder: Option<AhoCorasick>,
-    /// For each needle in the finder's order: the value it is made of, and whether it is base64.
+    /// For each needle in the finder's order: the index of its value, and whether the needle is base64.
     origins: Vec<(usize, bool)>,
-    /// For each value, what is shown instead.
+    /// For each value, the placeholder that replaces it.
     shown: Vec<String>,
-    /// The needles in order.
+    /// The needles, sorted.
     sorted: Vec<String>,
-    /// How long the longest needle is.
+    /// The length of the longest needle.
     longest: usize,
-    /// Whether a value has a space, which a form writes as `+`.
+    /// Whether a value contains a space, which a form encodes as `+`.
     spaces: bool,
 }
 
-/// A part of the text that is replaced.
+/// A range of the text to be replaced.
 #[derive(Clone, Copy)]
 struct Find<'r> {
     start: usize,
     end: usize,
-    /// How long the longest value in it is, and what is shown for that one.
+    /// The length of the longest match in the range, whose placeholder is shown.
     longest: usize,
     shown: &'r str,
 }
@@ -56,7 +56,7 @@ impl fmt::Debug for Redactor {
 }
 
 impl Redactor {
-    /// Looks for each value of 8 characters or more. Takes (name, value) pairs; a find shows `[secret NAME]` instead.
+    /// A redactor of these (name, value) pairs: each value of 8 or more characters is replaced by `[secret NAME]`.
     pub fn new<'a>(secrets: impl IntoIterator<Item = (&'a str, &'a Secret<String>)>) -> Self {
         let (mut shown, mut needles, mut spaces) = (Vec::new(), Vec::new(), false);
         for (name, secret) in secrets {
@@ -69,7 +69,7 @@ impl Redactor {
             spaces |= value.contains(' ');
             shown.push(format!("[secret {name}]"));
         }
-        // Of a text that is the same for two values, the first is shown.
+        // For a needle that two values share, the first value's placeholder is shown.
         needles.sort();
         needles.dedup_by(|later, first| later.0 == first.0);
         if needles.is_empty() {
@@ -81,7 +81,7 @@ impl Redactor {
         Self { sets: vec![Arc::new(Set { finder, origins, shown, sorted, longest, spaces })] }
     }
 
-    /// Looks for what both look for.
+    /// A redactor for the secrets of both.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         Self { sets: [self.sets.as_slice(), other.sets.as_slice()].concat() }
@@ -93,7 +93,7 @@ impl Redactor {
         !self.all_finds(text).is_empty()
     }
 
-    /// The text without any known secret.
+    /// Redacts the known secrets in a text.
     #[must_use]
     pub fn clean<'t>(&self, text: &'t str) -> Cow<'t, str> {
         let finds = self.all_finds(text);
@@ -110,20 +110,20 @@ impl Redactor {
         Cow::Owned(out)
     }
 
-    /// The beginning of a longer text without any known secret, and without what may be the beginning of one.
+    /// Redacts the beginning of a longer text and cuts off an end that may be the beginning of a secret.
     #[must_use]
     pub fn clean_beginning<'t>(&self, text: &'t str) -> Cow<'t, str> {
         self.clean(text.get(..self.settled(text)).unwrap_or_default())
     }
 
-    /// The length in bytes of the longest text it looks for, each byte spelled `\u0000`: how much more to read of something
-    /// that is cut off than is kept of it.
+    /// The length in bytes of the longest needle with each byte spelled `\u0000`: how much to read of a cut-off text
+    /// beyond the part that is kept.
     #[must_use]
     pub fn longest(&self) -> usize {
         self.sets.iter().map(|set| set.longest * 6).max().unwrap_or(0)
     }
 
-    /// How many bytes at the beginning of a text can be cleaned by themselves, whatever follows.
+    /// How many bytes at the beginning of a text can be redacted independently of the text that follows.
     pub(super) fn settled(&self, text: &str) -> usize {
         let (mut cut, mut whole) = (text.len(), Vec::new());
         if self.sets.is_empty() {
@@ -137,7 +137,7 @@ impl Redactor {
         });
         whole.extend(self.all_finds(text).iter().map(|find| (find.start, find.end)));
         whole.sort_unstable();
-        // What overlaps is cut nowhere.
+        // The cut falls inside no find and no escape, nor inside a row of overlapping ones.
         let mut row = (0, 0);
         for (start, end) in whole {
             row = if start < row.1 { (row.0, row.1.max(end)) } else { (start, end) };
@@ -155,7 +155,7 @@ impl Redactor {
         self.sets.iter().any(|set| set.spaces)
     }
 
-    /// Every find in its order, those that overlap as one.
+    /// All finds in order; overlapping finds are merged.
     fn all_finds(&self, text: &str) -> Vec<Find<'_>> {
         let mut finds = Vec::new();
         if !self.sets.is_empty() {
@@ -172,7 +172,7 @@ impl Redactor {
     }
 }
 
-/// Adds a find that ends, or begins, no earlier than those before it.
+/// Adds a find, merging it with those that it overlaps. Finds arrive in order of their start or of their end.
 fn joined<'r>(finds: &mut Vec<Find<'r>>, mut find: Find<'r>) {
     while let Some(last) = finds.pop_if(|last| find.start < last.end) {
         let longer = if last.longest >= find.longest { last } else { find };
@@ -185,7 +185,7 @@ impl Set {
     fn finds(&self, layer: &Layer<'_>) -> Vec<Find<'_>> {
         let mut finds = Vec::new();
         let Some(finder) = &self.finder else {
-            // Not searched is not shown.
+            // Text that cannot be searched is not shown.
             let whole = layer.end(layer.bytes.len());
             return vec![Find { start: 0, end: whole, longest: whole, shown: "[secret]" }];
         };
@@ -198,7 +198,7 @@ impl Set {
         finds
     }
 
-    /// Where the longest ending starts that may be the beginning of a needle; the end where there is none.
+    /// The start of the longest suffix that may be the beginning of a needle; the length of `bytes` if there is none.
     fn begun(&self, bytes: &[u8]) -> usize {
         let from = bytes.len().saturating_sub(self.longest.saturating_sub(1));
         let begins = |at: &usize| {
@@ -210,8 +210,8 @@ impl Set {
     }
 }
 
-/// What a value looks like inside of something longer that is base64, whatever stands before and behind it: for each of the
-/// three offsets the characters that it decides alone, and those with the last one where nothing follows, padded or not.
+/// The needles for a value inside longer base64, whatever precedes and follows it: for each of the three offsets the
+/// characters determined by the value alone, and those with the last character if nothing follows, padded or not.
 fn in_base64(value: &[u8]) -> Vec<String> {
     let mut needles = Vec::new();
     for (engine, before) in [&BASE64_STANDARD_NO_PAD, &BASE64_URL_SAFE_NO_PAD]

@@ -1,6 +1,6 @@
-//! Sealing: what a person filled in is kept only as ciphertext, bound to the row it belongs to, and the body of a POST
-//! that may hold such a value only as a keyed hash. What must stay true: a nonce is random and used once; what is bound
-//! is length-prefixed, so that no two rows bind the same bytes; an error says nothing of what was sealed.
+//! Sealing: a credential that a person entered is stored only as ciphertext, bound to its row, and the body of a POST
+//! that may hold a credential only as a keyed hash. What must stay true: a nonce is random and used once; the bound
+//! parts are length-prefixed, so that no two rows bind the same bytes; an error reveals nothing of the sealed value.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -19,32 +19,32 @@ use zeroize::Zeroizing;
 
 use super::Secret;
 
-/// What a key is used for: each use has a key of its own, derived with one of these.
+/// Labels to derive a separate key for each use.
 const FOR_SEALING: &[u8] = b"holdpoint 1 sealing";
 const FOR_FINGERPRINTS: &[u8] = b"holdpoint 1 fingerprints";
-/// The version of what is sealed, bound with it.
+/// The version of the sealed format, bound with it.
 const VERSION: &[u8] = b"holdpoint sealed 1";
-/// The length of a nonce.
+/// The length of a nonce in bytes.
 const NONCE: usize = 24;
 
-/// Why something could not be sealed or opened.
+/// Why a value could not be sealed or opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
-    /// The system has no randomness, or what was to be sealed is too long.
+    /// The system has no randomness, or the value is too long.
     #[error("it could not be sealed")]
     Unsealed,
-    /// The configuration has no key of that id any more.
+    /// The configuration no longer has a key with this id.
     #[error("the key that sealed it is not in the configuration")]
     UnknownKey,
-    /// It is not what was sealed for this place: changed, cut, moved from another row, or sealed with another key.
+    /// The ciphertext is not the one sealed for this place: changed, cut, moved from another row, or from another key.
     #[error("it is not what was sealed here")]
     Broken,
 }
 
-/// What is kept of something sealed.
+/// A sealed value as it is stored.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Sealed {
-    /// The id of the key.
+    /// The id of the sealing key.
     pub key_id: String,
     /// Base64 of the nonce and the ciphertext.
     pub text: String,
@@ -56,12 +56,12 @@ impl fmt::Debug for Sealed {
     }
 }
 
-/// Seals and opens with the configuration's keys. Cheap to clone.
+/// Seals and opens with the configured keys. Cheap to clone.
 #[derive(Clone)]
 pub struct Sealer {
-    /// The first one seals.
+    /// The key that seals.
     first: Arc<Key>,
-    /// All of them open.
+    /// The keys that open.
     all: Arc<[Arc<Key>]>,
 }
 
@@ -88,7 +88,7 @@ impl Key {
         Some(Self { id, cipher, mac })
     }
 
-    /// What is bound to what it seals: each part behind its length.
+    /// The associated data: each part preceded by its length.
     fn bind(&self, bound: &[&[u8]]) -> Vec<u8> {
         let mut all = Vec::new();
         for part in [VERSION, self.id.as_bytes()].iter().chain(bound) {
@@ -106,7 +106,7 @@ impl Key {
 }
 
 impl Sealer {
-    /// With keys in the configuration's order: the first one seals, all of them open. `None` without keys.
+    /// A sealer with keys in the configuration's order: the first one seals, all of them open. `None` without keys.
     #[must_use]
     pub fn new(keys: Vec<(String, Secret<[u8; 32]>)>) -> Option<Self> {
         let keys = keys.into_iter().map(|(id, secret)| Key::new(id, secret.reveal()).map(Arc::new));
@@ -114,7 +114,7 @@ impl Sealer {
         Some(Self { first: Arc::clone(all.first()?), all })
     }
 
-    /// Seals something for the place that `bound` names.
+    /// Seals a value for the place that `bound` names.
     ///
     /// # Errors
     /// [`SealError::Unsealed`].
@@ -127,10 +127,10 @@ impl Sealer {
         Ok(Sealed { key_id: key.id.clone(), text })
     }
 
-    /// Opens what was sealed for the place that `bound` names.
+    /// Opens a value that was sealed for the place that `bound` names.
     ///
     /// # Errors
-    /// [`SealError`]: why it could not be opened.
+    /// [`SealError::UnknownKey`] or [`SealError::Broken`].
     pub fn open(&self, bound: &[&[u8]], sealed: &Sealed) -> Result<Secret<Vec<u8>>, SealError> {
         let key = self.key(&sealed.key_id).ok_or(SealError::UnknownKey)?;
         let bytes = BASE64_STANDARD.decode(&sealed.text).map_err(|_| SealError::Broken)?;
@@ -140,7 +140,7 @@ impl Sealer {
         key.cipher.decrypt(&nonce, payload).map(Secret::new).map_err(|_| SealError::Broken)
     }
 
-    /// A keyed hash: `k1:<hex>`, by the first key.
+    /// A keyed hash by the first key, as `<key id>:<hex>`.
     #[must_use]
     pub fn fingerprint(&self, bytes: &[u8]) -> String {
         let mut text = format!("{}:", self.first.id);
@@ -148,8 +148,8 @@ impl Sealer {
         text
     }
 
-    /// Whether this is a fingerprint of these bytes, by the key whose id stands in it. One by a key that is not there any
-    /// more is none.
+    /// Whether `stored` is a fingerprint of these bytes, by the key whose id it names. False if that key is no longer
+    /// configured.
     #[must_use]
     pub fn is_fingerprint(&self, stored: &str, bytes: &[u8]) -> bool {
         let Some((id, stored)) = stored.rsplit_once(':') else { return false };
@@ -170,8 +170,8 @@ fn hex(bytes: &[u8], text: &mut String) {
     }
 }
 
-/// The body of a POST, as the row of its idempotency key keeps it and knows it again: a fingerprint where there are keys,
-/// as the body may hold a credential; SHA-256 where there are none, and nobody can be asked for one.
+/// The body of a POST, as the row of its idempotency key stores and recognizes it: a fingerprint if there are keys, as
+/// the body may hold a credential; SHA-256 if there are none, since then no request can ask for a credential.
 #[derive(Clone)]
 pub struct Body {
     bytes: Bytes,
@@ -186,21 +186,21 @@ impl fmt::Debug for Body {
 }
 
 impl Body {
-    /// A body that has arrived.
+    /// A body as received.
     #[must_use]
     pub fn new(bytes: Bytes, sealer: Option<&Sealer>) -> Self {
         let kept = sealer.map_or_else(|| sha256(&bytes), |sealer| sealer.fingerprint(&bytes));
         Self { bytes, sealer: sealer.cloned(), kept }
     }
 
-    /// What its row keeps.
+    /// The value to store in the idempotency row.
     #[must_use]
     pub fn kept(&self) -> &str {
         &self.kept
     }
 
-    /// Whether this is what a row keeps of the same bytes, also where it was written before the keys changed, or before
-    /// there were any.
+    /// Whether a stored value matches this body, also if it was stored before the keys changed or before there were
+    /// any.
     #[must_use]
     pub fn is_kept_as(&self, kept: &str) -> bool {
         if kept.contains(':') {

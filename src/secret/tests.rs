@@ -1,4 +1,4 @@
-//! That a secret is found however it is spelled, and that nothing else is.
+//! A secret is found in every spelling, and other text is left alone.
 
 use base64::Engine as _;
 use base64::alphabet;
@@ -76,7 +76,7 @@ fn secret_is_found_in_base64_at_each_offset_in_both_alphabets_padded_wrapped_or_
             }
         }
     }
-    // Nothing of the last group stays where nothing follows.
+    // Nothing of the last base64 group stays if no text follows.
     assert_eq!(redactor.clean(&format!("<{}>", BASE64_STANDARD.encode(secret))), "<[secret KEY]>");
 }
 
@@ -166,7 +166,7 @@ fn search_takes_time_in_proportion_to_the_text() {
     }
 }
 
-/// How a text is escaped.
+/// A kind of escaping.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Escape {
     Percent,
@@ -174,7 +174,7 @@ enum Escape {
     Json,
 }
 
-/// The text with those characters escaped that have to be, and others as the dice say.
+/// Escapes every character that requires it, and others as `dice` decides.
 fn encode(text: &str, escape: Escape, dice: &[bool]) -> String {
     let mut dice = dice.iter().copied().cycle();
     let mut toss = move || dice.next().unwrap_or_default();
@@ -204,13 +204,13 @@ fn encode(text: &str, escape: Escape, dice: &[bool]) -> String {
     text.chars().map(one).collect()
 }
 
-/// What a reader makes of a text: as it is, or with its escapes undone.
+/// The text with its escapes undone, as a reader would.
 fn decode(text: &str, escape: Escape) -> String {
     match escape {
         Escape::Percent => percent_decode_str(text).decode_utf8_lossy().into_owned(),
         Escape::Form => percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned(),
         Escape::Json => {
-            // Written for itself: one character after the other, escapes by the standard library's JSON.
+            // Independent of the product code: one character after the other, escapes by `serde_json`.
             let (mut out, mut rest) = (String::new(), text);
             while let Some(c) = rest.chars().next() {
                 let read = [12, 6, 2].into_iter().filter(|_| c == '\\').find_map(|length| {
@@ -227,7 +227,7 @@ fn decode(text: &str, escape: Escape) -> String {
     }
 }
 
-/// Whether anybody who undoes up to two rows of escapes, and then maybe base64 at some offset, reads the secret.
+/// Whether a reader that undoes up to two levels of escapes, and then maybe base64 at some offset, reads the secret.
 fn holds(text: &str, secret: &str) -> bool {
     let all = [Escape::Percent, Escape::Form, Escape::Json];
     let once: Vec<String> = all.iter().map(|escape| decode(text, *escape)).collect();
@@ -290,14 +290,14 @@ proptest! {
                 text.chars().enumerate().map(|(at, c)| if at % wrap == wrap - 1 { format!("{c}\n") } else { c.to_string() }).collect()
             }
         };
-        // Escaped as a whole, so that what stands around it does not change how it reads.
+        // The text is escaped as a whole, so that its surroundings do not change how it reads.
         let text = rows.iter().fold(format!("{before}{inner}{after}"), |text, escape| encode(&text, *escape, &dice));
         prop_assert!(holds(&text, &secret), "the readers of this test read {text:?}");
         let redactor = redactor(&secret);
         let clean = redactor.clean(&text).into_owned();
         prop_assert!(clean.contains("[secret KEY]") && redactor.finds(&text), "{clean:?}");
         prop_assert!(!holds(&clean, &secret), "{clean:?}");
-        // In pieces, too, and of a text that was cut off.
+        // The same holds in pieces, and for a text that is cut off.
         let at = (0..=cut.index(text.len() + 1)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
         let mut redacting = Redacting::new(std::sync::Arc::new(redactor.clone()));
         let pieces = redacting.push(&text[..at]) + &redacting.push(&text[at..]) + &redacting.finish();

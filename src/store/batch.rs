@@ -1,5 +1,5 @@
-//! A change as rows. The rows of requests, approvers and decisions follow from the facts here and nowhere else, so the
-//! journal and the tables cannot say different things.
+//! Turns a change into rows. The rows of requests, approvers and decisions are derived from facts here and nowhere
+//! else, so the journal and the tables cannot contradict each other.
 
 use std::collections::BTreeMap;
 
@@ -13,55 +13,49 @@ use crate::task::item::Fact;
 use crate::task::request::RequestSpec;
 use crate::task::status::{RequestStatus, TaskStatus};
 
-/// A change that is ready to be written.
+/// A change, ready to be written.
 #[derive(Debug)]
 pub(super) struct Rows {
-    /// Its root.
     pub(super) root: TaskId,
-    /// Its own id.
     pub(super) change: Uuid,
-    /// The tasks it names; the root is always among them when it carries items.
+    /// The affected tasks; always includes the root if there are items.
     pub(super) tasks: Vec<TaskLine>,
-    /// Its items.
     pub(super) items: Vec<ItemLine>,
-    /// Requests it opens.
+    /// Opened requests.
     pub(super) asked: Vec<AskedLine>,
-    /// Who may decide them.
+    /// The approvers of the opened requests.
     pub(super) approvers: Vec<ApproverLine>,
-    /// Requests it answers or closes.
+    /// Requests that are answered or closed.
     pub(super) touched: Vec<TouchedLine>,
-    /// Answers.
     pub(super) decisions: Vec<DecisionLine>,
-    /// Sealed credentials.
     pub(super) credentials: Vec<CredentialLine>,
-    /// The idempotency row.
     pub(super) idempotency: Option<IdempotencyRow>,
 }
 
-/// At which version a row must be found, as a number for SQL.
+/// The version at which a row must be found, as a number for SQL.
 pub(super) const NEW: i64 = 0;
 pub(super) const VERSION: i64 = 1;
 pub(super) const ANY: i64 = 2;
 
-/// How a task ends.
+/// The terminal statuses.
 const ENDS: [TaskStatus; 3] = [TaskStatus::Completed, TaskStatus::Failed, TaskStatus::Canceled];
 
-/// What happens to a lease, as a number for SQL.
+/// The effect on a lease, as a number for SQL.
 pub(super) const KEEP: i64 = 0;
 pub(super) const TAKE: i64 = 1;
 pub(super) const QUEUE: i64 = 2;
 pub(super) const PARK: i64 = 3;
 
-/// What happens to one task's row.
+/// The effect on one task's row.
 #[derive(Debug)]
 pub(super) struct TaskLine {
     pub(super) task_id: Uuid,
     pub(super) guard: i64,
     pub(super) version: i64,
     pub(super) last_seq: i64,
-    /// How many items it gets.
+    /// How many items the task's journal gains.
     pub(super) facts: i64,
-    /// How many events its stream gets: those of the whole change, on the root's row.
+    /// How many events the tree gains: the items of the whole change, set on the root's row only.
     pub(super) events: i64,
     pub(super) busy: i64,
     pub(super) open_requests: i64,
@@ -71,16 +65,16 @@ pub(super) struct TaskLine {
     pub(super) model_calls: i64,
     pub(super) status: Option<&'static str>,
     pub(super) status_seq: i64,
-    /// Of a task that is there already: the agent's version from now on, where it becomes another one.
+    /// For an existing task: the new agent version, if it changes.
     pub(super) agent_version: Option<String>,
     pub(super) lease: i64,
     pub(super) lease_owner: Option<String>,
-    /// How long the lease lasts, or until when it sleeps, in microseconds from now.
+    /// The duration of the lease, or the time until a parked task wakes, in microseconds.
     pub(super) lease_time: Option<i64>,
     pub(super) fixed: Option<FixedLine>,
 }
 
-/// The fixed members of a new task.
+/// The immutable columns of a new task.
 #[derive(Debug)]
 pub(super) struct FixedLine {
     pub(super) parent_task_id: Option<Uuid>,
@@ -94,12 +88,11 @@ pub(super) struct FixedLine {
     pub(super) metadata: String,
 }
 
-/// One item.
 #[derive(Debug)]
 pub(super) struct ItemLine {
     pub(super) task_id: Uuid,
     pub(super) seq: i64,
-    /// 1, 2, 3 … within the change.
+    /// The item's position within the change, from 1.
     pub(super) ordinal: i64,
     pub(super) kind: &'static str,
     pub(super) role: &'static str,
@@ -107,7 +100,6 @@ pub(super) struct ItemLine {
     pub(super) body: String,
 }
 
-/// A request that is opened.
 #[derive(Debug)]
 pub(super) struct AskedLine {
     pub(super) request_id: Uuid,
@@ -121,57 +113,55 @@ pub(super) struct AskedLine {
     pub(super) expires_in: Option<i64>,
 }
 
-/// Somebody who may decide.
+/// An approver of a request.
 #[derive(Debug)]
 pub(super) struct ApproverLine {
     pub(super) request_id: Uuid,
     pub(super) task_id: Uuid,
     pub(super) kind: &'static str,
-    /// `None` is the owner.
+    /// `None` stands for the owner.
     pub(super) name: Option<String>,
 }
 
-/// A request that is answered, closed or resumed.
 #[derive(Debug, Default)]
 pub(super) struct TouchedLine {
     pub(super) request_id: Uuid,
-    /// How it must be found.
+    /// The status in which it must be found.
     pub(super) needs: Needs,
-    /// What it becomes, unless it is only resumed.
+    /// Its new status; `None` if it is only resumed.
     pub(super) status: Option<RequestStatus>,
-    /// Whether it becomes `resumed` where it is `responded`.
+    /// Whether it becomes `resumed` if it is `responded`.
     pub(super) resumed: bool,
 }
 
-/// How a request must be found, by the database's clock.
+/// The state in which a request must be found, by the database's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Needs {
-    /// Any way.
+    /// Any state.
     #[default]
     Nothing,
-    /// Pending, past its deadline or not.
+    /// Pending, before or after its deadline.
     Open,
     /// Pending and past its deadline.
     Overdue,
-    /// Pending and before its deadline: it is answered.
+    /// Pending and before its deadline, as for a decision.
     InTime,
 }
 
-/// One person's answer to one call.
+/// A person's answer for one call.
 #[derive(Debug)]
 pub(super) struct DecisionLine {
     pub(super) request_id: Uuid,
-    /// `None` is the call that asks.
+    /// `None` stands for the request's own call.
     pub(super) call_id: Option<Uuid>,
     pub(super) user_id: String,
     pub(super) action: &'static str,
-    /// Whether it settles its call however many have to approve.
+    /// Whether the answer settles its call regardless of the number of approvals required.
     pub(super) settles: bool,
     pub(super) task_id: Uuid,
     pub(super) seq: i64,
 }
 
-/// A sealed credential.
 #[derive(Debug)]
 pub(super) struct CredentialLine {
     pub(super) task_id: Uuid,
@@ -180,7 +170,7 @@ pub(super) struct CredentialLine {
     pub(super) expires_in: Option<i64>,
 }
 
-/// Turns a change into rows. `None`: it cannot be stored (a NUL in a name, a task twice, items for an ancestor).
+/// Turns a change into rows; `None` if it cannot be stored (a NUL in a name, a task twice, items for an ancestor).
 pub(super) fn rows(change: Change) -> Option<Rows> {
     let mut rows = Rows {
         root: change.root,
@@ -202,7 +192,7 @@ pub(super) fn rows(change: Change) -> Option<Rows> {
         touched.entry(request_id).or_insert_with(|| TouchedLine { request_id, ..TouchedLine::default() }).resumed =
             true;
     }
-    // What is opened and closed in one change is written once, as it ends.
+    // A request that is opened and closed in one change is written once, with its final status.
     for asked in &mut rows.asked {
         if let Some(line) = touched.remove(&asked.request_id) {
             asked.status = line.end().unwrap_or(asked.status);
@@ -214,14 +204,14 @@ pub(super) fn rows(change: Change) -> Option<Rows> {
 }
 
 impl Needs {
-    /// Whether it must still be pending.
+    /// Whether the request must still be pending.
     pub(super) fn open(self) -> bool {
         self != Self::Nothing
     }
 }
 
 impl TouchedLine {
-    /// The status it ends in, where this change alone says so.
+    /// The request's final status, as far as this change determines it.
     pub(super) fn end(&self) -> Option<RequestStatus> {
         if self.resumed && self.status == Some(RequestStatus::Responded) {
             return Some(RequestStatus::Resumed);
@@ -231,14 +221,14 @@ impl TouchedLine {
 }
 
 impl TaskLine {
-    /// Whether the task ends with this change: its credentials end with it.
+    /// Whether the task becomes terminal in this change, which also deletes its credentials.
     pub(super) fn ends(&self) -> bool {
         ENDS.iter().any(|end| self.status == Some(end.as_str()))
     }
 }
 
 impl Rows {
-    /// Whether the root runs after this change, where it says so.
+    /// Whether the root runs after this change; `None` if the change does not set its status.
     pub(super) fn root_runs(&self) -> Option<bool> {
         let root = self.tasks.iter().find(|line| line.task_id == self.root.0)?;
         root.status.map(|status| status == TaskStatus::Running.as_str())
@@ -309,7 +299,7 @@ impl Rows {
         Some(())
     }
 
-    /// Of several credentials of one name, the last one.
+    /// Keeps the last of several credentials with the same name.
     fn keep(&mut self, task_id: Uuid, credentials: Vec<SealedCredential>) {
         let by_name: BTreeMap<_, _> = credentials.into_iter().map(|sealed| (sealed.name.clone(), sealed)).collect();
         self.credentials.extend(by_name.into_values().map(|sealed| CredentialLine {
@@ -319,7 +309,7 @@ impl Rows {
         }));
     }
 
-    /// The rows that follow from a fact.
+    /// Adds the rows that follow from a fact.
     fn follow(&mut self, fact: &Fact, task: TaskId, seq: i64, touched: &mut BTreeMap<Uuid, TouchedLine>) {
         if let Fact::InterventionRequested(asked) = fact {
             self.ask(asked, task, seq);
@@ -390,7 +380,7 @@ impl Rows {
         }
     }
 
-    /// Puts the number of events on the root's row, which is named when it is not yet.
+    /// Sets the number of events on the root's row, which is added if the change does not name it.
     fn number_events(&mut self) {
         let events = i64::try_from(self.items.len()).unwrap_or(0);
         if events == 0 {
@@ -424,7 +414,7 @@ impl Rows {
         });
     }
 
-    /// Whether no text holds a NUL, which one engine refuses and the other does not. (In JSON it is escaped.)
+    /// Whether no text contains a NUL, which only one of the engines accepts. (JSON escapes it.)
     fn storable(&self) -> bool {
         let tasks = self.tasks.iter().flat_map(|line| {
             let fixed = line.fixed.iter().flat_map(|fixed| {
@@ -450,18 +440,18 @@ impl Rows {
         !tasks.chain(people).chain(approvers).chain(key).chain(bodies).chain(sealed).any(|text| text.contains('\0'))
     }
 
-    /// How many bytes of text it brings.
+    /// The size of the change's text in bytes.
     pub(super) fn size(&self) -> usize {
         let items: usize = self.items.iter().map(|item| item.body.len()).sum();
         items + self.credentials.iter().map(|line| line.sealed.text.len()).sum::<usize>()
     }
 
-    /// The first item, by which a change whose answer was lost is looked up.
+    /// The first item: identifies a change whose commit result was lost.
     pub(super) fn first_item(&self) -> Option<(Uuid, i64)> {
         self.items.first().map(|item| (item.task_id, item.seq))
     }
 
-    /// Whether sending it twice cannot write it twice: some row of it is fenced.
+    /// Whether sending the change twice cannot write it twice: at least one of its rows is fenced.
     pub(super) fn fenced(&self) -> bool {
         self.tasks.iter().any(|line| line.guard != ANY)
     }
@@ -483,7 +473,7 @@ fn fixed(new: crate::task::change::NewTask) -> Option<FixedLine> {
 
 fn lease(change: LeaseChange, guard: i64) -> (i64, Option<String>, Option<i64>) {
     match change {
-        // Somebody has to look at a new task.
+        // A new task must be picked up by a worker.
         LeaseChange::Keep if guard == NEW => (QUEUE, None, None),
         LeaseChange::Keep => (KEEP, None, None),
         LeaseChange::Take { owner, time } => (TAKE, Some(owner), Some(micros(time))),
@@ -492,7 +482,7 @@ fn lease(change: LeaseChange, guard: i64) -> (i64, Option<String>, Option<i64>) 
     }
 }
 
-/// A duration that can be added to now without overflow.
+/// A duration in microseconds, capped so that adding it to the current time cannot overflow.
 pub(super) fn micros(time: std::time::Duration) -> i64 {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX).min(i64::MAX / 4)
 }

@@ -1,5 +1,5 @@
-//! Leases: taking over what nobody drives, and keeping what is being driven. The version is the fence, the lease only
-//! avoids wasted work.
+//! Leases: claims tasks that no process drives and renews the leases of tasks being driven. The version is the fence;
+//! the lease only avoids wasted work.
 
 use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
@@ -14,22 +14,22 @@ use super::db::{Sql, Value, sql};
 use super::{ReadError, Store};
 use crate::task::id::TaskId;
 
-/// Leases without a new item that a task may use beside others: from then on it is driven alone. The claim statement has the same number.
+/// The number of leases without a new item after which a task is driven alone. The claim statement repeats this number.
 pub const BESIDE: i32 = 2;
 
-/// Fair by tenant, and in each tenant by user: each tenant's first, then each one's second …; a tenant's first is the
-/// oldest task of one user, its second that of the next user. From one claim to the next it goes on with the tenant
-/// after the last one ($5) and the user after that tenant's last one ($6), so that a user with a thousand waiting tasks
-/// is one among others.
+/// Fair by tenant, and within a tenant by user: each tenant's first task, then each tenant's second task, and so on; a
+/// tenant's first task is the oldest task of one user, its second the oldest of the next user. Each claim continues
+/// with the tenant after the last one ($5) and the user after that tenant's last one ($6), so that a user with a
+/// thousand waiting tasks does not crowd out the others.
 ///
-/// A lease that ran out after work had begun was fruitless. After the second of them the task sleeps for 1, 2, 4 … 60
-/// seconds and is then for a process that drives it alone: one in each claim, before all others, where $7 says that the
-/// process would.
+/// A lease that expired after work had begun was fruitless. After the second such lease the task sleeps for 1, 2, 4 …
+/// 60 seconds and is then claimed only by a process that drives it alone: at most one per claim, ahead of all others,
+/// if $7 says that the process accepts it.
 ///
-/// Differs because `SQLite` has no row locks: its one writer already excludes the others. On Postgres a row that
-/// somebody else is writing to is left alone (it is being driven), so a claim never waits and cannot deadlock. With
-/// thousands of tasks waiting, sorting them by user is most of the cost: Postgres sorts by a hash (users that share one
-/// share a turn), `SQLite` by the number of the row.
+/// Differs because `SQLite` has no row locks: its single writer already excludes the others. On Postgres a row locked
+/// by another writer is skipped (it is being driven), so a claim never waits and cannot deadlock. With thousands of
+/// waiting tasks most of the cost is sorting them by user: Postgres sorts by a hash (users with equal hashes share a
+/// turn), `SQLite` by the number of the row.
 const CLAIM: Sql = Sql {
     postgres: "
 with moment as materialized (
@@ -101,13 +101,13 @@ returning task_id, tenant, user_id, phase = 'parked' as sleeps, takeovers, fruit
     by_key: false,
 };
 
-/// Whether a lease that runs out counts.
+/// Sets whether an expired lease will count as fruitless.
 const BEGIN: Sql = sql!(
     "update agent_task set begun = $3 where task_id = $1 and phase = 'leased' and lease_owner = $2 returning task_id"
 )
 .by_key();
 
-/// Differs because on Postgres the rows are locked in the order of ids first, as every writer of several rows does.
+/// Differs because Postgres first locks the rows in order of id, as every writer of several rows does.
 const RENEW: Sql = Sql {
     postgres: "
 with mine as materialized (
@@ -124,7 +124,7 @@ returning task_id",
     by_key: false,
 };
 
-/// Differs for the same reason. The driver may still be ending: its version is fenced off by the next claim.
+/// Differs for the same reason. The driver may still be finishing: the next claim fences off its version.
 const RELEASE: Sql = Sql {
     postgres: "
 with mine as materialized (
@@ -142,13 +142,13 @@ returning task_id",
 
 pub(super) const STATEMENTS: &[Sql] = &[CLAIM, BEGIN, RENEW, RELEASE];
 
-/// A task whose lease was written to.
+/// A task whose lease was written.
 #[derive(FromRow)]
 pub(super) struct Leased {
     task_id: Uuid,
 }
 
-/// A row that a claim has changed.
+/// A row changed by a claim.
 #[derive(FromRow)]
 struct Row {
     task_id: Uuid,
@@ -159,27 +159,27 @@ struct Row {
     fruitless: i64,
 }
 
-/// A task that was claimed.
+/// A claimed task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claimed {
-    /// Which.
+    /// The claimed task's id.
     pub task: TaskId,
-    /// How it is to be driven.
+    /// The way to drive it.
     pub drive: Drive,
     /// How many leases in a row ran out after work had begun, and without a new item.
     pub fruitless: i32,
 }
 
-/// How a task is to be driven.
+/// How to drive a claimed task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drive {
-    /// Beside others.
+    /// Concurrently with other tasks.
     Fresh,
-    /// Beside others; an earlier lease was lost, so the store is told when work begins.
+    /// Concurrently with other tasks; an earlier lease was lost, so [`Store::begin`] is called when work begins.
     Again,
-    /// By a process that drives nothing else meanwhile, and the store is told when work begins.
+    /// By a process that drives no other task meanwhile; [`Store::begin`] is called when work begins.
     Alone,
-    /// Not yet: it sleeps.
+    /// Not yet: the task sleeps.
     Later,
 }
 
@@ -195,19 +195,19 @@ impl Row {
     }
 }
 
-/// Whose turn it was last.
+/// The tenant and users that the last claims ended with.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     tenant: String,
-    /// Of each tenant the last user.
+    /// The last user of each tenant.
     users: BTreeMap<String, String>,
 }
 
-/// Of so many tenants the last user is remembered; then every other one is forgotten, and begins with its first again.
+/// How many tenants' last users are remembered; beyond it every second entry is dropped, and its tenant starts over.
 const REMEMBERED: usize = 1000;
 
 impl Turns {
-    /// The last user of each tenant, as [`CLAIM`] reads it.
+    /// The last user of each tenant, in the form [`CLAIM`] expects.
     fn users(&self) -> String {
         json!(self.users.iter().collect::<Vec<_>>()).to_string()
     }
@@ -236,7 +236,7 @@ impl Turns {
     }
 }
 
-/// The name that came last in a claim that began after `last`: one of those that are most often in it.
+/// The last name served by a claim that started after `last`: the last one in that order among the most frequent names.
 fn last_of<'a>(names: impl IntoIterator<Item = &'a str>, last: &str) -> Option<String> {
     let mut counts: BTreeMap<(bool, &str), usize> = BTreeMap::new();
     for name in names {
@@ -247,12 +247,13 @@ fn last_of<'a>(names: impl IntoIterator<Item = &'a str>, last: &str) -> Option<S
 }
 
 impl Store {
-    /// Takes up to `limit` tasks that no process drives: queued ones, those whose lease ran out, and parked ones whose
-    /// time has come; with `alone` at most one that is to be driven alone. Bumps the version of each (the fence of its
-    /// old driver) and, where a lease ran out, its `takeovers`, and its `fruitless` where work had begun.
+    /// Claims up to `limit` tasks that no process drives: queued tasks, tasks whose lease expired, and parked tasks
+    /// whose wake time has come; with `alone`, at most one task that must be driven alone. Increments the version of
+    /// each, which fences off its old driver. For an expired lease it also increments `takeovers`, and `fruitless` if
+    /// work had begun.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn claim(
         &self,
         owner: &str,
@@ -278,31 +279,31 @@ impl Store {
         Ok(claimed.iter().map(Row::claimed).collect())
     }
 
-    /// Notes whether work on a claimed task has `begun`: then a lease that runs out was fruitless. `false` when the lease
-    /// is not this process's any more.
+    /// Records whether work on a claimed task has `begun`: if so, an expired lease counts as fruitless. Returns `false`
+    /// if this process no longer holds the lease.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn begin(&self, owner: &str, task: TaskId, begun: bool) -> Result<bool, ReadError> {
         let values = vec![Value::Id(task.0), Value::Text(owner.to_owned()), Value::Bool(begun)];
         Ok(!self.leased(BEGIN, values).await?.is_empty())
     }
 
-    /// Renews the leases this process holds. Returns the tasks whose lease is still its own.
+    /// Renews this process's leases. Returns the tasks whose lease it still holds.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn renew(&self, owner: &str, lease: Duration, tasks: &[TaskId]) -> Result<Vec<TaskId>, ReadError> {
         let ids = tasks.iter().map(|id| id.0).collect();
         let values = vec![Value::Now, Value::Text(owner.to_owned()), Value::Int(micros(lease)), Value::Ids(ids)];
         self.leased(RENEW, values).await
     }
 
-    /// Lets go of leases of a process that goes down, so that others need not wait until they are over. Returns the
-    /// tasks that are queued now.
+    /// Releases leases at shutdown, so that other processes need not wait for them to expire. Returns the tasks that
+    /// are now queued.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn release(&self, owner: &str, tasks: &[TaskId]) -> Result<Vec<TaskId>, ReadError> {
         let ids = tasks.iter().map(|id| id.0).collect();
         self.leased(RELEASE, vec![Value::Text(owner.to_owned()), Value::Ids(ids)]).await

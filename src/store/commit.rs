@@ -1,8 +1,8 @@
-//! The committer: a few writers that take whatever is queued and write it as one statement, with no timer, so that a
-//! lone change waits for nobody. Two changes of one root are never on their way at once: the later one waits.
+//! The committer: a few writers that take all queued changes and write them as one statement, without a timer, so that
+//! a lone change is not delayed. Two changes of one root are never in flight at once: the later one waits.
 //!
 //! What must stay true: a change is answered with `Committed` only when it is durable, with `Stale` or `Refused` only
-//! when it was not written, and one change's failure is never another's.
+//! when it was not written, and the failure of one change never fails another.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,16 +21,16 @@ use crate::task::change::{Change, Committed};
 use crate::task::id::TaskId;
 use crate::task::time::Time;
 
-/// How many changes, and how many bytes of items, share a statement at most.
+/// The maximum number of changes, and of bytes of items, per statement.
 const MOST_CHANGES: usize = 128;
 const MOST_BYTES: usize = 4 << 20;
 
-/// How often a change whose answer was lost is looked for and sent again before nobody knows, in the time that one
-/// statement may take.
+/// How often a change whose commit result was lost is looked up and sent again, within the time allowed for one
+/// statement, before the outcome is reported as unknown.
 const MOST_ATTEMPTS: usize = 48;
-/// A breath before a database is asked again that does not take connections.
+/// The pause before asking a database again that accepts no connections.
 const BREATH: Duration = Duration::from_millis(100);
-/// How often a change is sent that lost against others' locks.
+/// How often a change is sent that lost against other transactions' locks.
 const MOST_COLLISIONS: u32 = 3;
 
 pub(super) const FIND: Sql =
@@ -46,19 +46,19 @@ struct Waiting {
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<Waiting>,
-    /// The roots of the changes that are on their way.
+    /// The roots of the changes in flight.
     busy: HashSet<TaskId>,
     closed: bool,
 }
 
-/// The committer's shared part: what the writers hold.
+/// The committer's state, shared by the writers.
 pub(super) struct Committer {
     db: Arc<Db>,
     feed: Arc<Feed>,
     queue: Mutex<Queue>,
     news: Notify,
     stop: CancellationToken,
-    /// Told how many changes shared each statement.
+    /// Receives the number of changes in each statement.
     observe: std::sync::OnceLock<Box<dyn Fn(usize) + Send + Sync>>,
 }
 
@@ -91,7 +91,7 @@ impl Committer {
         committer
     }
 
-    /// Writes one change. Dropping the future stops nothing: what was handed over is written.
+    /// Writes one change. Dropping the future does not stop it: a queued change is written.
     pub(super) async fn commit(&self, change: Change) -> Answer {
         let Some(rows) = rows(change) else { return Err(CommitError::Refused) };
         let (reply, mut answer) = oneshot::channel();
@@ -107,13 +107,13 @@ impl Committer {
         let answered = match timeout(self.db.patience, &mut answer).await {
             Ok(answered) => answered,
             Err(_) if self.take_back(id) => return Err(CommitError::Unavailable),
-            // It is on its way, and that has an end.
+            // Already sent; the statement timeout bounds the wait.
             Err(_) => answer.await,
         };
         answered.unwrap_or(Err(CommitError::Unknown))
     }
 
-    /// Takes a change out of the queue again: `false` when a writer has it already.
+    /// Removes a change from the queue; `false` if a writer has already taken it.
     fn take_back(&self, id: uuid::Uuid) -> bool {
         let mut queue = self.queue();
         let before = queue.waiting.len();
@@ -121,12 +121,12 @@ impl Committer {
         queue.waiting.len() < before
     }
 
-    /// Has the size of every batch told to somebody, once for the life of the store.
+    /// Registers the observer of batch sizes, once for the life of the store.
     pub(super) fn observe(&self, observer: Box<dyn Fn(usize) + Send + Sync>) {
         let _ = self.observe.set(observer);
     }
 
-    /// Takes nothing new.
+    /// Rejects further changes.
     pub(super) fn close(&self) {
         self.queue().closed = true;
     }
@@ -154,12 +154,12 @@ impl Committer {
         }
     }
 
-    /// Everything that waits and whose root is free, in its order, up to a size.
+    /// Takes the waiting changes whose roots are free, in order, up to the size limit.
     fn take(&self) -> Vec<Waiting> {
         let mut queue = self.queue();
         let mut batch = Vec::new();
         let mut later = VecDeque::new();
-        // A root whose earlier change stays behind keeps its later ones behind, too.
+        // If a root's earlier change stays in the queue, its later changes stay as well.
         let mut behind: HashSet<TaskId> = HashSet::new();
         let mut bytes = 0;
         while let Some(waiting) = queue.waiting.pop_front() {
@@ -192,7 +192,7 @@ impl Committer {
         let all: Vec<&Rows> = rows.iter().collect();
         let answers = match self.send(&all).await {
             Ok(answers) => answers.into_iter().map(answer).collect(),
-            // Each for itself: one that cannot be stored must not take its neighbours down.
+            // One change at a time: a change that cannot be stored must not fail the others.
             Err(failure) if failure.sent && !failure.lost() && (all.len() > 1 || collided(&failure)) => {
                 tracing::info!(changes = all.len(), code = failure.code(), "a batch is repeated change by change");
                 let mut answers = Vec::with_capacity(all.len());
@@ -216,7 +216,7 @@ impl Committer {
                     self.feed.queued();
                 }
             }
-            // Whoever asked may be gone; it is written all the same.
+            // The caller may be gone; the change is written all the same.
             let _ = reply.send(answer);
         }
     }
@@ -235,13 +235,13 @@ impl Committer {
         }
     }
 
-    /// Sends one change, again where it collided with another writer: nothing of it was written then.
+    /// Sends one change, and again if it lost against another writer: such a statement wrote nothing.
     async fn send_apart(&self, rows: &Rows) -> Result<Vec<Option<i64>>, Failure> {
         let mut sent = 1;
         loop {
             match self.send(&[rows]).await {
                 Err(failure) if failure.sent && collided(&failure) && sent < MOST_COLLISIONS => {
-                    // Two that collided do not come back at the same moment.
+                    // Spread the retries of changes that collided.
                     let apart = u32::try_from(rows.change.as_u128() % 8).unwrap_or(0);
                     self.db.clock.sleep(BREATH * sent + BREATH / 8 * apart).await;
                     sent += 1;
@@ -251,7 +251,7 @@ impl Committer {
         }
     }
 
-    /// What becomes of a change whose statement failed.
+    /// The result for a change whose statement failed.
     async fn failed(&self, rows: &Rows, failure: &Failure) -> Answer {
         if !failure.sent {
             return Err(CommitError::Unavailable);
@@ -264,8 +264,9 @@ impl Committer {
         Err(refusal(failure))
     }
 
-    /// The answer was lost. The change is looked for by its own first item; one that is not there is sent again, which
-    /// cannot write it twice: the old statement may still be running, then the new one waits for it and finds it done.
+    /// Handles a lost commit result. Looks the change up by its first item and sends it again if it is missing. That
+    /// cannot write it twice: if the old statement is still running, the new one waits for it and finds the change
+    /// written.
     async fn find_or_repeat(&self, rows: &Rows) -> Answer {
         tracing::warn!(root_task_id = %rows.root, change_id = %rows.change, "the answer to a commit was lost");
         if !rows.fenced() {
@@ -281,13 +282,13 @@ impl Committer {
                 Ok(Some(at)) => return Ok(Committed { at: Time(at) }),
                 Ok(None) => {}
                 Err(failure) if failure.sent => continue,
-                // It may be back in a moment, and then it knows.
+                // The connection may be back in a moment; then the lookup can tell.
                 Err(_) => {
                     self.db.clock.sleep(BREATH).await;
                     continue;
                 }
             }
-            // Sent again since, refused, and not there: it is not written.
+            // Sent again, refused, and still not there: the change is not written.
             if let Some(error) = last {
                 return Err(error);
             }
@@ -318,7 +319,7 @@ impl Committer {
     }
 }
 
-/// Frees the roots of a batch, also when its writer is dropped.
+/// Frees the roots of a batch, also if its writer is dropped.
 struct Roots<'c> {
     committer: &'c Committer,
     roots: Vec<TaskId>,
@@ -342,17 +343,17 @@ fn answer(at: Option<i64>) -> Answer {
     at.map(|at| Committed { at: Time(at) }).ok_or(CommitError::Stale)
 }
 
-/// Whether the statement lost against another writer's locks: it was undone, and may go better the next time.
+/// Whether the statement lost against another writer's locks: it was rolled back and may succeed when repeated.
 fn collided(failure: &Failure) -> bool {
     matches!(failure.code().as_str(), "40P01" | "40001" | "55P03")
 }
 
-/// Nothing was written. What the data themselves are to blame for (a constraint, a value that does not fit, a row too
-/// big) will not go better the next time. Anything else is the state of the database: a full disk, a server that only
-/// reads, a lost privilege, a statement that took too long. It says: not now.
+/// The error for a statement that wrote nothing. Errors caused by the data (a constraint, a value that does not fit, a
+/// row too big) would occur again: `Refused`. All others come from the state of the database (a full disk, a read-only
+/// server, a lost privilege, a statement that took too long): `Unavailable`.
 pub(super) fn refusal(failure: &Failure) -> CommitError {
     let code = failure.code();
-    // SQLite: the primary code is the low byte (too big, a constraint, a type that does not match).
+    // SQLite: the primary code is the low byte (too big, a constraint, a type mismatch).
     let sqlite = code.parse::<i64>().ok().filter(|_| code.len() < 5).map(|code| code & 0xff);
     let class = code.get(..2).filter(|_| code.len() == 5).unwrap_or_default();
     let blamed = matches!(class, "21" | "22" | "23" | "54" | "P0") || matches!(sqlite, Some(18..=20));

@@ -1,9 +1,9 @@
 //! A batch of changes as one autocommit statement.
 //!
-//! What must stay true: `locked` takes every task row of the batch in the order of ids before anything else is looked
-//! at, and `held` every request row after it; all that decides whether a change is taken comes from those two (which
-//! see the rows as they are after the wait), never from another read of the tables, which would see them as they were
-//! before it. Nothing is written for a change that is not taken. Each task row is updated once.
+//! What must stay true: `locked` locks every task row of the batch in order of id before anything else is read, and
+//! `held` locks every request row after it. Whether a change is taken depends only on those two, which see the rows as
+//! they are after the wait for the locks, never on another read of the tables, which would see them as they were before
+//! it. Nothing is written for a change that is not taken. Each task row is updated once.
 
 use super::batch::{Needs, Rows};
 use super::db::{Db, Failure, Sql, Value};
@@ -166,14 +166,14 @@ with changes as materialized (
 select c.change, k.change is not null as taken, m.at
   from changes c left join taken k on k.change = c.change cross join moment m order by c.change";
 
-/// What became of one change of a batch: `None` is stale.
+/// The result for one change of a batch; not `taken` means stale.
 #[derive(sqlx::FromRow)]
 struct Line {
     taken: bool,
     at: i64,
 }
 
-/// Writes a batch. The answers are in its order.
+/// Writes a batch. Results are in the order of the batch; `None` is stale.
 pub(super) async fn write(db: &Db, batch: &[&Rows]) -> Result<Vec<Option<i64>>, Failure> {
     let lines: Vec<Line> = db.write(STATEMENT, columns(batch)).await?;
     if lines.len() != batch.len() {
@@ -182,7 +182,7 @@ pub(super) async fn write(db: &Db, batch: &[&Rows]) -> Result<Vec<Option<i64>>, 
     Ok(lines.into_iter().map(|line| line.taken.then_some(line.at)).collect())
 }
 
-/// The lines of all changes, each with the number of its change.
+/// The lines of all changes, each with the index of its change.
 fn lines<'b, T: 'b>(
     batch: &'b [&Rows],
     of: impl Fn(&'b Rows) -> &'b [T] + 'b,
@@ -305,7 +305,7 @@ fn credentials(batch: &[&Rows], values: &mut Vec<Value>) {
     values.push(maybe_texts!(keys, line => line.person.as_ref().map(|person| person.as_str().to_owned())));
 }
 
-/// The agent versions that change: the last column of the tasks, as most commits have none.
+/// The changed agent versions: in a separate, last column, as most commits have none.
 fn pinned(batch: &[&Rows], values: &mut Vec<Value>) {
     let named = lines(batch, |rows| &rows.tasks);
     values.push(maybe_texts!(named, line => line.agent_version.clone()));

@@ -1,5 +1,5 @@
-//! A batch of changes as one `BEGIN IMMEDIATE` transaction: nobody else writes meanwhile, so what is read in it stays
-//! true until it commits. The meaning is that of `commit_postgres.rs`, statement by statement.
+//! A batch of changes as one `BEGIN IMMEDIATE` transaction: no other writer runs meanwhile, so everything it reads
+//! stays valid until it commits. Equivalent to `commit_postgres.rs`, statement by statement.
 
 use std::collections::HashMap;
 
@@ -72,7 +72,7 @@ insert into request_approver (tenant, kind, name, request_id)
 select t.tenant, p.value ->> 2, coalesce(p.value ->> 3, t.user_id), unhex(p.value ->> 0)
   from json_each($1) as p join agent_task t on t.task_id = unhex(p.value ->> 1)";
 
-/// Before the requests change: it reads how many have to approve.
+/// Runs before the requests are updated: it reads how many approvals are required.
 pub(super) const INSERT_DECISIONS: &str = "
 insert into decision (tenant, user_id, request_id, tool_call_id, action, final, task_id, seq, at)
 select r.tenant, d.value ->> 2, r.request_id, coalesce(unhex(d.value ->> 1), r.call_id, r.request_id), d.value ->> 3,
@@ -139,7 +139,7 @@ struct TaskState {
     version: i64,
     last_seq: i64,
     next_event: i64,
-    /// Whether it has any.
+    /// Whether the task has stored credentials.
     credentials: bool,
 }
 
@@ -150,18 +150,19 @@ struct RequestState {
     expires_at: Option<i64>,
 }
 
-/// What the batch names, as it stands.
+/// The current state of the rows that the batch names.
 struct State {
     at: i64,
     tasks: HashMap<Uuid, TaskState>,
     requests: HashMap<Uuid, RequestState>,
 }
 
-/// Writes a batch. The answers are in its order; `None` is stale.
+/// Writes a batch. Results are in the order of the batch; `None` is stale.
 pub(super) async fn write(db: &Db, batch: &[&Rows]) -> Result<Vec<Option<i64>>, Failure> {
     let mut tx = db.begin().await?;
     let written = in_transaction(&mut tx, db, batch).await.map_err(Failure::sent)?;
-    // A commit that fails (a full disk, say) may still be found in the log later: it is looked up, not guessed.
+    // A failed commit (a full disk, say) may still turn up in the log later, so its result counts as lost and is looked
+    // up.
     tx.commit().await.map_err(|error| Failure::sent(sqlx::Error::Protocol(error.to_string())))?;
     Ok(written)
 }
@@ -380,7 +381,7 @@ fn credentials(batch: &[&Rows]) -> Vec<Json> {
         .collect()
 }
 
-/// The tasks that end and have credentials: most have none, and then nothing is asked of the table.
+/// The ended tasks with credentials: most tasks have none, which saves the delete statement.
 fn ended(batch: &[&Rows], state: &State) -> Vec<Json> {
     let lines = batch.iter().flat_map(|rows| &rows.tasks).filter(|line| line.ends());
     let found = lines.filter_map(|line| state.tasks.get(&line.task_id));

@@ -1,5 +1,5 @@
-//! The lines to Postgres: which idle connection may be used, and how one comes back to its pool. Nothing here waits for
-//! a dead line longer than a pulse.
+//! The health of Postgres connections: which idle connection may be used, and how one returns to its pool. Nothing here
+//! waits for a dead connection longer than `PULSE`.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -8,14 +8,14 @@ use sqlx::Postgres;
 use sqlx::pool::PoolConnection;
 use tokio::time::{Instant, timeout};
 
-/// How long a connection may take to say that it lives.
+/// The timeout of the liveness check.
 const PULSE: Duration = Duration::from_millis(500);
-/// A connection that was idle longer is asked whether it lives before it is used.
+/// A connection that has been idle for longer is checked before it is used.
 const STALE: Duration = Duration::from_secs(10);
 
-/// When a connection was last found broken: those that were idle then have probably died with it. They are asked before
-/// they are used, so that one crash of the server does not fail a statement for each of them; and where the one did not
-/// even answer, they are replaced unasked, so that nobody waits for each of them in turn.
+/// When a connection was last found broken: those idle at that time have probably died too. They are checked before
+/// use, so that one crash of the server does not fail one statement per connection. If the broken connection did not
+/// even answer, they are replaced unchecked, so that no statement waits for each of them in turn.
 #[derive(Debug, Default)]
 pub(super) struct Breaks {
     broken: Mutex<Option<Instant>>,
@@ -23,7 +23,7 @@ pub(super) struct Breaks {
 }
 
 impl Breaks {
-    /// Another one was found broken, by this error.
+    /// Records a connection found broken by this error.
     pub(super) fn another(&self, error: &sqlx::Error) {
         let now = Some(Instant::now());
         *self.broken.lock().unwrap_or_else(PoisonError::into_inner) = now;
@@ -35,7 +35,7 @@ impl Breaks {
     /// Whether an idle connection may be used.
     ///
     /// # Errors
-    /// It does not answer, and is thrown away.
+    /// The connection did not answer and must be discarded.
     pub(super) async fn alive(
         &self,
         connection: &mut sqlx::PgConnection,
@@ -56,22 +56,22 @@ impl Breaks {
     }
 }
 
-/// Whether that moment lies in the time from then to now.
+/// Whether `moment` lies within the last `idle_for`.
 fn during(moment: &Mutex<Option<Instant>>, idle_for: Duration) -> bool {
     moment.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|last| last.elapsed() <= idle_for)
 }
 
-/// No answer came in time.
+/// The error for an answer that did not come in time.
 pub(super) fn timed_out() -> sqlx::Error {
     sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())
 }
 
-/// A connection on loan. The pool asks each one that comes back whether it lives, and would wait for ever for one whose
-/// line is dead; here it waits as long as a pulse, and the place is free again.
+/// A connection on loan. The pool checks each returned connection and would wait forever for a dead one; this type
+/// waits at most `PULSE` and then frees the slot.
 pub(super) struct CheckedOut(pub(super) Option<PoolConnection<Postgres>>);
 
 impl CheckedOut {
-    /// Throws it away.
+    /// Discards the connection.
     pub(super) fn lose(mut self) {
         drop(self.0.take().map(PoolConnection::detach));
     }

@@ -1,5 +1,5 @@
-//! Reading sealed credentials, and removing those that are over. They are written in the commit of the answer that gave
-//! them, and removed in the commit with which their task ends.
+//! Reads sealed credentials and removes expired ones. They are written in the commit of the decision that supplied
+//! them, and removed in the commit that ends their task.
 
 use sqlx::FromRow;
 use uuid::Uuid;
@@ -16,11 +16,11 @@ const CREDENTIALS: Sql = sql!(
 )
 .by_key();
 
-/// How many are removed at once.
+/// How many are removed per statement.
 const BATCH: usize = 1000;
 
-/// Differs because `SQLite` has no row locks; on Postgres a row that is being given anew, or that another replica
-/// removes, is left alone.
+/// Differs because `SQLite` has no row locks; Postgres skips rows that are being replaced, or removed by another
+/// replica.
 const REMOVE: Sql = Sql {
     postgres: "
 with over as materialized (
@@ -56,10 +56,10 @@ struct Record {
 }
 
 impl Store {
-    /// The credentials of these tasks that are not over, by the database's clock.
+    /// The unexpired credentials of these tasks, by the database's clock.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn credentials(&self, tasks: &[TaskId]) -> Result<Vec<CredentialRow>, ReadError> {
         let values = vec![Value::Ids(tasks.iter().map(|task| task.0).collect()), Value::Now];
         let records: Vec<Record> = self.db().all(CREDENTIALS, values).await?;
@@ -75,7 +75,7 @@ impl Store {
         Ok(rows.collect())
     }
 
-    /// Removes credentials that are over, a batch at most. Whether there may be more.
+    /// Removes expired credentials, at most one batch. Returns whether there may be more.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

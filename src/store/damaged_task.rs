@@ -1,6 +1,6 @@
-//! What is left of a task whose journal cannot be read, or must not be: its row, which is enough to end it. What must stay true: only a
-//! journal that is damaged counts. One that a newer version of this program has written, which runs beside this one
-//! during an upgrade, may be read by others and is left to them.
+//! Reads a task whose journal is unreadable, or kills the process that reads it, from its row alone, which is enough to
+//! end the task. What must stay true: only a damaged journal counts. A journal that a newer version of this program has written, as during an upgrade, may
+//! be readable elsewhere and is left alone.
 
 use std::collections::BTreeSet;
 use std::sync::{MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use super::{ReadError, Store};
 use crate::task::id::{RequestId, TaskId};
 use crate::task::item::{Fact, Item};
 
-/// The row, once for each open request of the task and at least once.
+/// The task's row, once for each of its open requests and at least once.
 const REMAINS: Sql = sql!(
     "select t.root_task_id, t.version, r.request_id
        from agent_task t left join intervention_request r
@@ -25,19 +25,19 @@ const BODIES: Sql = sql!("select body from agent_task_item where task_id = $1 or
 
 pub(super) const STATEMENTS: &[Sql] = &[REMAINS, BODIES];
 
-/// How many reports are kept; what is not is found again.
+/// How many reports are kept; a task whose report is dropped is reported again the next time it is read.
 const REPORTS: usize = 1000;
 
-/// A task as its row alone knows it.
+/// A task as known from its row alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DamagedTask {
-    /// Its root.
+    /// The root of the task's tree.
     pub root_task_id: TaskId,
-    /// At which version.
+    /// The version of the row.
     pub version: i64,
-    /// Its open requests.
+    /// The task's open requests.
     pub open: Vec<RequestId>,
-    /// Some of it may be what a newer version of this program has written.
+    /// Whether a newer version of this program may have written part of the journal.
     pub newer: bool,
 }
 
@@ -53,20 +53,20 @@ struct Body {
     body: String,
 }
 
-/// Whether a journal has every item: one that is missing may be the start of a call.
+/// Whether a journal is complete: a missing item may be the start of a call.
 pub(super) fn whole(items: &[Item], last_seq: i64) -> bool {
     let numbered = (1_i64..).zip(items).all(|(seq, item)| item.seq == seq);
     numbered && i64::try_from(items.len()).is_ok_and(|length| length == last_seq)
 }
 
-/// Whether it is well formed and has a word in it that this program does not know.
+/// Whether the item is well formed but has a variant unknown to this program.
 fn is_newer(body: &str) -> bool {
     let understood = serde_json::from_str::<Fact>(body);
     understood.is_err_and(|error| error.is_data() && error.to_string().starts_with("unknown variant"))
 }
 
 impl Store {
-    /// Somebody has found that this task cannot be read.
+    /// Records that a task's journal could not be read.
     pub fn report_unreadable(&self, task: TaskId) {
         let mut reports = self.reports();
         if reports.len() < REPORTS {
@@ -74,21 +74,22 @@ impl Store {
         }
     }
 
-    /// The tasks that were found to be unreadable since the last time this was asked.
+    /// The tasks reported as unreadable since the last call.
     #[must_use]
     pub fn unreadable(&self) -> Vec<TaskId> {
         std::mem::take(&mut *self.reports()).into_iter().collect()
     }
 
-    /// What is left of a task; `None` when it can be read after all, or there is none.
+    /// The row of a task with a damaged journal; `None` if the journal can be read after all, or the task does not
+    /// exist.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or not even the row can be understood.
+    /// [`ReadError`] when the database does not answer, or not even the row can be decoded.
     pub async fn damaged_task(&self, task: TaskId) -> Result<Option<DamagedTask>, ReadError> {
         match self.read_journal(task).await {
             Ok(Some(_)) => return Ok(None),
             Err(ReadError::Unavailable) => return Err(ReadError::Unavailable),
-            // Without any item it is no task that can go on.
+            // A task without any item cannot continue.
             Ok(None) | Err(ReadError::Corrupt(_)) => {}
         }
         let Some(damaged_task) = self.unread(task).await? else { return Ok(None) };

@@ -1,6 +1,6 @@
-//! The only file that knows that there are two engines, and the only door for SQL. A statement is written once with
-//! the `sql!` macro, which spells the few expressions that differ, or as an explicit [`Sql`] with a comment that
-//! begins *Differs because*.
+//! The only file that knows both engines, and the only interface to SQL. A statement is written once with the `sql!`
+//! macro, which spells the few expressions that differ, or as an explicit [`Sql`] with a comment that begins *Differs
+//! because*.
 
 use std::fs::File;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -23,28 +23,28 @@ use super::outage::{self, Outage};
 use crate::task::time::Time;
 use crate::world::Clock;
 
-/// One statement, as each engine is told it.
+/// One statement in the dialect of each engine.
 #[derive(Clone, Copy, Debug)]
 pub struct Sql {
-    /// For Postgres.
+    /// The text for Postgres.
     pub postgres: &'static str,
-    /// For `SQLite`.
+    /// The text for `SQLite`.
     pub sqlite: &'static str,
-    /// Whether every row it touches is found by its key, so that one plan serves for ever.
+    /// Whether every row it touches is found by its key, so that one plan stays good however the tables grow.
     pub by_key: bool,
 }
 
 impl Sql {
-    /// The same, planned once: planning it anew each time would cost more than running it.
+    /// The same statement, planned once: planning it each time would cost more than running it.
     pub(super) const fn by_key(self) -> Self {
         Self { by_key: true, ..self }
     }
 }
 
-/// Writes a statement for both engines. A literal is the same on both; in parentheses stand what differs:
-/// `(now $n)` the moment, `(any $n type)` membership in a list, `(none $n type)` whether that list is empty; `(task)` and
-/// `(request)` are the columns that several statements read. The moment is a subquery on Postgres, so that it is taken
-/// once and an index can be searched by it.
+/// Writes a statement for both engines. A literal is the same on both; parentheses mark what differs: `(now $n)` the
+/// current time, `(any $n type)` membership in a list, `(none $n type)` whether that list is empty; `(task)` and
+/// `(request)` are the columns that several statements read. On Postgres the time is a subquery, so that it is
+/// evaluated once and can be used to search an index.
 macro_rules! sql {
     (@pg [$($out:tt)*]) => { concat!($($out)*) };
     (@pg [$($out:tt)*] (now $n:literal) $($rest:tt)*) => {
@@ -123,77 +123,65 @@ pub(super) use sql;
 /// A parameter. Lists are arrays on Postgres and JSON text on `SQLite`.
 #[derive(Clone, Debug)]
 pub(super) enum Value {
-    /// The moment: the database's clock on Postgres (the parameter is what tests add), the injected one on `SQLite`.
+    /// The current time: the database's clock on Postgres (the parameter is the offset of tests), the injected
+    /// clock on `SQLite`.
     Now,
-    /// A number.
     Int(i64),
-    /// Yes or no.
     Bool(bool),
-    /// Text.
     Text(String),
-    /// An id.
     Id(Uuid),
-    /// A list of ids.
     Ids(Vec<Uuid>),
-    /// A list of ids or nulls.
     MaybeIds(Vec<Option<Uuid>>),
-    /// A list of numbers.
     Ints(Vec<i64>),
-    /// A list of numbers or nulls.
     MaybeInts(Vec<Option<i64>>),
-    /// A list of texts.
     Texts(Vec<String>),
-    /// A list of texts or nulls.
     MaybeTexts(Vec<Option<String>>),
-    /// A list of yes or no.
     Bools(Vec<bool>),
 }
 
-/// What can be read from a row of either engine.
+/// A type that can be read from a row of either engine.
 pub(super) trait Record: for<'r> FromRow<'r, PgRow> + for<'r> FromRow<'r, SqliteRow> + Send + Unpin {}
 
 impl<R> Record for R where R: for<'r> FromRow<'r, PgRow> + for<'r> FromRow<'r, SqliteRow> + Send + Unpin {}
 
-/// The connections.
+/// The connection pools of the engine in use.
 #[derive(Debug)]
 pub(super) enum Engine {
-    /// Two pools; each statement commits by itself.
+    /// Each statement is its own transaction.
     Postgres {
         /// For statements that find every row by its key: planned once, without scans.
         keyed: PgPool,
-        /// For the others: planned anew for what is asked.
+        /// For all other statements: planned for their parameters on each execution.
         lists: PgPool,
-        /// For the question whether the database is there: what keeps the others busy must not answer it.
+        /// For the readiness probe, so that load on the other pools does not delay it.
         probe: PgPool,
-        /// For the relay, which keeps its one connection.
+        /// For the relay, which holds its one connection.
         relay: PgPool,
     },
     /// One connection that writes, a few that only read.
     Sqlite {
-        /// The one writer.
+        /// A single connection.
         writer: SqlitePool,
-        /// Read-only.
+        /// Opened read-only.
         readers: SqlitePool,
     },
 }
 
 /// The database.
 pub(super) struct Db {
-    /// The connections.
     pub(super) engine: Engine,
-    /// The clock of `SQLite`.
+    /// The clock that decides on `SQLite`.
     pub(super) clock: Arc<dyn Clock>,
-    /// What tests add to the clock of Postgres, in microseconds.
+    /// The offset that tests add to Postgres' clock, in microseconds.
     pub(super) offset: AtomicI64,
-    /// Up to when the history is in doubt.
+    /// The time up to which the history is uncertain.
     pub(super) doubt: Doubt,
-    /// How long any one statement may take, its way there and back included.
+    /// The time limit for any one statement, network round trip included.
     pub(super) patience: Duration,
-    /// When a connection was last found broken.
     pub(super) breaks: Arc<Breaks>,
-    /// Whether it can be reached, as the log was told.
+    /// Whether the database can be reached, as last logged.
     pub(super) outage: Outage,
-    /// Keeps a second process off the same `SQLite` file.
+    /// The lock that keeps other processes off the `SQLite` file.
     pub(super) lock: Mutex<Option<File>>,
 }
 
@@ -203,9 +191,9 @@ impl std::fmt::Debug for Db {
     }
 }
 
-/// How long the question may take whether the database is there.
+/// The time limit of the readiness probe.
 const PROBE: Duration = Duration::from_secs(2);
-/// How often a read is sent whose connections are lost.
+/// How often a read is sent if its connections are lost.
 const READS: u32 = 3;
 
 impl Db {
@@ -220,7 +208,7 @@ impl Db {
         }
     }
 
-    /// Reads all rows, and of the first one also its head, which the others repeat.
+    /// Reads all rows, and from the first also the head, whose columns repeat in every row.
     pub(super) async fn headed<H: Record, R: Record>(
         &self,
         sql: Sql,
@@ -246,7 +234,7 @@ impl Db {
         Ok(self.all(sql, values).await?.into_iter().next())
     }
 
-    /// One row of a statement without parameters, if the database gives it soon.
+    /// The row of a statement without parameters, if the database answers within `PROBE`.
     pub(super) async fn probe<R: Record>(&self, sql: Sql) -> Option<R> {
         let rows = async {
             match &self.engine {
@@ -262,7 +250,7 @@ impl Db {
         None
     }
 
-    /// Writes with one statement, which is a transaction of its own, and reads what it returns.
+    /// Writes with one statement, as its own transaction, and reads the rows it returns.
     pub(super) async fn write<R: Record>(&self, sql: Sql, values: Vec<Value>) -> Result<Vec<R>, Failure> {
         match &self.engine {
             Engine::Postgres { keyed, lists, .. } => {
@@ -279,8 +267,8 @@ impl Db {
         }
     }
 
-    /// Begins a write transaction of `SQLite`. `BEGIN IMMEDIATE` always: a transaction that reads first and wants to
-    /// write later fails with "database is locked" as soon as somebody else wrote.
+    /// Begins a write transaction of `SQLite`. Always `BEGIN IMMEDIATE`: a transaction that reads first and writes
+    /// later fails with "database is locked" if another connection has written meanwhile.
     pub(super) async fn begin(&self) -> Result<LiteTx, Failure> {
         match &self.engine {
             Engine::Sqlite { writer, .. } => {
@@ -292,7 +280,7 @@ impl Db {
         }
     }
 
-    /// A read on Postgres: asked again when its connection is lost, as long as one statement may take.
+    /// Reads on Postgres; repeats a read whose connection is lost, within the time limit for one statement.
     async fn read_postgres(&self, pool: &PgPool, sql: &'static str, values: Vec<Value>) -> Result<Vec<PgRow>, Failure> {
         let began = Instant::now();
         let mut sent = 1;
@@ -306,8 +294,8 @@ impl Db {
         }
     }
 
-    /// One statement on Postgres. A connection that is lost, or that leads to a server that only reads, is thrown away.
-    /// Nothing waits for ever, even when the network swallows the answer.
+    /// Runs one statement on Postgres. Discards a connection that is lost or leads to a read-only server. The time
+    /// limit holds even if the network swallows the answer.
     async fn ask_postgres(&self, pool: &PgPool, sql: &'static str, values: Vec<Value>) -> Result<Vec<PgRow>, Failure> {
         let mut loan = CheckedOut(Some(pool.acquire().await.map_err(Failure::unsent)?));
         let Some(connection) = &mut loan.0 else { return Err(Failure::unsent(sqlx::Error::PoolClosed)) };
@@ -341,7 +329,7 @@ impl Db {
         self.noted(answer)
     }
 
-    /// Tells the log whether the database was reached. A refusal is an answer, too.
+    /// Records for the log whether the database was reached. A refusal counts as reached.
     fn noted<T>(&self, answer: Result<T, Failure>) -> Result<T, Failure> {
         match &answer {
             Err(failure) if failure.unreached() => self.outage.failed(&outage::reason(&failure.error)),
@@ -350,12 +338,12 @@ impl Db {
         answer
     }
 
-    /// The injected clock's moment.
+    /// The injected clock's time.
     pub(super) fn local_now(&self) -> Time {
         self.clock.now()
     }
 
-    /// Lets go of everything.
+    /// Closes all connections and releases the file lock.
     pub(super) async fn close(&self) {
         match &self.engine {
             Engine::Postgres { keyed, lists, probe, relay } => {
@@ -390,7 +378,7 @@ impl Db {
         })
     }
 
-    /// What `SQLite` is given: lists become JSON, ids in them hex.
+    /// Converts parameters for `SQLite`: lists become JSON, with ids in hex.
     fn sqlite_values(&self, values: Vec<Value>) -> Result<Vec<Value>, sqlx::Error> {
         values
             .into_iter()
@@ -407,11 +395,11 @@ impl Db {
     }
 }
 
-/// A write transaction of `SQLite`; dropped, it is rolled back.
+/// A write transaction of `SQLite`; dropping it rolls it back.
 pub(super) struct LiteTx(Transaction<'static, Sqlite>);
 
 impl LiteTx {
-    /// Runs a statement and reads what it returns.
+    /// Runs a statement and reads the rows it returns.
     pub(super) async fn all<R: Record>(
         &mut self,
         sql: &'static str,
@@ -421,12 +409,12 @@ impl LiteTx {
         rows.iter().map(R::from_row).collect()
     }
 
-    /// Runs a statement over rows that come as one JSON text.
+    /// Runs a statement whose input rows come as one JSON text.
     pub(super) async fn rows(&mut self, sql: &'static str, values: Vec<Value>) -> Result<(), sqlx::Error> {
         lite(sql, values).execute(&mut *self.0).await.map(|_| ())
     }
 
-    /// Makes it durable.
+    /// Commits durably.
     pub(super) async fn commit(self) -> Result<(), sqlx::Error> {
         self.0.commit().await
     }
@@ -450,12 +438,11 @@ fn lite(sql: &'static str, values: Vec<Value>) -> Query<'static, Sqlite, SqliteA
     })
 }
 
-/// A JSON list.
 pub(super) fn list(values: impl Iterator<Item = Json>) -> String {
     Json::Array(values.collect()).to_string()
 }
 
-/// An id for `unhex`, null for none.
+/// An id in hex, for `unhex`; null for `None`.
 pub(super) fn hex(id: Option<Uuid>) -> Json {
     id.map_or(Json::Null, |id| Json::from(id.simple().to_string()))
 }

@@ -1,7 +1,7 @@
-//! Reading a tree's events: its items in the order of their numbers, and a request as it was at the commit of one of them.
+//! Reads a tree's events: its items in the order of their numbers, and a request as of the commit of one of them.
 //!
-//! What must stay true: events are numbered under the lock of the root's row, so whoever reads on from the last number it
-//! has seen misses none. What is read at once has an end in bytes, however large its items are.
+//! What must stay true: events are numbered under the lock of the root's row, so a reader that continues from the last
+//! number it has seen misses none. One read is bounded in bytes, except for the size of its last item.
 
 use sqlx::FromRow;
 use uuid::Uuid;
@@ -16,7 +16,7 @@ use crate::task::item::{Fact, Item};
 use crate::task::status::RequestStatus;
 use crate::task::time::Time;
 
-/// Which events come next is found out by their sizes alone: of a large one nothing is read that is not wanted.
+/// Determines the next events by their sizes alone, so that no large body is loaded that the page does not return.
 const OF_ROOT: Sql = sql!(
     "with page (event_number, size) as (
         select event_number, octet_length(body) from agent_task_item
@@ -33,7 +33,7 @@ const OF_ROOT: Sql = sql!(
 )
 .by_key();
 
-/// The same for one task of the tree and those below it.
+/// The same for one task of the tree and its descendants.
 const OF_PART: Sql = sql!(
     "with recursive below (task_id) as (
         select task_id from agent_task where task_id = $5
@@ -56,7 +56,7 @@ const OF_PART: Sql = sql!(
       where p.ahead < $4 order by i.event_number"
 );
 
-/// A request with what was answered up to the end of one change, and the `seq` of its task's last item in that change.
+/// A request with the decisions up to the end of one change, and the `seq` of its task's last item in that change.
 const REQUEST_AFTER: Sql = sql!(
     "with change (last) as (
         select coalesce(
@@ -71,7 +71,7 @@ const REQUEST_AFTER: Sql = sql!(
       order by i.seq"
 );
 
-/// The events of one change stand together: from one of its items back to the first.
+/// The events of one change are contiguous: walks from one of its items back to the first.
 const FIRST_OF_CHANGE: Sql = sql!(
     "with recursive back (root_task_id, event_number, change_id) as (
         select root_task_id, event_number, change_id from agent_task_item where task_id = $1 and seq = $2
@@ -85,7 +85,7 @@ const FIRST_OF_CHANGE: Sql = sql!(
 )
 .by_key();
 
-/// The same of the change that an idempotency key was stored with: its items are of the key's moment.
+/// The same for the change that stored an idempotency key: its items have the key's timestamp.
 const FIRST_OF_KEY: Sql = sql!(
     "with recursive back (root_task_id, event_number, change_id) as (
         select i.root_task_id, i.event_number, i.change_id
@@ -103,47 +103,47 @@ const FIRST_OF_KEY: Sql = sql!(
 
 pub(super) const STATEMENTS: &[Sql] = &[OF_ROOT, OF_PART, REQUEST_AFTER, FIRST_OF_CHANGE, FIRST_OF_KEY];
 
-/// One event: an item with its number among those of its tree.
+/// One event: an item with its number within the tree.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
     /// 1, 2, 3 … within the tree, without gaps.
     pub number: i64,
-    /// Whose item it is.
+    /// The task that the item belongs to.
     pub task_id: TaskId,
-    /// Whether that is the root.
+    /// Whether that task is the root.
     pub of_root: bool,
-    /// Names from the root's agent to that task's.
+    /// Agent names from the root's agent to that task's.
     pub agent_path: Vec<String>,
-    /// The commit it was written by.
+    /// The commit that wrote the item.
     pub change: ChangeId,
-    /// The item.
+    /// The item itself.
     pub item: Item,
 }
 
-/// What of a tree is read.
+/// A tree or one of its subtrees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// The root.
+    /// The root of the tree.
     pub root: TaskId,
-    /// The task whose events, and those of all below it, are read: the root itself, or one of its tree.
+    /// The root of the subtree whose events are read; may be `root` itself.
     pub task: TaskId,
 }
 
-/// Some events, in their order.
+/// A page of events, in order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Events {
-    /// They.
+    /// The events of the page.
     pub events: Vec<Event>,
-    /// Whether there may be more by now: none, as of this reading, where there are not.
+    /// Whether there may be more; `false` means there were none at the time of the read.
     pub more: bool,
 }
 
-/// How much is read at once.
+/// The size limit of one read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Portion {
-    /// So many events at most.
+    /// The maximum number of events.
     pub events: i64,
-    /// None that begins after so many bytes.
+    /// No event is read that starts after this many bytes.
     pub bytes: i64,
 }
 
@@ -185,11 +185,11 @@ struct Number {
 }
 
 impl Store {
-    /// Events of a tree, or of a part of it, that come after a number, in their order. What stands before one that cannot
-    /// be understood is given.
+    /// The events of a tree or subtree after a given number, in order. Events before an undecodable one are still
+    /// returned.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or the next event cannot be understood.
+    /// [`ReadError`] when the database does not answer, or the very next event cannot be decoded.
     pub async fn events(&self, of: Part, after: i64, portion: Portion) -> Result<Events, ReadError> {
         let mut values =
             vec![Value::Id(of.root.0), Value::Int(after), Value::Int(portion.events), Value::Int(portion.bytes)];
@@ -222,11 +222,12 @@ impl Store {
         Ok(read)
     }
 
-    /// The request that an event is about, as it was when that event's change was committed, and the `seq` that its task's
-    /// journal had reached then. It is at most `Responded`: whether what follows was committed with it the journal says.
+    /// The request that an event is about, as of the commit of that event's change, and the last `seq` of its task's
+    /// journal at that commit. Its status is at most `Responded`: the journal says whether it was resumed in the same
+    /// commit.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn request_after(&self, request: RequestId, event: &Event) -> Result<(RequestRow, i64), ReadError> {
         let values = vec![
             Value::Id(request.0),
@@ -247,25 +248,25 @@ impl Store {
         let answered = row.answers.iter().any(|(_, answer)| answer.closes);
         let stood = if answered { RequestStatus::Responded } else { RequestStatus::Pending };
         row.status = closed.unwrap_or(stood);
-        // That its deadline has passed, and that the database was restored, came later.
+        // The deadline passed, and the history became uncertain, only after that commit.
         (row.expired, row.doubted) = (false, false);
         Ok((row, last))
     }
 
-    /// The number of the first event of the change that wrote an item; `None` where there is no such item.
+    /// The number of the first event of the change that wrote an item; `None` if there is no such item.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn first_event(&self, task: TaskId, seq: i64) -> Result<Option<i64>, ReadError> {
         let found: Option<Number> = self.db().one(FIRST_OF_CHANGE, vec![Value::Id(task.0), Value::Int(seq)]).await?;
         Ok(found.map(|found| found.event_number))
     }
 
-    /// The number of the first event of the change that an idempotency key was stored with; `None` where that wrote none,
-    /// or the key is over.
+    /// The number of the first event of the change that stored an idempotency key; `None` if that change wrote no
+    /// events or the key has expired.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn first_event_of(&self, key: &IdempotencyRow) -> Result<Option<i64>, ReadError> {
         let texts = [&key.tenant, &key.user_id, &key.path, &key.key].into_iter().map(|text| Value::Text(text.clone()));
         let values = texts.chain([Value::Id(key.task_id.0)]).collect();

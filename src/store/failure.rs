@@ -1,13 +1,13 @@
-//! A statement that failed: whether it may have reached the database, and whose fault it was. What must stay true: a
-//! connection that was lost under a statement tells nothing of whether it was carried out.
+//! A failed statement: whether it may have reached the database, and what caused the failure. What must stay true: if
+//! the connection is lost during a statement, it is unknown whether the statement was executed.
 
-/// `read_only_sql_transaction`: the server was demoted, or told to write nothing more.
+/// `read_only_sql_transaction`: the server was demoted, or set to read-only.
 pub(super) const READ_ONLY: &str = "25006";
 
-/// What went wrong, and whether the statement may have reached the database.
+/// A driver error, and whether the statement may have reached the database.
 #[derive(Debug)]
 pub(super) struct Failure {
-    /// Whether it was sent.
+    /// Whether the statement was sent.
     pub(super) sent: bool,
     /// The driver's error. Never shown to a client.
     pub(super) error: sqlx::Error,
@@ -22,7 +22,7 @@ impl Failure {
         Self { sent: false, error }
     }
 
-    /// Whether the connection was lost under the statement, so that nobody knows what became of it.
+    /// Whether the connection was lost during the statement, so that its outcome is unknown.
     pub(super) fn lost(&self) -> bool {
         if let sqlx::Error::Database(inner) = &self.error {
             return inner.code().is_some_and(|code| code.starts_with("08") || code.starts_with("57P"));
@@ -33,18 +33,19 @@ impl Failure {
         )
     }
 
-    /// Whether the database was not reached, or not any more; a pool that is closed was given up by this process.
+    /// Whether the database was not reached, or the connection was lost; a closed pool does not count, as this process
+    /// closed it.
     pub(super) fn unreached(&self) -> bool {
         (!self.sent || self.lost()) && !matches!(self.error, sqlx::Error::PoolClosed)
     }
 
-    /// The database's own code of the error.
+    /// The database's error code; empty if there is none.
     pub(super) fn code(&self) -> String {
         let sqlx::Error::Database(inner) = &self.error else { return String::new() };
         inner.code().unwrap_or_default().into_owned()
     }
 
-    /// Whether what is stored does not read as what we expect.
+    /// Whether a stored value cannot be decoded.
     pub(super) fn corrupt(&self) -> bool {
         matches!(self.error, sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::ColumnNotFound(_))
     }

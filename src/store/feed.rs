@@ -1,7 +1,6 @@
-//! Tells readers that a tree has news, and what its models are saying. News are told after a commit: a count, and whether
-//! the root runs, so that who waits for its end need not read each time. The rows are the truth: a reader that missed a
-//! word loses nothing but time. What goes to other replicas is handed to the relay (`relay.rs`), and only what one of them
-//! has asked for.
+//! Notifies readers that a tree has news, and of its models' deltas. News are published after a commit: a count, and
+//! whether the root runs, so that a waiter need not read the row each time. The rows are the truth: a reader that
+//! misses a notification loses only time. The relay (`relay.rs`) sends to other replicas what they have asked for.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,44 +12,44 @@ use tokio::time::Instant;
 use crate::task::delta::Delta;
 use crate::task::id::TaskId;
 
-/// How many pieces wait for a listener at most; who is slower misses the oldest.
+/// How many deltas are buffered per listener; a slower listener misses the oldest.
 const PIECES: usize = 64;
-/// How many pieces wait for the relay at most.
+/// How many deltas are buffered for the relay.
 const WAITING: usize = 1024;
-/// How many trees other replicas may want to hear of at once.
+/// The maximum number of trees that other replicas subscribe to at once.
 const WANTED: usize = 100_000;
-/// How long the interest of another replica lasts that is not renewed.
+/// How long the interest of another replica lasts unless it is renewed.
 pub(super) const INTEREST: Duration = Duration::from_mins(1);
 
-/// What is known of a tree without reading it.
+/// The state of a tree as known without reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct News {
-    /// Commits that somebody heard of since somebody listens.
+    /// The number of commits noticed since the tree has been watched.
     pub commits: u64,
-    /// Whether its root runs, as of the last of them that said so; `None` when that is not known.
+    /// Whether the root runs, by the last commit that said so; `None` if unknown.
     pub running: Option<bool>,
 }
 
-/// Hears of one tree: that something was committed, and what its models are saying.
+/// A subscription to one tree: to its commits and its models' deltas.
 #[derive(Debug)]
 pub struct Listener {
     news: watch::Receiver<News>,
     deltas: broadcast::Receiver<Arc<Delta>>,
-    /// Held by who means to go on listening; one who only attends is nobody to speak for.
+    /// Set for a subscriber; a listener that only attends is not counted, so no deltas are produced for it.
     counted: Option<Arc<()>>,
 }
 
-/// What a listener hears.
+/// A notification for a listener.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Heard {
-    /// Something was committed, or may have been: the rows say what.
+    /// Something was, or may have been, committed; read the rows to find out.
     News,
-    /// A model said something. It may be about an answer that is stored by now.
+    /// A delta of a model's answer. The answer may be stored by now.
     Delta(Arc<Delta>),
 }
 
 impl Listener {
-    /// The next piece that was heard already, if there is one.
+    /// The next delta that is already buffered, if any.
     pub fn piece(&mut self) -> Option<Arc<Delta>> {
         loop {
             match self.deltas.try_recv() {
@@ -61,18 +60,18 @@ impl Listener {
         }
     }
 
-    /// Whether something was committed, and nothing else.
+    /// A receiver of commits only.
     #[must_use]
     pub fn news(self) -> watch::Receiver<News> {
         self.news
     }
 
-    /// The next thing there is to hear. Dropping the future loses nothing. Whoever is too slow misses pieces, never news.
+    /// Waits for the next notification. Cancel-safe. A listener that is too slow misses deltas, never news.
     pub async fn next(&mut self) -> Heard {
         loop {
             tokio::select! {
                 biased;
-                // However much is said: what is committed waits for no piece. Whoever reads takes the pieces first.
+                // A commit never waits behind deltas; a reader first takes the buffered ones with `piece`.
                 changed = self.news.changed() => match changed {
                     Ok(()) => return Heard::News,
                     Err(_) => return std::future::pending().await,
@@ -87,33 +86,33 @@ impl Listener {
     }
 }
 
-/// Who waits for news of which tree.
+/// The subscriptions of this replica and of the others.
 #[derive(Debug, Default)]
 pub(super) struct Feed {
     trees: Mutex<Trees>,
     abroad: Mutex<Abroad>,
-    /// There is something for the relay.
+    /// Wakes the relay when it has something to send.
     outgoing: Notify,
-    /// Another replica has queued something.
+    /// Wakes a worker when another replica has queued a task.
     work: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Trees {
     senders: HashMap<TaskId, Senders>,
-    /// How many there were after the last look for those that nobody listens to any more.
+    /// The number of entries after the last sweep of trees without readers.
     swept: usize,
 }
 
-/// To whom one tree's news go.
+/// The channels of one tree.
 #[derive(Debug)]
 struct Senders {
     news: watch::Sender<News>,
-    /// There is one once somebody listened.
+    /// Created for the first listener.
     deltas: Option<broadcast::Sender<Arc<Delta>>>,
-    /// Each listener holds another one.
+    /// Each subscriber holds a clone, so the strong count tells their number.
     listeners: Arc<()>,
-    /// The number of its last event, where it is known.
+    /// The number of the tree's last event, if known.
     last_event: Option<i64>,
 }
 
@@ -134,14 +133,14 @@ impl Senders {
     }
 }
 
-/// What other replicas want to hear, and what they have not been told yet.
+/// The interests of other replicas, and the notifications not sent to them yet.
 #[derive(Debug, Default)]
 struct Abroad {
-    /// There is a relay.
+    /// Whether a relay runs.
     open: bool,
     /// The trees that other replicas listen to, and until when.
     wanted: HashMap<TaskId, Instant>,
-    /// Until when somebody else is taken to be there.
+    /// Until when another replica is assumed to exist.
     others: Option<Instant>,
     out: Outgoing,
 }
@@ -152,16 +151,16 @@ impl Abroad {
     }
 }
 
-/// For other replicas.
+/// Notifications to be sent to other replicas.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
-    /// Trees with news, and whether their roots run, where a commit said so.
+    /// Trees with news, and whether their roots run, if a commit said so.
     pub(super) news: BTreeMap<TaskId, Option<bool>>,
-    /// What models said.
+    /// The models' deltas.
     pub(super) said: Vec<Arc<Delta>>,
-    /// Trees that this replica wants to hear of.
+    /// The trees that this replica subscribes to.
     pub(super) wants: BTreeSet<TaskId>,
-    /// There are tasks that anybody may take.
+    /// Whether tasks were queued that any worker may claim.
     pub(super) work: bool,
 }
 
@@ -170,12 +169,12 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Feed {
-    /// A receiver for one tree.
+    /// A receiver for the commits to one tree.
     pub(super) fn watch(&self, root: TaskId) -> watch::Receiver<News> {
         self.with(root, |senders| senders.news.subscribe())
     }
 
-    /// One who hears what this process does to a tree, and is not counted among those who listen to it.
+    /// A listener for this process's events on a tree, not counted as a subscriber.
     pub(super) fn attend(&self, root: TaskId) -> Listener {
         self.with(root, |senders| Listener {
             news: senders.news.subscribe(),
@@ -184,7 +183,7 @@ impl Feed {
         })
     }
 
-    /// From now on he listens to that tree, and other replicas are told that somebody here does.
+    /// Turns a listener into a subscriber to the tree, and announces it to the other replicas.
     pub(super) fn listen(&self, root: TaskId, mut listener: Listener) -> Listener {
         listener.counted = Some(self.with(root, |senders| Arc::clone(&senders.listeners)));
         self.hand_over(|abroad| {
@@ -205,54 +204,55 @@ impl Feed {
         receiver(trees.senders.entry(root).or_insert_with(none))
     }
 
-    /// Whether somebody listens to that tree, here or elsewhere, as far as is known.
+    /// Whether the tree has a subscriber on this replica or, as far as is known, on another.
     pub(super) fn is_listened_to(&self, root: TaskId) -> bool {
         let here = locked(&self.trees).senders.get(&root).is_some_and(Senders::has_listeners);
         here || locked(&self.abroad).wants(root)
     }
 
-    /// A model of this process said something.
+    /// Publishes a delta of a model called by this process.
     pub(super) fn say(&self, delta: Delta) {
         let (root, delta) = (delta.root_task_id, Arc::new(delta));
         self.pass_on(Arc::clone(&delta));
         self.tell_abroad(root, |out| {
-            // Nobody waits for what cannot be sent: whoever misses it reads the whole.
+            // A full buffer drops deltas: a reader that misses one reads the stored answer.
             if out.said.len() < WAITING {
                 out.said.push(delta);
             }
         });
     }
 
-    /// A model said something, here or elsewhere.
+    /// Delivers a delta, from this or another replica, to the local listeners.
     pub(super) fn pass_on(&self, delta: Arc<Delta>) {
         let trees = locked(&self.trees);
         if let Some(deltas) = trees.senders.get(&delta.root_task_id).and_then(|senders| senders.deltas.as_ref()) {
-            // Nobody listens any more: nobody misses it.
+            // Without a receiver the delta is not needed.
             let _ = deltas.send(delta);
         }
     }
 
-    /// A commit of this process has queued something. The workers of this process know.
+    /// Records that a commit of this process queued a task; its own workers are woken separately.
     pub(super) fn queued(&self) {
         self.hand_over(|abroad| abroad.out.work |= abroad.others.is_some_and(|until| Instant::now() < until));
     }
 
-    /// Another replica is there.
+    /// Records that another replica exists.
     pub(super) fn met(&self) {
         locked(&self.abroad).others = Some(Instant::now() + INTEREST);
     }
 
-    /// Another replica has queued something.
+    /// Records that another replica queued a task.
     pub(super) fn has_work(&self) {
         self.work.notify_one();
     }
 
-    /// Returns when another replica has queued something.
+    /// Returns when another replica has queued a task.
     pub(super) async fn work(&self) {
         self.work.notified().await;
     }
 
-    /// So many items were committed here to that tree; `running` when the commit says whether the root runs.
+    /// Publishes a commit of this process: `items` items in the tree; `running` if the commit sets whether the root
+    /// runs.
     pub(super) fn tell(&self, root: TaskId, running: Option<bool>, items: usize) {
         let mut trees = locked(&self.trees);
         if let Some(senders) = trees.senders.get_mut(&root) {
@@ -289,22 +289,22 @@ impl Feed {
         }
     }
 
-    /// From now on there is a relay to other replicas.
+    /// Records that a relay to other replicas runs.
     pub(super) fn open(&self) {
         locked(&self.abroad).open = true;
     }
 
-    /// Returns when there is something for other replicas.
+    /// Returns when there is something to send to other replicas.
     pub(super) async fn outgoing(&self) {
         self.outgoing.notified().await;
     }
 
-    /// What other replicas are to be told now.
+    /// Takes the notifications to be sent now.
     pub(super) fn take(&self) -> Outgoing {
         std::mem::take(&mut locked(&self.abroad).out)
     }
 
-    /// Another replica wants to hear of these trees.
+    /// Records that another replica subscribes to these trees.
     pub(super) fn wanted(&self, roots: impl IntoIterator<Item = TaskId>) {
         let (mut abroad, now) = (locked(&self.abroad), Instant::now());
         abroad.wanted.retain(|_, until| now < *until);
@@ -312,7 +312,7 @@ impl Feed {
         abroad.wanted.extend(roots.into_iter().take(room).map(|root| (root, now + INTEREST)));
     }
 
-    /// Another replica has committed something to that tree.
+    /// Records a commit by another replica.
     pub(super) fn heard(&self, root: TaskId, running: Option<bool>) {
         if let Some(senders) = locked(&self.trees).senders.get_mut(&root) {
             senders.last_event = None;
@@ -320,7 +320,7 @@ impl Feed {
         }
     }
 
-    /// Anything may have been committed anywhere.
+    /// Records that any tree may have changed unnoticed.
     pub(super) fn heard_nothing(&self) {
         for senders in locked(&self.trees).senders.values_mut() {
             senders.last_event = None;
@@ -328,19 +328,19 @@ impl Feed {
         }
     }
 
-    /// Somebody new has to be told what is wanted here.
+    /// Announces this replica's subscriptions again, as a replica that has just started does not know them.
     pub(super) fn want_again(&self) {
         let wants = self.listened();
         self.hand_over(|abroad| abroad.out.wants.extend(wants));
     }
 
-    /// The trees that somebody here listens to.
+    /// The trees with a subscriber on this replica.
     pub(super) fn listened(&self) -> Vec<TaskId> {
         let trees = locked(&self.trees);
         trees.senders.iter().filter(|(_, senders)| senders.has_listeners()).map(|(root, _)| *root).collect()
     }
 
-    /// The number of a tree's last event, as it was just read: where it is not the one that is known, there are news.
+    /// Takes the number of a tree's last event as just read; publishes news if it differs from the known number.
     pub(super) fn reached(&self, root: TaskId, last_event: i64) {
         if let Some(senders) = locked(&self.trees).senders.get_mut(&root)
             && senders.last_event.replace(last_event) != Some(last_event)

@@ -1,8 +1,7 @@
-//! Reading idempotency rows, and removing those that are over; they are written in the commit of their effect.
+//! Reads idempotency rows and removes expired ones; they are written in the commit of their effect.
 //!
-//! A key lasts 24 hours by the database's clock (86400000000 microseconds in the statements), one of an answer to a
-//! request as long as the request. One that is over counts as never used, removed or not: the commit of its next
-//! effect takes its place.
+//! A key lasts 24 hours by the database's clock (86400000000 microseconds in the statements), a decision's key as long
+//! as its request. An expired key counts as unused, whether removed or not: the commit of its next effect replaces it.
 
 use std::slice;
 
@@ -22,11 +21,10 @@ const KEY: Sql = sql!(
 )
 .by_key();
 
-/// How many are removed at once.
+/// How many are removed per statement.
 const BATCH: usize = 1000;
 
-/// Differs because `SQLite` has no row locks; on Postgres a row that is being used anew, or that another replica
-/// removes, is left alone.
+/// Differs because `SQLite` has no row locks; Postgres skips rows that are being reused, or removed by another replica.
 const REMOVE: Sql = Sql {
     postgres: "
 with spent as materialized (
@@ -66,11 +64,11 @@ struct KeyRecord {
 }
 
 impl Store {
-    /// The row of an idempotency key, however its user is spelt there. Of two spellings that used it while they were two
-    /// people, it is that of the spelling that asks.
+    /// The row of an idempotency key, under any stored spelling of its user. If two spellings used the key while they
+    /// counted as two people, the row of the caller's own spelling.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn idempotency(
         &self,
         tenant: &str,
@@ -96,7 +94,7 @@ impl Store {
         }))
     }
 
-    /// Removes keys that are over, a batch at most. Whether there may be more.
+    /// Removes expired keys, at most one batch. Returns whether there may be more.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

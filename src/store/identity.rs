@@ -1,7 +1,7 @@
-//! Which database this is. A restored backup and a promoted standby have forgotten the end of their history: what
-//! looks as if it had not been done may have been. What must stay true: no connection is used before the server behind
-//! it was compared with the one that is kept; once another one is found, every replica sees the moment up to which the
-//! history is in doubt, whoever found it, in the row and not in memory.
+//! The identity of the database. A restored backup and a promoted standby have lost the end of their history: calls
+//! that seem not to have run may have run. What must stay true: no connection is used before its server was compared
+//! with the recorded one; once a different server is found by any replica, every replica sees the time up to which the
+//! history is uncertain, because it is in the row and not in memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -15,10 +15,10 @@ use super::db::{Db, Engine, Failure, Sql, Value, sql};
 use super::settings::OpenError;
 use crate::task::time::Time;
 
-/// What the server says of itself, beside what is kept. The timeline is that of what is written now: the one of the
-/// last checkpoint lags behind a promotion. The database's own number tells a dump that was read in beside its origin.
+/// The server's identity, beside the recorded one. The timeline is that of the current WAL position: the one of the
+/// last checkpoint lags behind a promotion. The database's oid distinguishes a dump that was loaded beside its origin.
 ///
-/// Postgres only, like the next two: asked on each connection before it is anybody's.
+/// Postgres only, like the next two: run on each connection before its first use.
 const TOLD: &str = "
 select case when not pg_is_in_recovery() then s.system_identifier::text || '/'
             || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || '/' || d.oid::text end as told,
@@ -26,13 +26,14 @@ select case when not pg_is_in_recovery() then s.system_identifier::text || '/'
   from pg_control_system() s join pg_database d on d.datname = current_database()
   left join database_identity k on k.id = 1";
 
-/// For a server that keeps some of it to itself: then that is its identity.
+/// For a server that does not reveal its identity: all such servers count as the same.
 const HIDDEN: &str = "
 select case when not pg_is_in_recovery() then 'untold' end as told, k.identity as kept, k.doubted_at
   from (select 1) s left join database_identity k on k.id = 1";
 
-/// The first server is just kept; at another one, everything up to now is in doubt. A clock that is behind must not
-/// leave out what is stored already. The row is locked first: many connections find the same at once, one looks.
+/// The first server is only recorded; for a different one, everything up to now becomes uncertain. `greatest` includes
+/// stored timestamps in case the clock is behind. The row is locked first: of many connections that notice at the same
+/// time, one does the work.
 const OTHER: &str = "
 with mine as materialized (
     select id from database_identity where id = 1 and identity is distinct from $1 for update
@@ -42,7 +43,7 @@ update database_identity k set identity = $1, doubted_at = case when k.identity 
        else k.doubted_at end
   from mine where k.id = mine.id";
 
-/// An operator says that it is a restored backup.
+/// Marks the database as a restored backup, on an operator's word.
 const RESTORED: Sql = sql!(
     "update database_identity set doubted_at = (select max(m.at) from (select " (now 1) " as at
         union all select updated_at from agent_task union all select doubted_at from database_identity) m)
@@ -71,7 +72,7 @@ struct Doubted {
     doubted_at: Option<i64>,
 }
 
-/// Up to when the history is in doubt, as the connections of this process have found it.
+/// The time up to which the history is uncertain, as the connections of this process found it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Doubt(Arc<AtomicI64>);
 
@@ -85,10 +86,10 @@ impl Doubt {
     }
 }
 
-/// Compares the server behind a new connection with the one that is kept.
+/// Compares the server behind a new connection with the recorded one.
 ///
 /// # Errors
-/// When it cannot be asked, or is a standby: then the connection is not used.
+/// The server cannot be asked, or is a standby: then the connection must not be used.
 #[expect(clippy::disallowed_methods, reason = "before there is a door, on the connection that is compared")]
 pub(super) async fn compare(connection: &mut PgConnection, doubt: &Doubt) -> Result<(), sqlx::Error> {
     let mut found = told(connection).await?;
@@ -116,7 +117,7 @@ pub(super) async fn compare(connection: &mut PgConnection, doubt: &Doubt) -> Res
 #[expect(clippy::disallowed_methods, reason = "before there is a door, on the connection that is compared")]
 async fn told(connection: &mut PgConnection) -> Result<Compared, sqlx::Error> {
     match sqlx::query_as(TOLD).fetch_one(&mut *connection).await {
-        // Not allowed, not there, not supported: what is hosted does not always tell.
+        // Not allowed, not there, not supported: hosted servers do not always reveal it.
         Err(sqlx::Error::Database(error)) if matches!(error.code().as_deref(), Some("42501" | "42883" | "0A000")) => {
             sqlx::query_as(HIDDEN).fetch_one(connection).await
         }
@@ -124,7 +125,7 @@ async fn told(connection: &mut PgConnection) -> Result<Compared, sqlx::Error> {
     }
 }
 
-/// However many tasks there are: the two statements that read them all have no time limit.
+/// Runs a statement without a time limit: two statements read all tasks, however many there are.
 #[expect(clippy::disallowed_methods, reason = "the time limit belongs to the connection, and is not the door's")]
 async fn unhurried(
     connection: &mut PgConnection,
@@ -136,11 +137,11 @@ async fn unhurried(
     tx.commit().await
 }
 
-/// The first thing that is asked of an open database: up to when its history is in doubt, from now on if it is said
-/// to be `restored`.
+/// Reads the time up to which the history is uncertain, first thing after opening; if an operator says that the
+/// database was `restored`, first moves that time to now.
 ///
 /// # Errors
-/// `Unavailable` when it does not answer, or is a standby.
+/// `Unavailable` when the database does not answer, or is a standby; `Refused` otherwise.
 pub(super) async fn settle(db: &Db, restored: bool) -> Result<(), OpenError> {
     let failed = |failure: Failure| {
         if !failure.sent || failure.lost() {
@@ -170,8 +171,8 @@ async fn restore(db: &Db) -> Result<(), Failure> {
 }
 
 impl Store {
-    /// Up to when the history is in doubt, as this process knows without asking: every connection was compared before
-    /// it was used. A journal that was read under another doubt is no ground to begin anything on.
+    /// The time up to which the history is uncertain, known without a query: every connection was compared before its
+    /// first use. A caller that read its journal under an earlier value must read it again before it starts anything.
     #[must_use]
     pub fn history_uncertain_until(&self) -> Option<Time> {
         self.db().doubt.at()

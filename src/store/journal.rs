@@ -1,4 +1,4 @@
-//! Reading a task's items.
+//! Reads a task's items.
 
 use sqlx::FromRow;
 
@@ -11,8 +11,8 @@ use crate::task::id::TaskId;
 use crate::task::item::Item;
 use crate::task::time::Time;
 
-/// The row stands beside each item, so that one statement, and so one snapshot, reads both. A task has at least one
-/// item, that of its creation.
+/// The row is repeated beside each item, so that one statement, and so one snapshot, reads both. A task has at least
+/// one item, that of its creation.
 const JOURNAL: Sql = sql!(
     "select " (task) ", i.seq, i.at, i.body, i.event_number, " (now 2) " as moment,
             (select doubted_at from database_identity where id = 1) as doubted_at
@@ -22,7 +22,7 @@ const JOURNAL: Sql = sql!(
 )
 .by_key();
 
-/// Which items fit is found out by their sizes alone: nothing is read of those that do not.
+/// Determines by their sizes alone which items fit, so that no other body is loaded.
 const ITEMS: Sql = sql!(
     "with page (seq, size) as (
         select seq, octet_length(body) from agent_task_item where task_id = $1 and seq > $2 order by seq limit $3
@@ -36,7 +36,7 @@ const ITEMS: Sql = sql!(
 
 pub(super) const STATEMENTS: &[Sql] = &[JOURNAL, ITEMS];
 
-/// A task's row, and what goes for the database at the moment of its reading.
+/// A task's row, and the state of the database at the time of the read.
 #[derive(FromRow)]
 pub(super) struct Head {
     #[sqlx(flatten)]
@@ -45,7 +45,7 @@ pub(super) struct Head {
     pub(super) doubted_at: Option<i64>,
 }
 
-/// An item, with its number among the tree's events.
+/// An item with its event number in the tree.
 #[derive(FromRow)]
 pub(super) struct ItemRecord {
     seq: i64,
@@ -64,7 +64,7 @@ impl Store {
     /// A task's row and its whole journal, in one snapshot.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn journal(&self, id: TaskId) -> Result<Option<Journal>, ReadError> {
         let read = self.read_journal(id).await;
         if matches!(read, Err(ReadError::Corrupt(_))) {
@@ -73,7 +73,7 @@ impl Store {
         read
     }
 
-    /// The same, and nobody is told when it cannot be understood.
+    /// Like `journal`, without reporting an unreadable journal.
     pub(super) async fn read_journal(&self, id: TaskId) -> Result<Option<Journal>, ReadError> {
         let read = self.db().headed::<Head, ItemRecord>(JOURNAL, vec![Value::Id(id.0), Value::Now]).await?;
         let Some((head, items)) = read else { return Ok(None) };
@@ -86,11 +86,11 @@ impl Store {
         Ok(Some(Journal { row, items, now, history_uncertain_until }))
     }
 
-    /// A task's items after a `seq`, with each one's event number in its root's stream: fewer than `limit` where more
-    /// would be too many bytes for a page, but at least one where there is one.
+    /// A task's items after a `seq`, with their event numbers in the root's stream: at most `limit` items and one page
+    /// of bytes, but at least one item if there is one.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn items(&self, id: TaskId, after: i64, limit: i64) -> Result<Vec<(Item, i64)>, ReadError> {
         let values = vec![Value::Id(id.0), Value::Int(after), Value::Int(limit), Value::Int(PAGE)];
         let records: Vec<ItemRecord> = self.db().all(ITEMS, values).await?;

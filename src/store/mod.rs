@@ -1,7 +1,7 @@
-//! Every byte we keep. A struct, not a trait: `SQLite` on a temporary file is the test double.
+//! Persistence. A struct, not a trait: tests use `SQLite` on a temporary file.
 //!
-//! What must stay true: there is one kind of write of tasks (`commit`), all of it or nothing; `claim` and `renew` touch
-//! leases only; everything else reads.
+//! What must stay true: tasks are written only by `commit`, which is atomic; `claim`, `begin`, `renew` and `release`
+//! change leases only; all other functions on tasks read.
 
 mod batch;
 mod claim;
@@ -62,126 +62,126 @@ use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::time::Time;
 use crate::task::user::UserId;
 
-/// A request as it stands.
+/// A request in its current state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestRow {
-    /// The question as it was asked.
+    /// The question as asked.
     pub asked: RequestSpec,
-    /// The number of the item that asks it, in its task's journal.
+    /// The `seq` of the item that asks it, in its task's journal.
     pub asked_seq: i64,
-    /// The task that asked.
+    /// The task that asked it.
     pub task_id: TaskId,
-    /// The root of its tree.
+    /// The root of that task's tree.
     pub root_task_id: TaskId,
-    /// The tenant.
+    /// The tenant of the tree.
     pub tenant: String,
-    /// The tree's owner.
+    /// The owner of the tree.
     pub owner: String,
-    /// The session.
+    /// The session of the tree.
     pub session_id: String,
-    /// Names from the root's agent to the one that asked.
+    /// Agent names from the root's agent to the agent that asked.
     pub agent_path: Vec<String>,
-    /// Where it stands: `Pending` until the commit that closes it, also past `expires_at`; see `expired`.
+    /// `Pending` until the commit that closes the request, even past `expires_at`; see `expired`.
     pub status: RequestStatus,
-    /// When it was asked.
+    /// The time of the commit that asked.
     pub created_at: Time,
-    /// From when on an answer comes too late; `None` is never.
+    /// The deadline: later decisions are refused; `None` if it does not expire.
     pub expires_at: Option<Time>,
     /// Whether `expires_at` had passed, by the database's clock, when this row was read.
     pub expired: bool,
-    /// Whether it was asked before the database was restored, or a standby promoted: its calls may have run since.
+    /// Whether it was asked before a restore or the promotion of a standby: its calls may have run since.
     pub doubted: bool,
-    /// The answers so far, oldest first, each with its moment.
+    /// The decisions so far with their times, oldest first.
     pub answers: Vec<(Time, Decision)>,
 }
 
-/// Which root tasks to list.
+/// Selects the root tasks of a list.
 #[derive(Clone, Debug, Default)]
 pub struct TaskFilter {
-    /// Of this tenant.
+    /// Tasks of this tenant.
     pub tenant: String,
-    /// Of these owners; empty is everybody's.
+    /// Tasks of these owners; empty for all.
     pub users: Vec<UserId>,
-    /// In one of these; empty is any.
+    /// Tasks in one of these statuses; empty for any.
     pub statuses: Vec<TaskStatus>,
-    /// Of one of these agents; empty is any.
+    /// Tasks of one of these agents; empty for any.
     pub agents: Vec<String>,
-    /// Of one of these sessions; empty is any.
+    /// Tasks of one of these sessions; empty for any.
     pub sessions: Vec<String>,
-    /// These trees' tasks instead of root tasks; empty is root tasks.
+    /// All tasks of these trees instead of root tasks; empty for root tasks.
     pub roots: Vec<TaskId>,
-    /// Only tasks older (smaller id) than this one.
+    /// Only tasks older (with a smaller id) than this one.
     pub before: Option<TaskId>,
-    /// How many at most.
+    /// The maximum number of tasks.
     pub limit: i64,
 }
 
-/// Which requests to list.
+/// Selects the requests of a list.
 #[derive(Clone, Debug, Default)]
 pub struct RequestFilter {
-    /// Of this tenant.
+    /// Requests of this tenant.
     pub tenant: String,
-    /// What this person may decide (by `approvers`: user or group rows; the owner where `owner` is set), or has decided
-    /// when `statuses` is not just pending. `None`: no such condition.
+    /// Requests that this person may decide (by `approvers`: user or group rows; the owner where `owner` is set), or,
+    /// unless `statuses` is only pending, has decided. `None` for no such condition.
     pub person: Option<Person>,
-    /// In one of these; empty is any.
+    /// Requests in one of these statuses; empty for any.
     pub statuses: Vec<RequestStatus>,
-    /// Of one of these kinds (their wire words); empty is any.
+    /// Requests of one of these kinds, by their API names; empty for any.
     pub kinds: Vec<String>,
-    /// Asked by one of these agents; empty is any.
+    /// Requests by one of these agents; empty for any.
     pub agents: Vec<String>,
-    /// Of one of these sessions; empty is any.
+    /// Requests of one of these sessions; empty for any.
     pub sessions: Vec<String>,
-    /// Of these trees; empty is any.
+    /// Requests of these trees; empty for any.
     pub roots: Vec<TaskId>,
-    /// Where only pending ones are asked for: also those past their deadline, which are pending until they are closed.
+    /// When only pending requests are selected: includes those past their deadline, which stay pending until closed.
     pub overdue: bool,
-    /// Only requests younger (greater id) than this one.
+    /// Only requests younger (with a greater id) than this one.
     pub after: Option<RequestId>,
-    /// How many at most.
+    /// The maximum number of requests.
     pub limit: i64,
 }
 
-/// Somebody, as the inbox sees him.
+/// A person, as far as the inbox needs to know.
 #[derive(Clone, Debug, Default)]
 pub struct Person {
-    /// His id.
+    /// The person's id.
     pub user_id: UserId,
-    /// His groups.
+    /// The person's groups.
     pub groups: Vec<String>,
-    /// Without accounts: he may decide everything.
+    /// Whether the person may decide everything: the case without accounts.
     pub everything: bool,
 }
 
-/// Why something was not written.
+/// Why a change was not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommitError {
     /// Another commit came first: read again.
     #[error("another commit came first")]
     Stale,
-    /// A constraint forbids it: a spent idempotency key, or a bug.
+    /// A constraint of the database refuses it: a used idempotency key, or a bug.
     #[error("a constraint forbids it")]
     Refused,
-    /// Nothing was sent: the database does not answer.
+    /// Nothing was written: the database does not answer or accepts no writes now.
     #[error("the database does not answer")]
     Unavailable,
-    /// The answer was lost, and it could not be found out whether it was written.
+    /// The outcome is unknown: the commit result was lost and could not be looked up.
     #[error("the database's answer was lost")]
     Unknown,
 }
 
-/// Why something could not be read.
+/// Why a read failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The database does not answer.
     #[error("the database does not answer")]
     Unavailable,
-    /// What is stored cannot be understood.
+    /// A stored value cannot be decoded.
     #[error("what is stored cannot be understood: {0}")]
     Corrupt(String),
 }
 
-/// The store. Cheap to clone.
+/// The handle to the database. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Store {
     inner: Arc<Inner>,
@@ -194,21 +194,21 @@ struct Inner {
     committer: Arc<Committer>,
     writers: TaskTracker,
     stop: CancellationToken,
-    /// Whether this replica hears nothing of others, nor they of it.
+    /// For tests: whether the relay neither sends nor receives.
     muted: Arc<AtomicBool>,
     /// The tenant and the users that the last claims ended with.
     turns: Mutex<claim::Turns>,
-    /// Tasks that somebody could not read.
+    /// Tasks reported as unreadable.
     unreadable: Mutex<BTreeSet<TaskId>>,
-    /// With the last handle the writers end, too.
+    /// Stops the writers when the last handle is dropped.
     _last: DropGuard,
 }
 
-/// How many batches are written at once on Postgres. Few: what waits meanwhile goes into one statement, whose cost is
-/// mostly its own.
+/// How many batches are written concurrently on Postgres. Few: changes queued meanwhile share the next statement, whose
+/// cost is mostly fixed.
 const WRITERS: u32 = 3;
 
-/// A definition is kept once per digest. Whoever has the text that belongs to a digest puts right what is kept of it.
+/// Stores a definition once per digest. A caller with the text of a digest thereby repairs a damaged stored copy.
 const KEEP_VERSION: Sql = sql!(
     "insert into agent_version (digest, definition, created_at) values ($2, $3, " (now 1) ")
      on conflict (digest) do update set definition = excluded.definition
@@ -219,9 +219,9 @@ const DEFINITION: Sql = sql!("select definition from agent_version where digest 
 
 const NOW: Sql = sql!("select " (now 1) " as at");
 
-/// A read of a table of ours: a database without them is not ready.
+/// Reads one of our tables: a database without them is not ready.
 ///
-/// Differs because Postgres may have been told to write nothing more.
+/// Differs because Postgres may have been set to read-only.
 const READY: Sql = Sql {
     postgres: "select count(*) as at from agent_version
         where digest = '' having current_setting('transaction_read_only') = 'off'",
@@ -240,17 +240,18 @@ struct At {
 }
 
 impl Store {
-    /// Whether this process is the only one that serves the database (SQLite): whoever held a lease before is gone.
+    /// Whether this process alone serves the database (`SQLite`): then every lease found at start is left from an
+    /// earlier run.
     #[must_use]
     pub fn is_sole(&self) -> bool {
         matches!(self.inner.db.engine, Engine::Sqlite { .. })
     }
 
-    /// Opens the database: takes the lock on a `SQLite` file, refuses a Postgres that may lose what it confirmed, and
-    /// brings the schema up to date (`migrate: true`) or refuses one that is not what this binary knows.
+    /// Opens the database: locks a `SQLite` file, refuses a Postgres that may lose confirmed commits, and migrates the
+    /// schema (`migrate: true`) or refuses one that this binary does not know.
     ///
     /// # Errors
-    /// [`OpenError`]: why it could not be opened.
+    /// [`OpenError`], with the reason.
     pub async fn open(settings: &Settings, clock: Arc<dyn crate::world::Clock>) -> Result<Self, OpenError> {
         let schema = if settings.migrate { open::Schema::Migrate } else { open::Schema::Check };
         let db = Arc::new(open::open(settings, schema, clock).await?);
@@ -288,17 +289,17 @@ impl Store {
         })
     }
 
-    /// Only brings the schema up to date, for the command.
+    /// Only migrates the schema, for the command `migrate`.
     ///
     /// # Errors
-    /// [`OpenError`]: why it could not be opened.
+    /// [`OpenError`], with the reason.
     pub async fn migrate(settings: &Settings, clock: Arc<dyn crate::world::Clock>) -> Result<(), OpenError> {
         open::open(settings, open::Schema::Migrate, clock).await?.close().await;
         Ok(())
     }
 
-    /// Writes what was handed over, then lets go of the database. Changes that come later are `Unavailable`. A store
-    /// that is only dropped lets go a moment later: close it before its `SQLite` file is opened again.
+    /// Writes the queued changes, then closes the database. Later changes are `Unavailable`. Merely dropping a store
+    /// closes it a moment later: call `close` before its `SQLite` file is opened again.
     pub async fn close(&self) {
         self.inner.committer.close();
         self.inner.stop.cancel();
@@ -306,93 +307,93 @@ impl Store {
         self.inner.db.close().await;
     }
 
-    /// Writes one change, all of it or nothing. Dropping the future does not take it back.
+    /// Writes one change atomically. Dropping the future does not cancel it.
     ///
     /// # Errors
-    /// [`CommitError`]: what became of it.
+    /// [`CommitError`]: with `Unknown` the change may have been written, with any other it was not.
     pub async fn commit(&self, change: Change) -> Result<Committed, CommitError> {
         self.inner.committer.commit(change).await
     }
 
-    /// Has the size of every batch of changes told to `observer` (a metric). The first one stays.
+    /// Reports the size of every batch of changes to `observer` (a metric). Only the first observer is kept.
     pub fn observe_batches(&self, observer: impl Fn(usize) + Send + Sync + 'static) {
         self.inner.committer.observe(Box::new(observer));
     }
 
-    /// Keeps an agent's definition under its digest; called at every start.
+    /// Stores an agent's definition under its digest; called at every start.
     ///
     /// # Errors
-    /// [`CommitError`]: what became of it.
+    /// [`CommitError`]; the call may be repeated after any of them.
     pub async fn agent_version(&self, digest: &str, definition: &str) -> Result<(), CommitError> {
         let values = vec![Value::Now, Value::Text(digest.to_owned()), Value::Text(definition.to_owned())];
         self.inner.db.write::<At>(KEEP_VERSION, values).await.map(|_| ()).map_err(|failure| {
             if !failure.unreached() {
                 tracing::warn!(error = %failure.error, "an agent's definition could not be kept");
             }
-            // Written or not: it may be called again.
+            // Whether it was written does not matter: the call may be repeated.
             if !failure.sent || failure.lost() { CommitError::Unavailable } else { commit::refusal(&failure) }
         })
     }
 
-    /// The definition that is kept under a digest, as it stands: whoever believes it compares first.
+    /// The definition stored under a digest, unverified: the caller compares it with the digest.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn agent_definition(&self, digest: &str) -> Result<Option<String>, ReadError> {
         let row = self.db().one::<Definition>(DEFINITION, vec![Value::Text(digest.to_owned())]).await?;
         Ok(row.map(|row| row.definition))
     }
 
-    /// The database's clock.
+    /// The time of the database's clock.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn now(&self) -> Result<Time, ReadError> {
         let row = self.db().one::<At>(NOW, vec![Value::Now]).await?;
         row.map(|row| Time(row.at)).ok_or_else(|| ReadError::Corrupt("no moment".to_owned()))
     }
 
-    /// Whether the database answers soon, takes writes and has our tables.
+    /// Whether the database answers promptly, accepts writes and has our tables.
     pub async fn ready(&self) -> bool {
         self.db().probe::<At>(READY).await.is_some()
     }
 
-    /// A receiver that is told after each commit of this process to that tree.
+    /// A receiver that is notified of each commit to that tree.
     pub fn watch(&self, root: TaskId) -> tokio::sync::watch::Receiver<News> {
         self.inner.feed.watch(root)
     }
 
-    /// A listener that hears of each commit to that tree, and of what its models are saying meanwhile, on any replica.
+    /// A listener for the commits to that tree and its models' deltas, on any replica.
     pub fn listen(&self, root: TaskId) -> Listener {
         self.listen_on(root, self.attend(root))
     }
 
-    /// One who hears only what this process does, and for whom nobody takes the trouble to speak.
+    /// A listener for this process's events only; no deltas are produced for its sake.
     pub fn attend(&self, root: TaskId) -> Listener {
         self.inner.feed.attend(root)
     }
 
-    /// Makes a listener of one who attends: he has missed nothing since.
+    /// Turns an attending listener into a full one, without a gap.
     pub fn listen_on(&self, root: TaskId, attends: Listener) -> Listener {
         self.inner.feed.listen(root, attends)
     }
 
-    /// Whether somebody listens to that tree, on any replica, as far as this one knows.
+    /// Whether the tree has a listener on any replica, as far as this one knows.
     pub fn is_listened_to(&self, root: TaskId) -> bool {
         self.inner.feed.is_listened_to(root)
     }
 
-    /// Tells whoever listens what a model said of an answer that is not stored yet.
+    /// Publishes a delta of a model's answer that is not stored yet.
     pub fn say(&self, delta: Delta) {
         self.inner.feed.say(delta);
     }
 
-    /// Returns when another replica has queued a task that anybody may take. It may be taken by then.
+    /// Returns when another replica has queued a task for any worker. The task may be claimed by then.
     pub async fn work(&self) {
         self.inner.feed.work().await;
     }
 
-    /// For tests: from now on no word gets to other replicas or from them.
+    /// For tests: from now on no notification is exchanged with other replicas.
     #[doc(hidden)]
     pub fn mute(&self) {
         self.inner.muted.store(true, Ordering::Relaxed);

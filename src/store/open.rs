@@ -1,5 +1,5 @@
-//! Opening: the lock on a `SQLite` file, the connections, the checks, the schema. After it the database is ours to use,
-//! at exactly the schema this binary knows.
+//! Opens the database: the lock on a `SQLite` file, the connections, the checks, the schema. Afterwards the database is
+//! exclusively ours (`SQLite`) and has exactly the schema this binary knows.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
@@ -23,16 +23,15 @@ use crate::world::Clock;
 static POSTGRES: Migrator = sqlx::migrate!("migrations/postgres");
 static SQLITE: Migrator = sqlx::migrate!("migrations/sqlite");
 
-/// What may be done to the schema.
+/// How to treat the schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Schema {
-    /// Bring it up to date.
+    /// Migrate it.
     Migrate,
-    /// It must be as this binary knows it.
+    /// Require the schema that this binary knows.
     Check,
 }
 
-/// Opens the database.
 pub(super) async fn open(settings: &Settings, schema: Schema, clock: Arc<dyn Clock>) -> Result<Db, OpenError> {
     let doubt = Doubt::default();
     let breaks = Arc::new(Breaks::default());
@@ -59,8 +58,8 @@ pub(super) async fn open(settings: &Settings, schema: Schema, clock: Arc<dyn Clo
     })
 }
 
-/// How the connections plan whose statements are planned once, maybe on empty tables: nested loops over keys only, so
-/// that the plan stays right when they grow.
+/// The planner settings for statements that are planned once, perhaps on empty tables: nested loops over keys only, so
+/// that the plan stays good when the tables grow.
 pub const PLANNED_ONCE: [(&str, &str); 6] = [
     ("plan_cache_mode", "force_generic_plan"),
     ("enable_seqscan", "off"),
@@ -70,11 +69,11 @@ pub const PLANNED_ONCE: [(&str, &str); 6] = [
     ("enable_material", "off"),
 ];
 
-/// How long a statement may be on its way there and back, beside the time that the server gives it.
+/// The allowance for the network, on top of the server's statement timeout.
 const WAY: Duration = Duration::from_secs(2);
 
-/// What every session is told. A lock that is not had soon is somebody else's trouble, and its statement is repeated; a
-/// session whose client is gone (its machine died, its line was cut) ends, and what it holds is free.
+/// The settings of every session. A lock that is not granted soon is held by another writer, and the statement is
+/// repeated; a session whose client is gone (its machine died, its connection was cut) ends and releases its locks.
 const SESSION: [(&str, &str); 7] = [
     ("jit", "off"),
     ("lock_timeout", "2s"),
@@ -114,7 +113,7 @@ async fn postgres(
     let timeout = settings.statement_timeout.as_millis().to_string();
     let options = options.options(SESSION).options([("statement_timeout", timeout)]);
     let planned_anew = [("plan_cache_mode", "force_custom_plan")];
-    // One of all is for the probe, one for the relay.
+    // One connection is set aside for the probe, one for the relay.
     let lists = (settings.max_connections / 4).max(1);
     let keyed = settings.max_connections.saturating_sub(lists + 2).max(1);
     let pool = |options: PgConnectOptions, connections: u32| {
@@ -144,16 +143,15 @@ async fn postgres(
     })
 }
 
-/// Refuses a standby: what it shows may be old, and it takes no writes.
+/// Refuses a standby: its data may be stale, and it accepts no writes.
 async fn primary(connection: &mut sqlx::PgConnection) -> Result<(), sqlx::Error> {
     #[expect(clippy::disallowed_methods, reason = "before there is a door, on a connection that nobody has yet")]
     let standby: bool = sqlx::query_scalar("select pg_is_in_recovery()").fetch_one(connection).await?;
     if standby { Err(sqlx::Error::Io(std::io::Error::other("the server is a standby"))) } else { Ok(()) }
 }
 
-/// Waits until no other process migrates. It asks again and again instead of waiting inside a statement: who waits in
-/// one holds a snapshot, and an index that is made `concurrently` would wait for him in turn. The lock goes with the
-/// connection.
+/// Waits until no other process migrates. Polls instead of waiting inside a statement: a waiting statement holds a
+/// snapshot, for which an index built `concurrently` would wait in turn. The lock ends with the connection.
 async fn alone(connection: &mut sqlx::PgConnection, clock: &Arc<dyn Clock>, outage: &Outage) -> Result<(), OpenError> {
     loop {
         #[expect(clippy::disallowed_methods, reason = "before there is a door, on the one connection that migrates")]
@@ -166,7 +164,7 @@ async fn alone(connection: &mut sqlx::PgConnection, clock: &Arc<dyn Clock>, outa
     }
 }
 
-/// Refuses a server that may lose what it confirmed: an approval that ran would be open again after a crash.
+/// Refuses a server that may lose confirmed commits: after a crash, an approval that ran would be open again.
 async fn durable(connection: &mut sqlx::PgConnection, unsafe_ok: bool, outage: &Outage) -> Result<(), OpenError> {
     for (name, sql) in [("fsync", SHOW_FSYNC), ("synchronous_commit", SHOW_COMMIT)] {
         let value: String = show(connection, sql).await.map_err(|error| refused(&error, outage))?;
@@ -217,7 +215,7 @@ async fn sqlite(file: &Path, settings: &Settings, schema: Schema) -> Result<(Eng
     Ok((Engine::Sqlite { writer, readers }, lock))
 }
 
-/// Takes the lock file beside the database. The system lets go of it when the process ends, however it ends.
+/// Takes the lock file beside the database. The system releases it when the process ends, in whatever way.
 fn lock(file: &Path) -> Result<File, OpenError> {
     let path = beside(file, ".lock");
     let failed = |why: String| OpenError::File { file: path.display().to_string(), why };
@@ -235,7 +233,7 @@ fn lock(file: &Path) -> Result<File, OpenError> {
     }
 }
 
-/// Nobody else reads the file; `SQLite` gives `-wal` and `-shm` the same mode.
+/// Makes the file private; `SQLite` gives `-wal` and `-shm` the same mode.
 fn private(file: &Path) -> std::io::Result<()> {
     OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(file)?;
     for path in [file.to_owned(), beside(file, "-wal"), beside(file, "-shm")] {
@@ -253,14 +251,14 @@ fn beside(file: &Path, ending: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Brings the schema up to date, or refuses one that is not what this binary knows. Postgres holds an advisory lock
-/// meanwhile, `SQLite` is under the lock file.
+/// Migrates the schema, or refuses one that this binary does not know. Postgres holds an advisory lock meanwhile,
+/// `SQLite` the lock file.
 async fn bring_up<C: Migrate>(migrator: &Migrator, connection: &mut C, schema: Schema) -> Result<(), OpenError> {
     let known = migrator.iter().map(|migration| migration.version).max().unwrap_or(0);
     let failed = |error: sqlx::migrate::MigrateError| OpenError::Migration(error.to_string());
     let applied = match connection.list_applied_migrations(&migrator.table_name).await {
         Ok(applied) => applied,
-        // No table yet: nothing was ever applied.
+        // There is no table yet: no migration was ever applied.
         Err(sqlx::migrate::MigrateError::Execute(sqlx::Error::Database(error)))
             if matches!(error.code().as_deref(), Some("42P01" | "1")) =>
         {
@@ -292,6 +290,7 @@ fn refused(error: &sqlx::Error, outage: &Outage) -> OpenError {
     outage.unavailable(error)
 }
 
-/// After a start the leases of the former process are over: one process at a time has the file. The next claim counts them.
+/// Expires all leases at start: only one process at a time has the file, so their holder is gone. The next claim counts
+/// them.
 pub(super) const LEASES_OVER: Sql =
     sql!("update agent_task set lease_until = 0 where phase = 'leased' returning task_id");

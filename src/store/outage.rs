@@ -1,5 +1,5 @@
-//! Says that the database cannot be reached: once with its place and the reason, again every ten seconds while that lasts,
-//! and once when it answers again. A failure that an outage explains has no log line of its own.
+//! Logs that the database cannot be reached: once with its location and the reason, again every ten seconds while that
+//! lasts, and once when it answers again. A failure caused by an outage has no log line of its own.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,26 +10,26 @@ use sqlx::postgres::PgConnectOptions;
 use super::settings::{Address, OpenError, Settings};
 use crate::world::Clock;
 
-/// Between two lines about an outage. It also counts from the last line of an outage before: a database that comes and
-/// goes fills no log.
+/// The interval between two lines about an outage. It also runs from the last line of the previous outage, so that a
+/// flapping database does not flood the log.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// Whether the database can be reached, as the log was told.
+/// Tracks whether the database can be reached, and logs it.
 pub struct Outage {
     database: String,
     clock: Arc<dyn Clock>,
-    /// Spares the lock where all is well.
+    /// Avoids taking the lock while the database is reachable.
     lasting: AtomicBool,
     told: Mutex<Told>,
 }
 
 #[derive(Default)]
 struct Told {
-    /// Since when it lasts, by the machine's uptime.
+    /// The start of the outage, by the machine's uptime.
     since: Option<Duration>,
-    /// Whether the log knows of it.
+    /// Whether the outage has been logged.
     said: bool,
-    /// When the last line was written.
+    /// The uptime of the last line.
     last: Option<Duration>,
 }
 
@@ -40,13 +40,13 @@ impl std::fmt::Debug for Outage {
 }
 
 impl Outage {
-    /// For the database that these settings name.
+    /// A tracker for the database that these settings name.
     #[must_use]
     pub fn new(settings: &Settings, clock: Arc<dyn Clock>) -> Self {
         Self { database: settings.place(), clock, lasting: AtomicBool::new(false), told: Mutex::default() }
     }
 
-    /// An attempt to reach it failed.
+    /// Records a failed attempt to reach the database.
     pub fn failed(&self, reason: &str) {
         let now = self.clock.uptime();
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
@@ -60,7 +60,7 @@ impl Outage {
         tracing::warn!(database = %self.database, reason, seconds, "the database cannot be reached");
     }
 
-    /// It answered.
+    /// Records that the database answered.
     pub fn answered(&self) {
         if !self.lasting.swap(false, Ordering::Relaxed) {
             return;
@@ -73,14 +73,14 @@ impl Outage {
         }
     }
 
-    /// Why it could not be opened.
+    /// The error for a database that could not be opened.
     pub(super) fn unavailable(&self, error: &sqlx::Error) -> OpenError {
         OpenError::Unavailable { database: self.database.clone(), reason: reason(error) }
     }
 }
 
 impl Settings {
-    /// Where the database is: host and port, a socket's folder, or a file. Never the URL, which may hold a password.
+    /// The database's location: host and port, a socket's folder, or a file. Never the URL, which may hold a password.
     fn place(&self) -> String {
         match self.address() {
             Some(Address::Postgres(url)) => match url.parse::<PgConnectOptions>() {
@@ -96,7 +96,7 @@ impl Settings {
     }
 }
 
-/// Why the database was not reached, in the words of the system, the driver or the server.
+/// The reason why the database was not reached, in the words of the system, the driver or the server.
 pub(super) fn reason(error: &sqlx::Error) -> String {
     if let sqlx::Error::Io(error) = error {
         let late = error.kind() == std::io::ErrorKind::TimedOut;
@@ -116,7 +116,7 @@ mod tests {
     use crate::task::time::Time;
     use crate::world::captured::Captured;
 
-    /// A clock that stands where a test puts it.
+    /// A clock that stands still until a test moves it.
     #[derive(Default)]
     struct Still(Mutex<Duration>);
 
@@ -137,7 +137,7 @@ mod tests {
         Settings { url: url.to_owned(), ..Settings::default() }
     }
 
-    /// The lines that are logged while `steps` run, each without its time.
+    /// The lines logged while `steps` run, without their times.
     fn lines(steps: impl FnOnce()) -> Vec<String> {
         let captured = Captured::default();
         let printing = tracing_subscriber::fmt().with_ansi(false).without_time().with_target(false);

@@ -1,22 +1,22 @@
-//! One page of a list. The statements of lists sum the sizes of what they found before they read any of it, so that a page
-//! never loads much more than it may hold.
+//! One page of a list. List statements sum the sizes of the rows they find before they read any, so that a page never
+//! loads much more than it may hold.
 
 use std::ops::{Deref, DerefMut};
 
-/// How many bytes a page reads from the database at most, unless its first entry alone is larger.
+/// The maximum number of bytes that a page reads from the database, unless its first entry alone is larger.
 pub(super) const PAGE: i64 = 4 * 1024 * 1024;
 
-/// Some rows of a list.
+/// Part of a list.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Page<T> {
-    /// The rows.
+    /// The rows of this page.
     pub rows: Vec<T>,
-    /// Whether there were more.
+    /// Whether more rows follow.
     pub more: bool,
 }
 
 impl<T> Page<T> {
-    /// The rows that were read, of `found` (at most one more than `limit`).
+    /// A page of at most `limit` rows, out of `found` matches (counted up to `limit + 1`).
     pub(super) fn cut(mut rows: Vec<T>, found: i64, limit: i64) -> Self {
         rows.truncate(usize::try_from(limit).unwrap_or(0));
         let more = i64::try_from(rows.len()).is_ok_and(|count| count < found);

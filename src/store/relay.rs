@@ -1,8 +1,8 @@
-//! Tells other replicas what they want to hear, over one connection of its own: after commits, together, at most once in
-//! 25 ms. It is a hint and nothing else. Whatever of it is lost costs time: once a second one statement asks how far all
-//! the trees are that somebody here listens to.
+//! Sends notifications to the replicas that have asked for them, over one dedicated connection: after commits, batched,
+//! at most once in 25 ms. They are hints only. A lost one costs time: once a second, one statement reads the last event
+//! of every tree with a listener on this replica.
 //!
-//! A replica says which trees it listens to; only those are spoken of. While nobody listens, nothing is sent.
+//! Each replica announces the trees it listens to; only those are reported. Without listeners nothing is sent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,18 +21,18 @@ use crate::task::delta::{Delta, Said};
 use crate::task::id::TaskId;
 
 const CHANNEL: &str = "holdpoint_feed";
-/// Between two words to other replicas.
+/// The interval between two messages to other replicas.
 const BETWEEN: Duration = Duration::from_millis(25);
-/// Between two looks at how far the trees are.
+/// The interval between two reads of the last events.
 const LOOK: Duration = Duration::from_secs(1);
-/// After how many looks the other replicas are told again what is wanted here: well before they forget it.
+/// After how many reads the subscriptions are announced again: well before other replicas forget them.
 const LOOKS: u64 = INTEREST.as_secs() / 3;
-/// How long a word may take.
+/// The timeout for sending a message.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest payload that Postgres takes is 7,999 bytes (<https://www.postgresql.org/docs/current/sql-notify.html>).
 const PAYLOAD: usize = 7_900;
 
-/// Differs because `SQLite` has one process only: there is nobody to tell.
+/// Differs because `SQLite` has only one process and no other replicas.
 const NOTIFY: Sql = Sql {
     postgres: "select count(pg_notify('holdpoint_feed', said.word)) as at from unnest($1::text[]) as said (word)",
     sqlite: "",
@@ -49,15 +49,15 @@ struct LastEvent {
     next_event: i64,
 }
 
-/// What one replica tells the others. A text that is too long for one comes in several.
+/// A message from one replica to the others. A delta too long for one message is split over several.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Word {
-    /// Who speaks.
+    /// The sending replica.
     from: Uuid,
-    /// It has just begun to listen: tell it what is wanted.
+    /// The sender has just started to listen: answer with your subscriptions.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     hello: bool,
-    /// There are tasks that anybody may take.
+    /// Tasks were queued that any worker may claim.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     work: bool,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -66,24 +66,24 @@ struct Word {
     news: Vec<(TaskId, Option<bool>)>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     said: Vec<Delta>,
-    /// The last piece goes on in the next word.
+    /// The last delta continues in the sender's next message.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     more: bool,
 }
 
-/// One replica's part of it.
+/// This replica's side of the exchange.
 pub(super) struct Relay {
     db: Arc<Db>,
     feed: Arc<Feed>,
     stop: CancellationToken,
     replica: Uuid,
-    /// For tests: nothing gets through, either way.
+    /// For tests: whether all messages, in and out, are dropped.
     muted: Arc<AtomicBool>,
-    /// Pieces that go on in a later word of the same replica.
+    /// Split deltas whose rest is still to come, by sender.
     begun: Vec<(Uuid, Delta)>,
 }
 
-/// Why the connection is given up.
+/// The connection failed and must be replaced.
 struct Broken;
 
 impl Relay {
@@ -92,7 +92,7 @@ impl Relay {
         Some(Self { db, feed, stop, replica, muted, begun: Vec::new() })
     }
 
-    /// Tells and listens until the store is closed.
+    /// Sends and receives until the store is closed.
     pub(super) async fn run(mut self) {
         let Engine::Postgres { relay, .. } = &self.db.engine else { return };
         let (pool, stop) = (relay.clone(), self.stop.clone());
@@ -100,7 +100,8 @@ impl Relay {
         let work = async {
             loop {
                 let _ = self.connected(&pool).await;
-                // Whatever was said meanwhile is lost: the looks find it. What is wanted is said again.
+                // Notifications sent meanwhile are lost: the reads find the commits, and subscriptions are announced
+                // again.
                 self.feed.take();
                 self.begun.clear();
                 self.feed.heard_nothing();
@@ -115,7 +116,7 @@ impl Relay {
         }
     }
 
-    /// Tells and listens until the connection breaks.
+    /// Sends and receives until the connection breaks.
     async fn connected(&mut self, pool: &PgPool) -> Result<(), Broken> {
         let listening = async {
             let mut listener = PgListener::connect_with(pool).await?;
@@ -149,7 +150,8 @@ impl Relay {
                     look = Instant::now() + LOOK;
                     looks += 1;
                     if looks.is_multiple_of(LOOKS) {
-                        // Also where nothing is wanted: others know that somebody is here, and a dead line is found.
+                        // Also without subscriptions: other replicas learn that this one exists, and a dead connection
+                        // is noticed.
                         self.feed.want_again();
                         self.tell(&mut listener, false).await?;
                     }
@@ -158,7 +160,7 @@ impl Relay {
         }
     }
 
-    /// Asks how far all the trees are that somebody listens to: one statement, and none where nobody does.
+    /// Reads the last event of every tree with a listener: one statement, or none without listeners.
     async fn look(&self) {
         let roots: Vec<Uuid> = self.feed.listened().into_iter().map(|root| root.0).collect();
         if roots.is_empty() {
@@ -170,7 +172,7 @@ impl Relay {
         }
     }
 
-    /// Tells what there is to tell. A `hello` asks the others to say what they want, and says it.
+    /// Sends the pending notifications. A `hello` announces the subscriptions and asks the others for theirs.
     async fn tell(&self, listener: &mut PgListener, hello: bool) -> Result<(), Broken> {
         if hello {
             self.feed.want_again();
@@ -187,7 +189,7 @@ impl Relay {
         }
     }
 
-    /// Another replica said something. What cannot be understood is no news: it may be newer than we are.
+    /// Handles a message from another replica. Ignores one that cannot be decoded: its sender may run a newer version.
     fn hear(&mut self, payload: &str) {
         let Ok(word) = serde_json::from_str::<Word>(payload) else { return };
         if word.from == self.replica || self.muted.load(Ordering::Relaxed) {
@@ -219,7 +221,7 @@ impl Relay {
     }
 }
 
-/// What there is to tell, in words that Postgres takes.
+/// The pending notifications as messages that fit Postgres' payload limit.
 fn words(replica: Uuid, out: Outgoing, hello: bool) -> Vec<String> {
     let word = || Word { from: replica, ..Word::default() };
     let mut words = Vec::new();
@@ -229,7 +231,7 @@ fn words(replica: Uuid, out: Outgoing, hello: bool) -> Vec<String> {
     }
     let wants: Vec<_> = out.wants.into_iter().collect();
     words.extend(wants.chunks(150).map(|wants| Word { wants: wants.to_vec(), ..word() }));
-    // What was said before something was committed is heard before it.
+    // Deltas are sent before the news of the commit that follows them.
     for delta in out.said {
         let parts = parts(&delta);
         let last = parts.len().saturating_sub(1);
@@ -241,7 +243,7 @@ fn words(replica: Uuid, out: Outgoing, hello: bool) -> Vec<String> {
     words.iter().filter_map(|word| serde_json::to_string(word).ok()).collect()
 }
 
-/// A piece in as many as its length needs.
+/// Splits a delta as often as its length requires.
 fn parts(delta: &Delta) -> Vec<Delta> {
     let fits = serde_json::to_string(delta).is_ok_and(|text| text.len() + 100 < PAYLOAD);
     let (Said::Text { delta: text, .. } | Said::Arguments { delta: text, .. }) = &delta.said else {
@@ -264,7 +266,7 @@ fn parts(delta: &Delta) -> Vec<Delta> {
     [part(first, 0), part(second, before)].iter().flat_map(parts).collect()
 }
 
-/// A piece and the one that goes on where it ends; the second where it does not.
+/// Joins a delta with the next if it continues where the first ends; else returns the next.
 fn joined(mut begun: Delta, next: Delta) -> Delta {
     let of_one = (begun.task_id, begun.asking) == (next.task_id, next.asking);
     let goes_on = |offset: &u64, delta: &str, at: &u64| of_one && offset + delta.chars().count() as u64 == *at;

@@ -1,4 +1,4 @@
-//! Reading requests: the row, the question as it was asked and the answers so far, all in one statement.
+//! Reads requests: the row, the question as asked and the decisions so far, all in one statement.
 
 use std::slice;
 
@@ -39,8 +39,8 @@ const REQUESTS: Sql = sql!(
      )" (fitting_requests 14)
 );
 
-/// The same for pending ones only, without or with those past their deadline: the partial index on open requests serves it,
-/// however many were closed.
+/// The same for pending requests only, without or with those past their deadline: served by the partial index on open
+/// requests, however many are closed.
 const PENDING_REQUESTS: Sql = sql!(
     "with page as (
         select r.request_id from intervention_request r join agent_task t on t.task_id = r.task_id
@@ -71,8 +71,8 @@ const PENDING: Sql = sql!(
       where r.root_task_id = $1 and r.status = 'pending' order by q.event_number, i.seq"
 );
 
-/// Of a whole tree: no need to look for who is below whom. The status is not written as the index of all open requests
-/// has it: these are found by their root, however many others are open.
+/// For a whole tree, which needs no search for descendants. The condition on the status deliberately does not match the
+/// partial index on open requests: rows are found by their root, however many requests are open elsewhere.
 const PENDING_OF_ROOT: Sql = sql!(
     "select " (request) ", " (now 2) " as moment
        from intervention_request r join agent_task t on t.task_id = r.task_id
@@ -82,7 +82,7 @@ const PENDING_OF_ROOT: Sql = sql!(
 )
 .by_key();
 
-/// The same of several whole trees.
+/// The same for several whole trees.
 const PENDING_OF_ROOTS: Sql = sql!(
     "select " (request) ", " (now 2) " as moment
        from intervention_request r join agent_task t on t.task_id = r.task_id
@@ -111,7 +111,7 @@ const INVOLVED: Sql = sql!(
 pub(super) const STATEMENTS: &[Sql] =
     &[REQUEST, REQUESTS, PENDING_REQUESTS, PENDING, PENDING_OF_ROOT, PENDING_OF_ROOTS, OVERDUE, INVOLVED];
 
-/// One item of a request, with its row beside it.
+/// One item of a request, beside the request's row.
 #[derive(FromRow)]
 pub(super) struct RequestRecord {
     request_id: Uuid,
@@ -132,7 +132,7 @@ pub(super) struct RequestRecord {
     doubted_at: Option<i64>,
 }
 
-/// The same of a list; `found` is the number of requests that there are, up to one more than were asked for.
+/// The same for a list; `found` counts the matching requests, up to one more than the limit.
 #[derive(FromRow)]
 struct ListedRecord {
     #[sqlx(flatten)]
@@ -151,7 +151,7 @@ struct Found {
     request_id: Uuid,
 }
 
-/// The requests of such rows, in their order; the rows of one stand together.
+/// Assembles requests from these rows, in order; the rows of one request are contiguous.
 pub(super) fn gathered(records: Vec<RequestRecord>) -> Result<Vec<RequestRow>, ReadError> {
     let mut all: Vec<RequestRow> = Vec::new();
     let mut answers = Vec::new();
@@ -205,10 +205,10 @@ impl Store {
         gathered(records)
     }
 
-    /// A request, by its id through the primary key.
+    /// A request by its id, found through the primary key.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn request(&self, id: RequestId) -> Result<Option<RequestRow>, ReadError> {
         Ok(self.gather(REQUEST, vec![Value::Id(id.0), Value::Now]).await?.into_iter().next())
     }
@@ -216,7 +216,7 @@ impl Store {
     /// Requests, oldest first: one page, bounded in number and bytes.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn requests(&self, filter: &RequestFilter) -> Result<Page<RequestRow>, ReadError> {
         let only_pending = filter.statuses == [RequestStatus::Pending];
         let person = filter.person.as_ref();
@@ -253,10 +253,10 @@ impl Store {
         Ok(Page::cut(rows, found, filter.limit))
     }
 
-    /// The open requests of a task and of its sub-agents, in the order they were asked.
+    /// The open requests of a task and its descendants, in the order they were asked.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn pending(&self, root: TaskId, task: TaskId) -> Result<Vec<RequestRow>, ReadError> {
         if root == task {
             return self.gather(PENDING_OF_ROOT, vec![Value::Id(root.0), Value::Now]).await;
@@ -267,16 +267,16 @@ impl Store {
     /// The open requests of whole trees, tree by tree, in the order they were asked.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn pending_of(&self, roots: &[TaskId]) -> Result<Vec<RequestRow>, ReadError> {
         let roots = roots.iter().map(|root| root.0).collect();
         self.gather(PENDING_OF_ROOTS, vec![Value::Ids(roots), Value::Now]).await
     }
 
-    /// Whether somebody may decide (by approver rows) or has decided one of a tree's requests.
+    /// Whether a person may decide (by approver rows) or has decided one of a tree's requests.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn involved(&self, tenant: &str, root: TaskId, person: &Person) -> Result<bool, ReadError> {
         let values = vec![
             Value::Id(root.0),
@@ -288,11 +288,11 @@ impl Store {
         Ok(found.is_some_and(|found| !found.request_id.is_nil()))
     }
 
-    /// Open requests whose deadline has passed, by the database's clock, oldest first, each with its task. What was
-    /// asked is not read: one that cannot be must not keep the others waiting.
+    /// Open requests whose deadline has passed, by the database's clock, oldest first, each with its task. The question
+    /// is not read, so that an unreadable one does not hold up the others.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn overdue(&self, limit: i64) -> Result<Vec<(RequestId, TaskId)>, ReadError> {
         let overdue: Vec<Overdue> = self.db().all(OVERDUE, vec![Value::Now, Value::Int(limit)]).await?;
         Ok(overdue.into_iter().map(|row| (RequestId(row.request_id), TaskId(row.task_id))).collect())

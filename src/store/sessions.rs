@@ -1,7 +1,7 @@
-//! Sessions of browsers: begun, looked up, ended, and removed when they are over. What comes here are digests; neither a
-//! token nor a key ever does.
+//! Browser sessions: begins, finds and ends them, and removes expired ones. The store only ever sees digests, never a
+//! token or a key.
 //!
-//! A session ends by the database's clock. One that is over counts as none, removed or not.
+//! A session expires by the database's clock. An expired session counts as absent, whether removed or not.
 
 use std::time::Duration;
 
@@ -24,10 +24,10 @@ const FIND: Sql = sql!(
 
 const END: Sql = sql!("delete from browser_session where token_sha256 = $1 returning expires_at").by_key();
 
-/// How many are removed at once.
+/// How many are removed per statement.
 const BATCH: usize = 1000;
 
-/// Differs because `SQLite` has no row locks; on Postgres a row that another replica removes is left alone.
+/// Differs because `SQLite` has no row locks; Postgres skips rows that another replica is removing.
 const REMOVE: Sql = Sql {
     postgres: "
 with spent as materialized (
@@ -60,7 +60,8 @@ impl Store {
     /// Begins a session that lasts for `life`.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer. Then nobody was told the token, so what may be stored is nobody's.
+    /// [`ReadError`] when the database does not answer. The session may be stored, but must not be used: its token is
+    /// not given to any browser.
     pub async fn begin_session(&self, token_sha256: &str, binding: &str, life: Duration) -> Result<(), ReadError> {
         let texts = [token_sha256, binding].into_iter().map(|text| Value::Text(text.to_owned()));
         let values = [Value::Now].into_iter().chain(texts).chain([Value::Int(micros(life))]).collect();
@@ -68,25 +69,25 @@ impl Store {
         Ok(())
     }
 
-    /// The binding of a session that is not over.
+    /// The binding of an unexpired session.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn session(&self, token_sha256: &str) -> Result<Option<String>, ReadError> {
         let values = vec![Value::Now, Value::Text(token_sha256.to_owned())];
         Ok(self.db().one::<Found>(FIND, values).await?.map(|found| found.binding))
     }
 
-    /// Ends a session, if there is one.
+    /// Ends a session, if it exists.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer: it may go on.
+    /// [`ReadError`] when the database does not answer: the session may persist.
     pub async fn end_session(&self, token_sha256: &str) -> Result<(), ReadError> {
         self.db().write::<Written>(END, vec![Value::Text(token_sha256.to_owned())]).await?;
         Ok(())
     }
 
-    /// Removes sessions that are over, a batch at most. Whether there may be more.
+    /// Removes expired sessions, at most one batch. Returns whether there may be more.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -1,4 +1,4 @@
-//! What an operator says about the database, and why a store could not be opened.
+//! The operator's database settings, and the reasons why a store could not be opened.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -12,17 +12,17 @@ use crate::world::Mistakes;
 pub struct Settings {
     /// `sqlite://file` or `postgres://user@host/db`.
     pub url: String,
-    /// Connections in all (Postgres).
+    /// The total number of connections (Postgres).
     pub max_connections: u32,
-    /// How long to wait for one.
+    /// How long to wait for a free connection.
     pub acquire_timeout: Duration,
-    /// How long one statement may take.
+    /// The timeout of one statement.
     pub statement_timeout: Duration,
-    /// Whether opening brings the schema up to date.
+    /// Whether opening the store migrates the schema.
     pub migrate: bool,
-    /// Whether a Postgres that may lose what it confirmed is only warned about.
+    /// Whether a Postgres that may lose confirmed commits causes only a warning.
     pub unsafe_ok: bool,
-    /// Whether an operator says that the database is a restored backup: the engine cannot always tell.
+    /// Whether the operator says that the database is a restored backup, which the store cannot always detect.
     pub restored: bool,
 }
 
@@ -40,16 +40,16 @@ impl Default for Settings {
     }
 }
 
-/// Which engine a URL names.
+/// The engine and location that a URL names.
 pub(super) enum Address<'a> {
-    /// The URL as it stands.
+    /// The whole URL.
     Postgres(&'a str),
     /// The file.
     Sqlite(&'a str),
 }
 
 impl Settings {
-    /// Adds what is wrong. Never shows the URL: it may hold a password.
+    /// Adds the mistakes in these settings. Never shows the URL: it may hold a password.
     pub fn check(&self, mistakes: &mut Mistakes) {
         match self.address() {
             Some(Address::Postgres(url)) => match url.parse::<PgConnectOptions>() {
@@ -87,7 +87,7 @@ impl Settings {
     }
 }
 
-/// Whether nobody else can answer in the server's place: it is on this machine, or its certificate is verified.
+/// Whether no other server can pose as this one: it is on this machine, or its certificate is verified.
 fn is_verified(options: &PgConnectOptions) -> bool {
     let host = options.get_host();
     let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
@@ -98,48 +98,48 @@ fn is_verified(options: &PgConnectOptions) -> bool {
 /// Why a store could not be opened. Never holds the URL.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The URL names no database that we know.
+    /// The URL names no supported database.
     #[error("database.url names no database")]
     Url,
-    /// Another process has the `SQLite` file.
+    /// Another process has locked the `SQLite` file.
     #[error("{0} is held by another process: one process at a time may serve a SQLite file")]
     Held(String),
     /// The `SQLite` file cannot be opened, or is no database.
     #[error("{file} cannot be opened: {why}")]
     File {
-        /// Which.
+        /// The path of the file.
         file: String,
-        /// What the system or `SQLite` says.
+        /// The error of the system or of `SQLite`.
         why: String,
     },
-    /// The database does not answer: worth trying again.
+    /// The database does not answer: try again.
     #[error("the database at {database} cannot be reached: {reason}")]
     Unavailable {
-        /// Where it is: host and port, a socket's folder, or a file.
+        /// The location: host and port, a socket's folder, or a file.
         database: String,
-        /// Why it was not reached.
+        /// The reason why it was not reached.
         reason: String,
     },
     /// The database answers and refuses: a wrong password, no such database.
     #[error("the database refuses: {0}")]
     Refused(String),
-    /// Postgres may lose what it confirmed.
+    /// Postgres may lose confirmed commits, by this setting.
     #[error("Postgres runs with {0}=off and may lose what it confirmed: turn it on, or start with --unsafe")]
     Unsafe(&'static str),
-    /// The schema was made by a newer version.
+    /// A newer version made the schema.
     #[error("the schema (migration {found}) is newer than this version knows ({known}): start a newer version")]
     Newer {
-        /// What the database has.
+        /// The database's last migration.
         found: i64,
-        /// What this binary knows.
+        /// This binary's last migration.
         known: i64,
     },
-    /// The schema is older and may not be changed here.
+    /// The schema is older, and this start may not migrate it.
     #[error("the schema (migration {found}) is older than this version needs ({known}): run `holdpoint migrate`")]
     Older {
-        /// What the database has; 0 is none.
+        /// The database's last migration; 0 if none.
         found: i64,
-        /// What this binary knows.
+        /// This binary's last migration.
         known: i64,
     },
     /// A migration failed.

@@ -1,4 +1,4 @@
-//! Reading task rows.
+//! Reads task rows.
 
 use sqlx::FromRow;
 use uuid::Uuid;
@@ -50,7 +50,7 @@ const OPEN_KINDS: Sql = sql!(
 
 pub(super) const STATEMENTS: &[Sql] = &[TASK, ROOTS, OF_TREES, CENSUS, OPEN_KINDS];
 
-/// A row of `agent_task` with the item of its last status.
+/// A row of `agent_task` with the item that set its current status.
 #[derive(FromRow)]
 pub(super) struct TaskRecord {
     task_id: Uuid,
@@ -84,7 +84,7 @@ pub(super) struct TaskRecord {
     status_body: Option<String>,
 }
 
-/// The same of a list; `found` is the number of tasks that there are, up to one more than were asked for.
+/// The same for a list; `found` counts the matching tasks, up to one more than the limit.
 #[derive(FromRow)]
 struct ListedRecord {
     #[sqlx(flatten)]
@@ -93,12 +93,12 @@ struct ListedRecord {
 }
 
 impl TaskRecord {
-    /// Whose row it is, whether it makes sense or not.
+    /// The task's id, readable even if the rest of the row is not.
     pub(super) fn id(&self) -> TaskId {
         TaskId(self.task_id)
     }
 
-    /// The row, without what is said of its end and of those above it where that makes no sense; and whether all of it does.
+    /// The row, with an undecodable result or agent path left out, and whether it is complete.
     pub(super) fn row_as_far_as_it_goes(mut self) -> Result<(TaskRow, bool), ReadError> {
         let ended = self.status_body.as_deref().is_none_or(|body| fact(body).is_ok());
         if !ended {
@@ -111,7 +111,7 @@ impl TaskRecord {
         Ok((self.row()?, ended && named))
     }
 
-    /// The row, or that what is stored makes no sense.
+    /// The row, or an error if a value cannot be decoded.
     pub(super) fn row(self) -> Result<TaskRow, ReadError> {
         let (output, error) = match self.status_body.as_deref().map(fact).transpose()? {
             Some(Fact::TaskStatus { output, error, .. }) => (output, error),
@@ -153,12 +153,10 @@ impl TaskRecord {
     }
 }
 
-/// An item's body.
 pub(super) fn fact(body: &str) -> Result<Fact, ReadError> {
     serde_json::from_str(body).map_err(|error| ReadError::Corrupt(format!("an item: {error}")))
 }
 
-/// A list of names.
 pub(super) fn names(text: &str) -> Result<Vec<String>, ReadError> {
     serde_json::from_str(text).map_err(|_| corrupt("a list of names"))
 }
@@ -177,7 +175,7 @@ impl Store {
     /// A task's row.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn task(&self, id: TaskId) -> Result<Option<TaskRow>, ReadError> {
         let record: Option<TaskRecord> = self.db().one(TASK, vec![Value::Id(id.0)]).await?;
         let row = record.map(TaskRecord::row).transpose();
@@ -190,7 +188,7 @@ impl Store {
     /// Tasks, newest first: one page, bounded in number and bytes, the open requests of each task included.
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn tasks(&self, filter: &TaskFilter) -> Result<Page<TaskRow>, ReadError> {
         let statuses = filter.statuses.iter().map(|status| status.as_str().to_owned()).collect();
         let mut values = vec![
@@ -216,10 +214,10 @@ impl Store {
         Ok(Page::cut(rows, found, filter.limit))
     }
 
-    /// How many tasks stand in each status, and how many open requests there are of each kind (wire words).
+    /// The number of tasks in each status, and of open requests of each kind (by API name).
     ///
     /// # Errors
-    /// [`ReadError`] when the database does not answer, or what is stored cannot be understood.
+    /// [`ReadError`] when the database does not answer, or a stored value cannot be decoded.
     pub async fn census(&self) -> Result<(Vec<(TaskStatus, i64)>, Vec<(String, i64)>), ReadError> {
         let tasks: Vec<Count> = self.db().all(CENSUS, Vec::new()).await?;
         let requests: Vec<Count> = self.db().all(OPEN_KINDS, Vec::new()).await?;

@@ -1,8 +1,8 @@
-//! Reading a whole tree: the rows of all its tasks, and their items in the order of the tree's events.
+//! Reads a whole tree: the rows of all its tasks, and their items in the order of the tree's events.
 //!
-//! What must stay true: rows and items are of one moment. The rows are read in one snapshot, the items after it and only
-//! up to the last event that the root's row had counted there: events are numbered under the lock of that row and never
-//! change, so all of them are there by then, and what was committed since is left out.
+//! What must stay true: rows and items agree. The rows are read in one snapshot, then the items up to the last event
+//! that the root's row had counted there: events are numbered under the lock of that row and never change, so by then
+//! all of them are present, and later commits are left out.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -17,8 +17,8 @@ use crate::task::id::TaskId;
 use crate::task::item::Item;
 use crate::task::time::Time;
 
-/// The root by its own key, the others by the index on the children of a root. Not ordered: for an order, Postgres might
-/// walk a key instead of searching by one.
+/// Finds the root by its key, the other tasks by the index on the children of a root. Not ordered: to produce an order,
+/// Postgres might walk a key instead of searching by it.
 const ROWS: Sql = sql!(
     "select " (task) ", " (now 2) " as moment,
             (select doubted_at from database_identity where id = 1) as doubted_at
@@ -40,31 +40,31 @@ const EVENTS: Sql = sql!(
 
 pub(super) const STATEMENTS: &[Sql] = &[ROWS, EVENTS];
 
-/// A tree as the database has it at one moment.
+/// A tree as of one moment.
 #[derive(Clone, Debug)]
 pub struct TreeSnapshot {
-    /// The rows of its tasks by their ids, the root's among them.
+    /// The rows of its tasks, the root's included, ordered by id.
     pub rows: Vec<TaskRow>,
-    /// Its items in the order of their event numbers.
+    /// The items in the order of their event numbers.
     pub items: Vec<TreeItem>,
-    /// The number of its last event.
+    /// The number of the last event.
     pub last_event: i64,
     /// The database's clock at that moment.
     pub now: Time,
-    /// Up to when the history is in doubt, as a journal has it.
+    /// The time up to which the history is uncertain, as in a journal.
     pub history_uncertain_until: Option<Time>,
-    /// The tasks of which something cannot be understood, or is missing: of each the rest is here.
+    /// Tasks with undecodable or missing parts; `rows` and `items` hold the rest of them.
     pub unreadable: BTreeSet<TaskId>,
 }
 
-/// An item of one of a tree's tasks.
+/// An item of one of the tree's tasks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TreeItem {
-    /// Its number among the tree's events.
+    /// The item's number among the tree's events.
     pub event: i64,
-    /// Whose it is.
+    /// The task it belongs to.
     pub task_id: TaskId,
-    /// The item.
+    /// The item itself.
     pub item: Item,
 }
 
@@ -76,7 +76,7 @@ struct EventRecord {
 }
 
 impl TreeSnapshot {
-    /// The tasks of which an item is missing, read from `after` on, where it can be said whose it is.
+    /// The tasks with a missing item among those read after `after`, as far as the task can be told.
     fn with_gaps(&self, after: i64) -> BTreeSet<TaskId> {
         let known: BTreeSet<TaskId> = self.rows.iter().map(|row| row.task_id).collect();
         let mut gaps = BTreeSet::new();
@@ -98,8 +98,8 @@ impl TreeSnapshot {
 }
 
 impl Store {
-    /// A tree: all its rows, and its items with a greater event number than `after`. `None`: there is no such root. What
-    /// cannot be understood of one task is reported, and keeps nobody from reading the others.
+    /// A tree: all its rows, and the items with an event number greater than `after`; `None` if there is no such root.
+    /// An undecodable part of one task is reported and does not prevent reading the others.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer, or not even the rows can be understood.
@@ -120,14 +120,14 @@ impl Store {
         }
         let whole = i64::try_from(records.len()).is_ok_and(|items| items == (last_event - after).max(0));
         tree.unreadable.extend(tree.with_gaps(after));
-        // What is over stays as it is.
+        // Terminal tasks stay as they are.
         for row in tree.rows.iter().filter(|row| !row.status.is_terminal()) {
             if tree.unreadable.contains(&row.task_id) {
                 self.report_unreadable(row.task_id);
             }
         }
         if !whole && tree.unreadable.is_empty() {
-            // Nobody can say whose it is that is missing: whoever looks at each of them finds out.
+            // The owner of the missing item is unknown: report every task, and the check of each finds it.
             tree.rows.iter().for_each(|row| self.report_unreadable(row.task_id));
         }
         Ok(Some(tree))

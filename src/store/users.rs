@@ -1,8 +1,8 @@
-//! The spellings of users' ids that are stored. A row keeps the spelling it came with; a read for a user is given every
-//! spelling that is the same person's by today's setting. A trigger keeps each spelling that folding may
-//! change, in the statement that stores it, whichever version of the service writes; all others are their own key.
+//! The stored spellings of user ids. A row keeps the spelling it came with; a read for a user passes every stored
+//! spelling that today's setting counts as the same person. A trigger records each spelling that folding may change, in
+//! the statement that stores it, whichever version of the service writes; every other spelling is its own key.
 //!
-//! What must stay true: a spelling that is missing here hides rows, and lets no one do more.
+//! What must stay true: a missing spelling hides rows and never grants anything.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use super::db::{Sql, Value, list, sql};
 use super::{ReadError, Store};
 use crate::task::user::{UserId, UserIds};
 
-/// The spellings with one of these keys, and those whose key is not known yet.
+/// The spellings with one of these keys, and those without a key yet.
 const SPELLINGS: Sql = sql!(
     "select spelling from user_spelling where tenant = $1 and folded " (any 2 text) "
      union all
@@ -24,7 +24,7 @@ const SPELLINGS: Sql = sql!(
 const UNFOLDED: Sql =
     sql!("select tenant, spelling from user_spelling where folded is null order by spelling limit $1");
 
-/// Differs because each engine has its own way to read a list of lists.
+/// Differs because each engine reads a list of lists in its own way.
 const FOLD: Sql = Sql {
     postgres: "
 update user_spelling u set folded = v.value ->> 2
@@ -36,7 +36,7 @@ update user_spelling as u set folded = v.value ->> 2 from json_each($1) as v
     by_key: true,
 };
 
-/// How many get their key at once.
+/// How many spellings get their key per call.
 const BATCH: i64 = 1000;
 
 pub(super) const STATEMENTS: &[Sql] = &[SPELLINGS, UNFOLDED, FOLD];
@@ -53,7 +53,7 @@ struct Unfolded {
 }
 
 impl Store {
-    /// Every spelling under which rows of these people may stand.
+    /// Every spelling under which rows of these people may be stored.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.
@@ -71,7 +71,7 @@ impl Store {
         Ok(all.into_iter().collect())
     }
 
-    /// Gives spellings that were stored since the last time their keys, a batch at most. Whether there may be more.
+    /// Adds the keys of newly stored spellings, at most one batch. Returns whether there may be more.
     ///
     /// # Errors
     /// [`ReadError`] when the database does not answer.

@@ -1,6 +1,6 @@
-//! What questions and their answers do to the calls they are about.
-//! What must stay true: an answer counts only for a call that its question still asks about, and only a complete leave
-//! lets a call run.
+//! Applies requests and their decisions to the calls they are about.
+//! What must stay true: an answer counts only for a call that its request still asks about, and only a complete
+//! approval lets a call run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,12 +18,12 @@ use super::user::{UserId, UserIds, UserKey};
 use super::verdict::{OnExpiry, Verdict};
 
 impl Open {
-    /// The different people who have approved a call.
+    /// The distinct people who have approved a call.
     fn approved(&self, call: CallId, ids: UserIds) -> BTreeSet<UserKey> {
         self.approvals.get(&call).into_iter().flatten().map(|vote| ids.key(&vote.by)).collect()
     }
 
-    /// How many different people will have approved a call with `user`.
+    /// How many distinct people will have approved a call once `user` has.
     #[must_use]
     pub fn approved_with(&self, call: CallId, user: &UserId) -> u32 {
         let mut people = self.approved(call, user.ids());
@@ -31,7 +31,7 @@ impl Open {
         u32::try_from(people.len()).unwrap_or(u32::MAX)
     }
 
-    /// Whether `user` has answered that call.
+    /// Whether `user` has approved that call.
     #[must_use]
     pub fn answered_by(&self, call: CallId, user: &UserId) -> bool {
         self.approvals.get(&call).is_some_and(|votes| votes.iter().any(|vote| user.is(&vote.by)))
@@ -59,7 +59,7 @@ impl Progress {
     pub(super) fn decided(&mut self, id: RequestId, decision: &Decision) {
         let Some(place) = self.open.iter().position(|open| open.asked.request_id == id) else { return };
         let mut open = self.open.remove(place);
-        // Of one answer that says both to calls that are the same, the no stands: no yes came after it.
+        // Where one decision approves and rejects equal calls, the rejection stands: no approval came after it.
         for rejections in [false, true] {
             for (call, answer) in &decision.decisions {
                 if (answer.action == Action::Reject) == rejections {
@@ -82,8 +82,8 @@ impl Progress {
         }
     }
 
-    /// A call that nothing was said of, although its question is over, is a new one: no journal of ours has it, and it must
-    /// neither run nor be forgotten.
+    /// Resets a call that its closed request left undecided. No journal of ours has such a call, but it must neither
+    /// run nor be forgotten.
     fn left_out(&mut self, open: &Open) {
         for call in open.asked.own_calls() {
             if let Some(state) = self.call_mut(call.tool_call_id)
@@ -95,7 +95,7 @@ impl Progress {
         }
     }
 
-    /// Of a request that ends its task only what was rejected keeps its answer.
+    /// In a request that ends its task, only rejections keep their answer: a call with a supplied result is canceled.
     fn given_up(&mut self, open: &Open) {
         for (call, _) in open.decided.iter().filter(|(_, action)| **action == Action::Respond) {
             if open.asked.kind == RequestKind::Approval
@@ -108,14 +108,15 @@ impl Progress {
         }
     }
 
-    /// One person's answer to one call of an open question.
+    /// Applies one person's answer about one call of an open request.
     fn call_decided(&mut self, open: &mut Open, id: CallId, decision: &Decision, answer: &CallAnswer) {
         let kind = open.asked.kind;
         let mut leave = answer.leave;
         if matches!(answer.action, Action::Approve | Action::Retry) {
             open.approvals.entry(id).or_default().push(decision.vote());
             let over = decision.closes && decision.then.is_none_or(|then| then == Then::Continue);
-            // By the strictest comparison: where another setting counts more people, the answer itself says `leave`.
+            // Counted by the strictest comparison: where another setting counts more people, the answer itself carries
+            // `leave`.
             let people = u32::try_from(open.approved(id, UserIds::Folded).len()).unwrap_or(u32::MAX);
             leave |= over || people >= open.asked.required();
         }
@@ -124,7 +125,7 @@ impl Progress {
         }
         let Some(state) = self.calls.iter().find(|state| state.call.tool_call_id == id) else { return };
         if !state.is_asked_by(open.asked.request_id) {
-            // What the user has gone on from is over, whatever is answered.
+            // The user has sent another message: the call is over, whatever the answer.
             return;
         }
         let Some(phase) = phase_after(state, open, decision, answer, leave) else { return };
@@ -141,13 +142,13 @@ impl Progress {
             state.edited = Some(Edited { arguments_text: edit.arguments_text.clone(), by: decision.by.clone() });
         }
         state.phase = phase;
-        // Whoever fills in a login has not looked at what the tool did.
+        // A person who fills in a login has not looked at what the tool did.
         if kind != RequestKind::Credentials {
             self.quarantine.cleared(&name);
         }
     }
 
-    /// A human's no to a call stands for every call like it, until he says yes to one.
+    /// Keeps a rejection, which holds for every equal call until a person approves one.
     fn remember(&mut self, id: CallId, phase: &Phase, decision: &Decision, answer: &CallAnswer) {
         let Some(state) = self.call(id) else { return };
         let name = state.call.name.clone();
@@ -190,7 +191,8 @@ impl Progress {
                     Outcome::Expired,
                     state.not_run("Nobody decided in time", ", so this call was not run. No human has said no to it."),
                 ),
-                // Nothing is known yet: a failed task that goes on asks again. (What ends for good gives it a result.)
+                // The outcome is unknown: a failed task that continues asks again. (A task that ends for good gives the
+                // call a result.)
                 (CloseReason::Canceled, RequestKind::Reconcile) => state.unasked(),
                 (_, RequestKind::Reconcile) => Phase::Settled(Outcome::Unknown, state.unknown()),
                 (CloseReason::Superseded | CloseReason::Canceled | CloseReason::AnsweredLate, _) => {
@@ -201,7 +203,7 @@ impl Progress {
     }
 }
 
-/// Where a call stands after an answer to it; `None` where it stands as before.
+/// A call's phase after an answer; `None` where the phase does not change.
 fn phase_after(state: &CallState, open: &Open, decision: &Decision, answer: &CallAnswer, leave: bool) -> Option<Phase> {
     let (kind, id) = (open.asked.kind, state.call.tool_call_id);
     let reason = answer.reason.as_ref().or(decision.reason.as_ref());
@@ -260,7 +262,8 @@ fn phase_after(state: &CallState, open: &Open, decision: &Decision, answer: &Cal
     }
 }
 
-/// A model that asked for a login is told how it is used; a call that only waited for one goes on.
+/// The phase after a login was provided: the model that asked for it gets a result that says how it is used, a call
+/// that only waited for it continues.
 fn after_credentials(state: &CallState, decision: &Decision) -> Phase {
     match (&state.judgement, &state.approval) {
         (Some(judgement), _) if judgement.verdict == Verdict::Human => {
@@ -279,7 +282,7 @@ fn after_credentials(state: &CallState, decision: &Decision) -> Phase {
     }
 }
 
-/// Why a human's no ended the task, in his own words where he gave some.
+/// Why a rejection ended the task, with the person's own reason if any.
 fn said_no(decision: &Decision) -> String {
     let own = decision.decisions.values().find_map(|answer| answer.reason.as_ref());
     let reason = decision.reason.as_ref().or(own);
@@ -287,7 +290,7 @@ fn said_no(decision: &Decision) -> String {
     format!("a human rejected what it wanted to do{why}")
 }
 
-/// A JSON string is passed on as its text, anything else as it was written.
+/// The text of a JSON string; any other JSON as it was written.
 fn as_text(json: &str) -> String {
     serde_json::from_str::<String>(json).unwrap_or_else(|_| json.to_owned())
 }

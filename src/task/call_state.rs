@@ -1,4 +1,4 @@
-//! One call of the model and where it stands, as the journal says so far.
+//! The state of one call of the model, after the items read so far.
 
 use std::time::Duration;
 
@@ -9,107 +9,107 @@ use super::time::Time;
 use super::tool_spec::{Effect, ToolKind};
 use super::verdict::{Judgement, Terms};
 
-/// Where one call stands.
+/// Phase of one call.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Phase {
-    /// The model asked for it; nobody judged it yet.
+    /// Proposed by the model, not judged yet.
     New,
-    /// The policy lets it run.
+    /// The policy allows it.
     Allowed,
-    /// A human has to be asked, and was not yet.
+    /// Needs an approval; its request is not open yet.
     Held(Terms),
-    /// It is itself a question to a human, and was not asked yet.
+    /// Is itself a request to a person, not open yet.
     Human(Terms),
     /// An open request decides it.
     Asked(RequestId),
-    /// A human lets it run.
+    /// A person approved it.
     Approved(Approval),
-    /// It will not run, and its result is known.
+    /// Will not run; its result is known and not written yet.
     Settled(Outcome, String),
-    /// It was started; what came of it is not written.
+    /// Started, without a result yet.
     Started(Start),
-    /// It was started, nobody knows what happened, and an open request asks.
+    /// Outcome unknown; an open request asks a person about it.
     OutcomeUnknown(RequestId),
-    /// A sub-agent's task is at it.
+    /// A sub-agent's task performs it.
     Delegated(TaskId),
-    /// It has its result.
+    /// Its result is written.
     Done(Outcome),
 }
 
-/// A human's leave to run a call.
+/// An approval to run a call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Approval {
-    /// Which request gave it.
+    /// Request that gave it.
     pub request_id: RequestId,
-    /// Who approved.
+    /// The approvers.
     pub by: Vec<Vote>,
-    /// Under which terms.
+    /// Terms of the request.
     pub terms: Terms,
-    /// What was shown.
+    /// Digest of the call as it was shown.
     pub digest: String,
-    /// The rule under which it was asked.
+    /// Rule that the request names for the call.
     pub rule: Option<String>,
 }
 
-/// An attempt that was started.
+/// A started attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Start {
-    /// When its intent was committed.
+    /// Time at which its intent was committed.
     pub at: Time,
-    /// Which attempt.
+    /// Number of the attempt: 1, 2, 3 …
     pub attempt: u32,
-    /// How long it may take.
+    /// Timeout of the attempt.
     pub timeout: Duration,
-    /// Which process.
+    /// Process that sends the call.
     pub replica: String,
 }
 
-/// One call and where it stands.
+/// One call and its state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallState {
-    /// As the model asked for it.
+    /// The call as the model proposed it.
     pub call: ToolCall,
-    /// What a human wrote in place of its arguments, and who.
+    /// A person's replacement of its arguments, if any.
     pub edited: Option<Edited>,
-    /// Of which turn.
+    /// Number of its turn.
     pub turn: u32,
-    /// Where it stands.
+    /// Phase that the call has reached.
     pub phase: Phase,
-    /// The last judgement.
+    /// The policy's last judgement.
     pub judgement: Option<Judgement>,
-    /// What repeating it does.
+    /// Effect of repeating the call.
     pub effect: Effect,
-    /// Who performs it.
+    /// Kind of its tool.
     pub performer: ToolKind,
-    /// The human's leave, also once it was started.
+    /// Its approval, kept once the call is started.
     pub approval: Option<Approval>,
-    /// Attempts so far.
+    /// Attempts started so far.
     pub attempts: u32,
-    /// The last start.
+    /// The last started attempt.
     pub start: Option<Start>,
-    /// Of a turn that is in doubt, see `doubt.rs`.
+    /// Whether its turn is of the uncertain history, see `restore.rs`.
     pub of_uncertain_turn: bool,
-    /// The human's leave is not.
+    /// Whether its approval came after the uncertain history.
     pub vouched: bool,
 }
 
-/// A human's replacement of a call's arguments.
+/// A person's replacement of a call's arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edited {
-    /// The exact text, which is what runs.
+    /// The exact text that runs.
     pub arguments_text: String,
-    /// Who wrote it.
+    /// User id of its author.
     pub by: String,
 }
 
 impl CallState {
-    /// The text that is judged, shown and run: a human's where there is one, else the model's.
+    /// The text that is judged, shown and run: a person's edit where there is one, else the model's text.
     #[must_use]
     pub fn arguments_text(&self) -> &str {
         self.edited.as_ref().map_or(&self.call.arguments_text, |edited| &edited.arguments_text)
     }
 
-    /// The rule it runs under: the one it was approved under, or else the one that judged it last.
+    /// The rule that the call runs under: that of its approval, else that of its last judgement.
     #[must_use]
     pub fn rule(&self) -> Option<&str> {
         match &self.approval {
@@ -118,29 +118,29 @@ impl CallState {
         }
     }
 
-    /// The terms it was asked under, or its rule's; of an allowed call the owner's.
+    /// The terms of its approval, else of its last judgement; the default ones for an allowed call.
     #[must_use]
     pub fn terms(&self) -> Terms {
         let of_rule = self.judgement.as_ref().and_then(|judgement| judgement.terms.clone());
         self.approval.as_ref().map(|approval| approval.terms.clone()).or(of_rule).unwrap_or_default()
     }
 
-    /// The sub-agent's task that is at it.
+    /// The sub-agent's task that performs the call.
     #[must_use]
     pub fn child(&self) -> Option<TaskId> {
         if let Phase::Delegated(child) = self.phase { Some(child) } else { None }
     }
 
-    /// Where a call of which nothing is known stands when nobody is asked about it any more.
+    /// The phase of a call with an unknown outcome once no request asks about it any more.
     pub(super) fn unasked(&self) -> Phase {
         self.start.clone().map_or(Phase::New, Phase::Started)
     }
 
-    /// What it gets when the task is canceled before it has a result.
+    /// The call's result when the task is canceled before the call has one.
     #[must_use]
     pub fn canceled(&self) -> (CallId, Outcome, String) {
         let (outcome, text) = match &self.phase {
-            // What a human said of it, and that nobody did, is what became of it.
+            // A person's answer stays the result, and so does an outcome that nothing has cleared up.
             Phase::Settled(
                 outcome @ (Outcome::Rejected | Outcome::Responded | Outcome::Failed | Outcome::Unknown),
                 text,
@@ -168,20 +168,20 @@ impl CallState {
         (self.call.tool_call_id, outcome, text)
     }
 
-    /// Its last attempt, when that was started and has no answer: also once the call was given up.
+    /// The last attempt, if it has no answer, even after the call was given up.
     #[must_use]
     pub fn unanswered(&self) -> Option<(CallId, &Start)> {
         let open = matches!(self.phase, Phase::Started(_) | Phase::Done(Outcome::Unknown));
         self.start.as_ref().filter(|_| open).map(|start| (self.call.tool_call_id, start))
     }
 
-    /// Whether this open question is about it.
+    /// Whether this open request asks about the call.
     pub(super) fn is_asked_by(&self, request: RequestId) -> bool {
         matches!(self.phase, Phase::Asked(by) | Phase::OutcomeUnknown(by) if by == request)
     }
 
-    /// The user has gone on with another message: what did not start will not (no task of ours leaves such a call), and
-    /// what did, also under a leave to run it again, is asked about first.
+    /// Applies another user message: a call that was not started will not run (no task of ours leaves such a call), and
+    /// a started one, even one approved to run again, is asked about first.
     pub(super) fn passed_over(&mut self) {
         self.phase = match (&self.phase, &self.start) {
             (
@@ -194,7 +194,7 @@ impl CallState {
         };
     }
 
-    /// Its result, when it will not run (again).
+    /// The call's result, if it will not run (again).
     #[must_use]
     pub fn settlement(&self) -> Option<(CallId, Outcome, String)> {
         let id = self.call.tool_call_id;
@@ -207,14 +207,14 @@ impl CallState {
     }
 }
 
-/// Attempts at a call that may be repeated, crashes included.
+/// Most attempts at a repeatable call, crashes included.
 pub const ATTEMPTS: u32 = 3;
 
-/// What the model is told of a call that was started and whose outcome nobody waits for.
+/// Result of a call that was started and whose unknown outcome is no longer awaited.
 pub const UNKNOWN: &str = "This call was started and its outcome is not known: it may have taken effect.";
 
-/// What the model is told of a sub-agent that was at work when its caller was stopped.
+/// Result of a call whose sub-agent was at work when its caller was stopped.
 pub const STOPPED: &str = "The sub-agent was at work and was canceled. What it had done before is not undone.";
 
-/// What the model is told of a call that never started before the user went on.
+/// Result of a call that had not started when the user sent another message.
 pub const WITHDRAWN: &str = "The user went on with another message; this call was not run.";

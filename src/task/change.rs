@@ -1,7 +1,7 @@
-//! What one commit writes. There is one kind of write: a [`Change`] of one tree, all of it or nothing.
+//! The writes of one commit. There is one kind: a [`Change`] of one tree, stored whole or not at all.
 //!
-//! The rows of requests, approvers and decisions follow from the items (an `intervention_requested` opens a request
-//! row, a `decision` adds to it, a `request_closed` closes it), so nothing can be said in one place and not in the other.
+//! The store derives the rows of requests, approvers and decisions from the items (an `intervention_requested` opens a
+//! request row, a `decision` adds to it, a `request_closed` closes it), so rows and items cannot disagree.
 
 use std::ops::AddAssign;
 use std::time::Duration;
@@ -16,81 +16,82 @@ use super::user::UserKey;
 /// One commit: one or more tasks of one root, each at the version it was read at.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// Its own id; its items carry it, so that a commit whose answer was lost can be looked up.
+    /// Id of the commit. Its items carry it, so that a commit whose answer was lost can be looked up.
     pub id: ChangeId,
-    /// The root of the tree it changes. Two changes of one root never share a batch.
+    /// Root of the changed tree. Two changes of one root never share a batch.
     pub root: TaskId,
-    /// The tasks it touches, each once.
+    /// The changed tasks, each once.
     pub tasks: Vec<TaskChange>,
     /// Requests whose decisions have now taken effect: `responded` → `resumed`.
     pub resumed: Vec<RequestId>,
-    /// The idempotency row of the operation this commit is the effect of.
+    /// Idempotency row of the command that this commit carries out.
     pub idempotency: Option<IdempotencyRow>,
 }
 
-/// What happens to one task.
+/// The change of one task.
 #[derive(Clone, Debug)]
 pub struct TaskChange {
-    /// Which.
+    /// The changed task.
     pub task_id: TaskId,
-    /// At which version.
+    /// Version that the task's row must have.
     pub guard: Guard,
-    /// What is appended; `seq` goes on from `last_seq`.
+    /// Facts to append; their `seq` continues from `last_seq`.
     pub facts: Vec<Fact>,
     /// The `seq` of the last item before this change (0 for a new task).
     pub last_seq: i64,
-    /// The agent's version from now on, where it becomes another one.
+    /// The agent's new version, where it changes.
     pub agent_version: Option<String>,
-    /// Added to the counters of this row.
+    /// Added to the counters of the task's row.
     pub counters: Counters,
-    /// What happens to its lease.
+    /// Change of the task's lease.
     pub lease: LeaseChange,
-    /// What a person has filled in for it. A change with which it ends writes none, and removes those there are.
+    /// Credentials that a person provided for the task. A change that ends the task writes none and removes the stored
+    /// ones.
     pub credentials: Vec<SealedCredential>,
 }
 
-/// At which version a task's row must be found.
+/// Version that a task's row must have when the change is written.
 #[derive(Clone, Debug)]
 pub enum Guard {
-    /// It must not exist: it is inserted.
+    /// No row may exist: the change inserts it.
     New(Box<NewTask>),
-    /// It must be at exactly this version, and goes to the next.
+    /// Exactly this version; the change increments it.
     Version(i64),
-    /// Any version: only counters are added (an ancestor). Carries no facts.
+    /// Any version, for an ancestor: the change adds counters and carries no facts.
     Any,
 }
 
-/// The fixed members of a new task.
+/// Members of a new task's row.
 #[derive(Clone, Debug)]
 pub struct NewTask {
-    /// The tenant.
+    /// Tenant of the row.
     pub tenant: String,
-    /// The owner.
+    /// User id of the owner.
     pub user_id: String,
-    /// The caller's own string or a fresh id.
+    /// The caller's session id, or a fresh one.
     pub session_id: String,
     /// The agent's name.
     pub agent: String,
-    /// `sha256:…` of its definition.
+    /// `sha256:…` of the agent's definition.
     pub agent_version: String,
-    /// The task and call that started it, of a sub-agent's.
+    /// Parent task and the call that started this one; `None` for a root.
     pub parent: Option<(TaskId, super::id::CallId)>,
-    /// Names from the root to it.
+    /// Agent names from the root's to this task's.
     pub agent_path: Vec<String>,
-    /// The caller's, as JSON text (an object).
+    /// The caller's metadata: JSON text of an object.
     pub metadata: String,
 }
 
-/// What is added to the counters over a task's own subtree.
+/// Increments of the counters over a task's subtree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Tasks that run.
+    /// Running tasks.
     pub busy: i32,
     /// Open requests.
     pub open_requests: i32,
-    /// Tokens.
+    /// Model tokens.
     pub usage: Usage,
-    /// Answers of a model.
+    /// Model answers.
     pub model_calls: i32,
 }
 
@@ -105,124 +106,124 @@ impl AddAssign for Counters {
     }
 }
 
-/// What happens to a task's lease.
+/// How a commit changes a task's lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseChange {
-    /// Nothing.
+    /// Leaves the lease as it is.
     Keep,
-    /// This process takes it (or keeps it) for so long from now, in database time.
+    /// Takes or extends the lease for `time` from now, in database time.
     Take {
-        /// The process: random per start.
+        /// Id of the process, random per start.
         owner: String,
-        /// For how long.
+        /// Duration of the lease.
         time: Duration,
     },
-    /// Any worker may take it at once.
+    /// Releases the lease: any worker may claim the task at once.
     Queue,
-    /// Nobody has it; it sleeps until something happens or, when given, until so long from now.
+    /// Releases the lease: the task sleeps until a commit wakes it or, where given, until `wake_in` from now.
     Park {
-        /// When a worker looks again.
+        /// Time after which a worker looks at the task again.
         wake_in: Option<Duration>,
     },
 }
 
-/// The row that makes a repeated POST do nothing more.
+/// The row that makes a repeated POST a no-op.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdempotencyRow {
-    /// The tenant.
+    /// Tenant of the row.
     pub tenant: String,
-    /// On whose behalf, as it is spelt.
+    /// User that the command acts for, as the caller spells the id.
     pub user_id: String,
-    /// The same person however the id is spelt, where spellings are compared folded.
+    /// Comparison key of that user, where spellings are compared folded.
     pub person: Option<UserKey>,
     /// Method and path.
     pub path: String,
-    /// The `Idempotency-Key` as it stands.
+    /// The `Idempotency-Key`, verbatim.
     pub key: String,
-    /// What is kept of the body: `k1:…`, a keyed hash, or, where nobody can be asked for a credential, SHA-256 in hex.
+    /// Digest of the body: a keyed hash (`k1:…`), or SHA-256 in hex where no credential can be requested.
     pub body_digest: String,
-    /// The task the operation answers with.
+    /// Task that the command returns.
     pub task_id: TaskId,
-    /// The request it decided, on `/resume`.
+    /// Request that the command decided, on `/resume`.
     pub request_id: Option<RequestId>,
 }
 
-/// What a commit did.
+/// Result of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Committed {
-    /// The moment of its items, by the database's clock.
+    /// Time of its items, by the database's clock.
     pub at: Time,
 }
 
-/// A task's row.
+/// The stored row of a task.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskRow {
-    /// Its id.
+    /// Id of the task.
     pub task_id: TaskId,
-    /// Its root's (its own, of a root).
+    /// Id of the tree's root; a root's own id.
     pub root_task_id: TaskId,
-    /// The task and call that started it.
+    /// Parent task and the call that started this one; `None` for a root.
     pub parent: Option<(TaskId, super::id::CallId)>,
-    /// The tenant.
+    /// Tenant of the row.
     pub tenant: String,
-    /// The owner.
+    /// User id of the owner.
     pub user_id: String,
-    /// The session.
+    /// The caller's session id, or a generated one.
     pub session_id: String,
     /// The agent's name.
     pub agent: String,
-    /// `sha256:…` of its definition.
+    /// `sha256:…` of the agent's definition.
     pub agent_version: String,
-    /// Names from the root to it.
+    /// Agent names from the root's to this task's.
     pub agent_path: Vec<String>,
-    /// Where it stands.
+    /// Status of the task.
     pub status: TaskStatus,
-    /// The fence.
+    /// The fence: every write names the version it read.
     pub version: i64,
     /// The `seq` of its last item.
     pub last_seq: i64,
-    /// The caller's, as JSON text.
+    /// The caller's metadata, as JSON text.
     pub metadata: String,
-    /// Tasks of its subtree that run.
+    /// Running tasks of its subtree.
     pub busy: i32,
     /// Open requests of its subtree.
     pub open_requests: i32,
     /// Tokens of its subtree, for life.
     pub usage: Usage,
-    /// Answers of a model in its subtree, for life.
+    /// Model answers in its subtree, for life.
     pub model_calls: i64,
     /// The last `task_status` item's `output`.
     pub output: Option<String>,
     /// The last `task_status` item's `error`.
     pub error: Option<super::failure::Failure>,
-    /// Who holds its lease, when somebody does.
+    /// Process that holds the lease, if any.
     pub lease_owner: Option<String>,
-    /// Until when.
+    /// End of the lease.
     pub lease_until: Option<Time>,
-    /// Nobody has it in hand, nobody is to take it, and no moment wakes it.
+    /// Whether the task is idle: not held, not queued, and without a wake-up time.
     pub parked: bool,
     /// Takeovers since its last item.
     pub takeovers: i32,
-    /// Those of them after which work had begun and nothing came of it.
+    /// Takeovers since its last item after which work had begun without any result.
     pub fruitless: i32,
-    /// The number of the last event of its tree; on the root's row only, 0 on the others.
+    /// Number of the tree's last event, on the root's row; 0 on the others.
     pub next_event: i64,
-    /// When its first item was committed.
+    /// Time of the commit of its first item.
     pub created_at: Time,
-    /// When its last item was.
+    /// Time of the commit of its last item.
     pub updated_at: Time,
 }
 
-/// A task as it was read: its row and its whole journal, in one snapshot.
+/// A task's row and its whole journal, read in one snapshot.
 #[derive(Clone, Debug)]
 pub struct Journal {
-    /// The row.
+    /// The task's row.
     pub row: TaskRow,
-    /// Its items, `seq` 1, 2, 3 …
+    /// The task's items, `seq` 1, 2, 3 …
     pub items: Vec<Item>,
-    /// The database's clock at that moment.
+    /// Time of the snapshot, by the database's clock.
     pub now: Time,
-    /// Up to when the history is in doubt: the database was restored, or a standby promoted, and what came after some
-    /// moment before it is forgotten.
+    /// End of the uncertain history: a restore, or the promotion of a standby, has lost everything after some moment
+    /// before it.
     pub history_uncertain_until: Option<Time>,
 }

@@ -1,5 +1,6 @@
-//! What a person filled in for one task, sealed. What must stay true: what is sealed is bound to tenant, task, request
-//! and name, so that a row that was moved or renamed does not open.
+//! Credentials that a person provided for one task, sealed.
+//! What must stay true: a sealed value is bound to tenant, task, request and name, so that a moved or renamed row does
+//! not open.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,18 +8,18 @@ use std::time::Duration;
 use super::id::{RequestId, TaskId};
 use super::time::Time;
 
-/// A credential that a change writes: it takes the place of the task's earlier one of that name.
+/// A credential that a change writes; it replaces the task's earlier one of the same name.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SealedCredential {
-    /// Its name in the configuration.
+    /// Name in the configuration.
     pub name: String,
-    /// The request that was answered with it.
+    /// Request whose answer provided it.
     pub request_id: RequestId,
-    /// The key that sealed it.
+    /// Id of the key that sealed it.
     pub key_id: String,
-    /// What was sealed.
+    /// The sealed value, as text.
     pub text: String,
-    /// How long it lasts, in database time; `None`: until the task ends.
+    /// Lifetime, in database time; `None`: until the task ends.
     pub expires_in: Option<Duration>,
 }
 
@@ -28,22 +29,22 @@ impl fmt::Debug for SealedCredential {
     }
 }
 
-/// A credential as it is stored.
+/// A credential as stored.
 #[derive(Clone, PartialEq, Eq)]
 pub struct CredentialRow {
-    /// The task it was given to.
+    /// Task that it was provided for.
     pub task_id: TaskId,
-    /// Its name in the configuration.
+    /// Name in the configuration.
     pub name: String,
-    /// The request that was answered with it.
+    /// Request whose answer provided it.
     pub request_id: RequestId,
-    /// The key that sealed it.
+    /// Id of the key that sealed it.
     pub key_id: String,
-    /// What was sealed.
+    /// The sealed value, as text.
     pub text: String,
-    /// When it was written.
+    /// Time of the commit that wrote it.
     pub created_at: Time,
-    /// From when on it is over.
+    /// End of its lifetime; `None`: until the task ends.
     pub expires_at: Option<Time>,
 }
 
@@ -53,7 +54,7 @@ impl fmt::Debug for CredentialRow {
     }
 }
 
-/// What a sealed credential is bound to. The tenant and the task are those of the task's own row.
+/// The values that a sealed credential is bound to. Tenant and task are those of the task's own row.
 #[must_use]
 pub fn credential_bound<'b>(tenant: &'b str, task: &'b TaskId, request: &'b RequestId, name: &'b str) -> [&'b [u8]; 4] {
     [tenant.as_bytes(), task.0.as_bytes(), request.0.as_bytes(), name.as_bytes()]

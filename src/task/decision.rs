@@ -1,4 +1,4 @@
-//! A human's answer.
+//! A decision: a person's answer to a request.
 
 use std::collections::BTreeMap;
 
@@ -54,95 +54,96 @@ pub enum Then {
     CancelRoot,
 }
 
-/// One person's answer to one call, inside a [`Decision`].
+/// One person's answer about one call, inside a [`Decision`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CallAnswer {
-    /// What was answered.
+    /// Action on the call.
     pub action: Action,
-    /// The reason given.
+    /// The person's reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The replacement, of an edit.
+    /// The new arguments, of an edit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub edit: Option<Edit>,
-    /// The human's result as JSON text, of a respond.
+    /// The person's result as JSON text, of a respond.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result_text: Option<String>,
-    /// Whether the call may run with this answer: it completes the approval, or needs no other. Not on the wire.
+    /// Whether the call may run after this answer, which completes its approval or needs no further one. Not on the
+    /// wire.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leave: bool,
 }
 
 impl CallAnswer {
-    /// One without a reason or anything beside it.
+    /// An answer with an action alone.
     #[must_use]
     pub fn plain(action: Action) -> Self {
         Self { action, reason: None, edit: None, result_text: None, leave: false }
     }
 
-    /// Whether the call is decided by this answer, however many have to agree.
+    /// Whether this answer decides the call, however many approvals are required.
     #[must_use]
     pub fn settles(&self) -> bool {
         self.leave || !matches!(self.action, Action::Approve | Action::Retry)
     }
 }
 
-/// What a human wrote in place of a call's arguments.
+/// A person's replacement of a call's arguments.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Edit {
-    /// The exact text, which is what runs.
+    /// The exact text that runs.
     pub arguments_text: String,
-    /// Digest of the call with it. Not on the wire.
+    /// Digest of the call with these arguments. Not on the wire.
     pub digest: String,
-    /// The rule under which it may run. Not on the wire.
+    /// Rule under which the edited call may run. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
 }
 
-/// Somebody who approved, as far as it matters whether he still may.
+/// An approval, with what is needed to check whether the approver still has the right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vote {
-    /// Who.
+    /// User id of the approver.
     pub by: String,
-    /// The user of the key that spoke for him, if one did.
+    /// User of the key that acted for the approver, if any.
     pub via: Option<String>,
-    /// His groups then, where a key spoke for him.
+    /// The approver's groups at that time, where a key acted for them.
     pub groups: Vec<String>,
 }
 
-/// One answer to a request: what the journal keeps. Its moment is its item's.
+/// One answer to a request, as the journal keeps it. Its time is that of its item.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
-    /// What was answered; `mixed` when the calls were answered differently.
+    /// The action; `mixed` when the calls were answered differently.
     pub action: Action,
-    /// Who.
+    /// User id of the person who answered.
     pub by: String,
-    /// The user of the key that spoke for him, if one did.
+    /// User of the key that acted for the person, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via: Option<String>,
-    /// His groups, where a key spoke for him. Not on the wire.
+    /// The person's groups, where a key acted for them. Not on the wire.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
-    /// The reason given.
+    /// The person's reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// What was said to follow a rejection; of the answer that decides the last call, what took effect.
+    /// The consequence named for a rejection; in the answer that decides the last call, the one that took effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub then: Option<Then>,
-    /// What was filled in.
+    /// The content of the form.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response: Option<Value>,
-    /// The result that was supplied, as JSON text.
+    /// The result that the person supplied, as JSON text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result_text: Option<String>,
-    /// Each call this answer decides.
+    /// The calls that this answer decides.
     pub decisions: BTreeMap<CallId, CallAnswer>,
-    /// Whether the request has no undecided call after this answer, or ends with it. Not on the wire.
+    /// Whether this answer closes the request: no call stays undecided, or the request ends with it. Not on the wire.
     pub closes: bool,
 }
 
 impl Decision {
-    /// Who gave it, as a vote.
+    /// The person who answered, as a vote.
     #[must_use]
     pub fn vote(&self) -> Vote {
         Vote { by: self.by.clone(), via: self.via.clone(), groups: self.groups.clone() }

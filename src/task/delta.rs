@@ -1,5 +1,5 @@
-//! What a model has said of an answer that is not whole yet. It is shown to whoever looks on and never kept: the whole
-//! answer is an item of the journal, and what is told here adds up to it.
+//! Deltas of a model's answer that is not complete yet. Subscribers see them and the store never keeps them: the whole
+//! answer becomes an item of the journal, and its deltas add up to it.
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -7,55 +7,55 @@ use uuid::Uuid;
 use super::id::{CallId, TaskId};
 use super::time::Time;
 
-/// A piece of one answer.
+/// One delta of an answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delta {
-    /// The root of the tree.
+    /// Root of the task's tree.
     pub root_task_id: TaskId,
-    /// The task whose model is speaking.
+    /// Task whose model answers.
     pub task_id: TaskId,
-    /// The names of the agents from the root's to that task's.
+    /// Agent names from the root's to the task's.
     pub agent_path: Vec<String>,
-    /// Which answer of the task it will be: 1, 2, 3 …
+    /// Number that the answer will have within the task: 1, 2, 3 …
     pub turn: u32,
-    /// The `seq` that the task's journal had reached when the model was asked. Whoever has not seen the items up to there
-    /// reads them first; once the journal has gone further, the answer is there, or void.
+    /// Last `seq` of the task's journal when the model was asked. A subscriber that lacks items up to it reads them
+    /// first; once the journal has later items, the answer is stored, or void.
     pub after_seq: i64,
-    /// Which asking it belongs to: pieces of two askings are never one text.
+    /// Id of the attempt at this answer: deltas of two attempts never form one text.
     pub asking: Uuid,
-    /// When it was told, by the clock of the process that asks.
+    /// Time of its publication, by the clock of the process that called the model.
     pub at: Time,
-    /// What is told.
+    /// Content of the delta.
     pub said: Said,
 }
 
-/// What is told of an answer. Offsets count characters (Unicode code points).
+/// Content of a delta. Offsets count characters (Unicode code points).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Said {
-    /// More of its text.
+    /// More of the answer's text.
     Text {
-        /// How much there was before.
+        /// Characters before this delta.
         offset: u64,
-        /// What comes now.
+        /// Text to append.
         delta: String,
     },
-    /// A call's name is known, its arguments are not yet.
+    /// The name of a call is known, its arguments are not yet.
     Named {
         /// The id that the call will have.
         tool_call_id: CallId,
-        /// Its name.
+        /// Name of the tool.
         name: String,
     },
     /// More of a call's arguments.
     Arguments {
         /// The id that the call will have.
         tool_call_id: CallId,
-        /// How much there was before.
+        /// Characters before this delta.
         offset: u64,
-        /// What comes now.
+        /// Text to append.
         delta: String,
     },
-    /// What was told of this turn is void.
+    /// All deltas of this turn so far are void.
     Reset,
 }

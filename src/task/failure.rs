@@ -1,8 +1,8 @@
-//! Why a task is `Failed`.
+//! Failures: why a task is `Failed`.
 
 use serde::{Deserialize, Serialize};
 
-/// The codes a failed task can carry.
+/// Codes of a failed task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FailureCode {
@@ -10,7 +10,7 @@ pub enum FailureCode {
     ModelFailed,
     /// A limit of the agent was reached; `limit` names it.
     LimitReached,
-    /// What is stored contradicts itself.
+    /// The stored data contradicts itself.
     Integrity,
     /// The configuration no longer has what the task needs.
     Configuration,
@@ -19,7 +19,7 @@ pub enum FailureCode {
 }
 
 impl FailureCode {
-    /// The word on the wire, which is also the name of its problem page.
+    /// The word on the wire, also the name of its problem page.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -35,7 +35,7 @@ impl FailureCode {
 /// A task's `error`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// What kind of failure.
+    /// Kind of the failure.
     pub code: FailureCode,
     /// One sentence for a person; no secret, no URL.
     pub detail: String,
@@ -51,7 +51,7 @@ impl Failure {
         Self { code, detail: detail.into(), limit: None }
     }
 
-    /// The failure of a limit that was reached.
+    /// The failure for a limit that was reached.
     #[must_use]
     pub fn limit(name: &str) -> Self {
         Self {

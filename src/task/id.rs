@@ -1,5 +1,5 @@
-//! Identifiers. All are made by us (UUIDv7, through the `Ids` door), never taken from a provider,
-//! so a lost answer can be looked up by key and two tasks can never share one.
+//! Identifiers: UUIDv7 from `Ids`, never taken from a provider, so a lost answer can be looked up by key and no two
+//! tasks share an id.
 
 use std::fmt;
 use std::str::FromStr;
@@ -23,7 +23,7 @@ macro_rules! id {
         impl FromStr for $name {
             type Err = uuid::Error;
 
-            /// Reads the hyphenated form only, which is what we write.
+            /// Accepts only the hyphenated form, the one that `Display` writes.
             fn from_str(text: &str) -> Result<Self, Self::Err> {
                 let id = Uuid::try_parse(text)?;
                 if text.len() == 36 { Ok(Self(id)) } else { Uuid::try_parse("").map(Self) }
@@ -37,14 +37,14 @@ id!(
     TaskId
 );
 id!(
-    /// One question to a human; never reused.
+    /// One request to a person; never reused.
     RequestId
 );
 id!(
-    /// One tool call. Ours and unique, whatever id the model used.
+    /// One tool call: unique, whatever id the model used.
     CallId
 );
 id!(
-    /// One commit. Its items carry it, so that a commit whose answer was lost can be looked up.
+    /// One commit. Its items carry the id, so that a commit whose answer was lost can be looked up.
     ChangeId
 );

@@ -1,7 +1,7 @@
-//! One line of a task's append-only journal. The journal is the state, the event stream and the audit trail.
+//! Items of a task's append-only journal, which is the state, the event stream and the audit trail.
 //!
 //! An item is stored as the JSON of its [`Fact`]. Members that the contract does not list (`raw`, `provider_id`,
-//! `terms`, `groups`, `timeout_ms`, `performer`, an asked call's `definition`) are for us and never on the wire.
+//! `terms`, `groups`, `timeout_ms`, `performer`, an asked call's `definition`) are internal and never on the wire.
 
 use std::collections::BTreeMap;
 
@@ -17,42 +17,42 @@ use super::time::Time;
 use super::tool_spec::{Effect, ToolKind};
 use super::verdict::Judgement;
 
-/// One line of the journal.
+/// One item of the journal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Item {
     /// 1, 2, 3 … within its task, without gaps.
     pub seq: i64,
-    /// When it was committed, by the database's clock.
+    /// Time of its commit, by the database's clock.
     pub at: Time,
-    /// What happened.
+    /// Content of the item.
     pub fact: Fact,
 }
 
-/// What happened.
+/// An event in a task's life, as its journal records it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Fact {
     /// The task's status changed.
     TaskStatus {
-        /// To what.
+        /// The new status.
         status: TaskStatus,
-        /// Why it failed.
+        /// The failure of a failed task.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<Failure>,
-        /// The final text.
+        /// The final text of a completed task.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         output: Option<String>,
     },
-    /// The user said something.
+    /// The user sent a message.
     UserMessage {
-        /// What.
+        /// Parts of the message.
         items: Vec<Part>,
         /// Data about the user, shown to the model before the message.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         user_context: Option<BTreeMap<String, String>>,
-        /// Who.
+        /// User id of the sender.
         by: String,
-        /// His groups then: what rules read as `user.groups`. Not on the wire.
+        /// The user's groups at that time, which rules read as `user.groups`. Not on the wire.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         groups: Vec<String>,
     },
@@ -60,62 +60,62 @@ pub enum Fact {
     AssistantMessage(Turn),
     /// The policy judged a call.
     Judged {
-        /// Which.
+        /// The judged call.
         tool_call_id: CallId,
-        /// How.
+        /// The verdict, with its reason and terms.
         #[serde(flatten)]
         judgement: Judgement,
-        /// What repeating the call does; `once` where the tool is not known. Not on the wire.
+        /// Effect of repeating the call; `once` for an unknown tool. Not on the wire.
         #[serde(default)]
         effect: Effect,
-        /// Who performs the call. Not on the wire.
+        /// How the call is performed. Not on the wire.
         #[serde(default)]
         performer: ToolKind,
     },
-    /// A human is asked.
+    /// A request was opened.
     InterventionRequested(RequestSpec),
-    /// A human answered.
+    /// A person answered a request.
     Decision {
-        /// Which question.
+        /// The answered request.
         request_id: RequestId,
-        /// This one answer.
+        /// The person's answer.
         decision: Decision,
     },
-    /// A question was closed without an answer that decides it.
+    /// A request was closed without an answer that decides it.
     RequestClosed {
-        /// Which.
+        /// The closed request.
         request_id: RequestId,
         /// `expired` or `withdrawn`.
         status: RequestStatus,
-        /// Why.
+        /// Reason for closing it.
         reason: CloseReason,
     },
-    /// A call is about to be sent. Committed before it is.
+    /// A call is about to be sent; committed before the sending.
     ToolStarted {
-        /// Which.
+        /// The started call.
         tool_call_id: CallId,
-        /// The tool.
+        /// Name of the tool.
         name: String,
-        /// Digest of what runs.
+        /// Digest of the call that runs.
         digest: String,
-        /// 1, 2, 3 … of this call.
+        /// Number of the attempt at this call: 1, 2, 3 …
         attempt: u32,
-        /// How long this attempt may take, in milliseconds. Not on the wire.
+        /// Timeout of this attempt, in milliseconds. Not on the wire.
         timeout_ms: u64,
-        /// Which process sends it. Not on the wire.
+        /// Process that sends the call. Not on the wire.
         replica: String,
     },
-    /// A call has its result.
+    /// A call got its result.
     ToolResult(ToolResult),
     /// A result that came after its call was closed.
     LateResult(ToolResult),
-    /// A child task was started for a call.
+    /// A call started a sub-agent's task.
     SubAgentStarted {
-        /// Which call.
+        /// The call that started it.
         tool_call_id: CallId,
-        /// The child.
+        /// Id of the sub-agent's task.
         child_task_id: TaskId,
-        /// Its agent.
+        /// Name of the sub-agent.
         agent: String,
     },
 }
@@ -156,7 +156,7 @@ impl Fact {
         }
     }
 
-    /// The request it is about, if it is about one.
+    /// The request that the fact concerns, if any.
     #[must_use]
     pub fn request_id(&self) -> Option<RequestId> {
         match self {
@@ -174,53 +174,53 @@ impl Fact {
     }
 }
 
-/// Why a question was closed without an answer.
+/// Why a request was closed without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CloseReason {
     /// Its deadline passed.
     Expired,
-    /// The user went on with another message.
+    /// The user sent another message.
     Superseded,
     /// The task was canceled or failed.
     Canceled,
-    /// The tool's definition changed after it was asked.
+    /// The tool's definition changed after the request was opened.
     ToolChanged,
-    /// The result came by itself.
+    /// The call's result arrived by itself.
     AnsweredLate,
 }
 
 /// One part of a user's message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
-    /// What `content` is.
+    /// Type of `content`.
     pub content_type: PartType,
     /// The text; or the image as a `data:` URI or an `https:` URL.
     pub content: String,
 }
 
-/// What a part is.
+/// Type of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PartType {
-    /// Text.
+    /// Text, verbatim.
     Text,
-    /// An image.
+    /// An image, inline or by its URL.
     Image,
 }
 
 /// One answer of the model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Turn {
-    /// 1, 2, 3 … of the task.
+    /// Number of the turn within its task: 1, 2, 3 …
     pub turn: u32,
-    /// What it said, if it said something.
+    /// Text of the answer, if any.
     pub text: Option<String>,
-    /// What it asks to run, in its order.
+    /// Calls that the model proposes, in its order.
     pub tool_calls: Vec<ToolCall>,
-    /// Why it ended.
+    /// Why the answer ended.
     pub finish_reason: FinishReason,
-    /// What it cost.
+    /// Tokens that the answer took.
     pub usage: Usage,
     /// The provider's own JSON of the answer, sent back unchanged. Not on the wire.
     #[serde(default)]
@@ -230,17 +230,17 @@ pub struct Turn {
 /// One call of a turn.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolCall {
-    /// Ours.
+    /// Our own id of the call.
     pub tool_call_id: CallId,
     /// The name the model used.
     pub name: String,
-    /// The exact text the model wrote, but for secrets.
+    /// The exact text that the model wrote, with secrets redacted.
     pub arguments_text: String,
-    /// Whether something in it was replaced because it is secret: then it is not what the model wrote, and never runs. Not
+    /// Whether a secret in the arguments was redacted: the text is then not the model's, and the call never runs. Not
     /// on the wire.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub holds_secret: bool,
-    /// The id the provider knows it by (its own, or ours where its own was empty or repeated). Not on the wire.
+    /// Id by which the provider knows the call: its own, or ours where its own was empty or repeated. Not on the wire.
     #[serde(default)]
     pub provider_id: String,
 }
@@ -249,26 +249,26 @@ pub struct ToolCall {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FinishReason {
-    /// It was done.
+    /// The model was done.
     Stop,
-    /// It wants tools to run.
+    /// The model proposes calls.
     ToolCalls,
-    /// It was cut at its length: none of its calls runs.
+    /// The length limit cut the answer: none of its calls runs.
     Length,
-    /// A filter of the provider cut it: none of its calls runs.
+    /// A filter of the provider cut the answer: none of its calls runs.
     ContentFilter,
-    /// Something else the provider said.
+    /// Any other reason of the provider.
     Other,
 }
 
-/// Tokens and calls.
+/// Token counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Tokens read.
+    /// Tokens of the prompt.
     pub prompt_tokens: i64,
-    /// Tokens written.
+    /// Tokens of the answer.
     pub completion_tokens: i64,
-    /// Both, or what the provider says.
+    /// Their sum, or the provider's own total.
     pub total_tokens: i64,
 }
 
@@ -276,25 +276,25 @@ pub struct Usage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// It ran and answered.
+    /// The call ran and answered.
     Succeeded,
-    /// It failed, or could not be sent.
+    /// The call failed, or could not be sent.
     Failed,
-    /// Its name or arguments do not fit; it never ran.
+    /// Its name or arguments do not fit: it never ran.
     Invalid,
     /// A rule refused it.
     Denied,
-    /// A human refused it.
+    /// A person rejected it.
     Rejected,
-    /// A human gave its result.
+    /// A person supplied its result.
     Responded,
-    /// Nobody answered in time.
+    /// Its request expired.
     Expired,
-    /// The user went on without it.
+    /// Its request was withdrawn, or the user sent another message.
     Withdrawn,
     /// The task was canceled.
     Canceled,
-    /// It was started and nobody knows what happened.
+    /// It may have run; its outcome is not known.
     Unknown,
 }
 
@@ -317,16 +317,16 @@ impl Outcome {
     }
 }
 
-/// A call's result: what the model is shown.
+/// A call's result, as the model sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolResult {
-    /// Which call.
+    /// The call that ended.
     pub tool_call_id: CallId,
-    /// The tool.
+    /// Name of the tool.
     pub name: String,
-    /// How it ended.
+    /// How the call ended.
     pub outcome: Outcome,
-    /// The text.
+    /// Text of the result.
     pub content: String,
     /// The status of an HTTP tool's answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]

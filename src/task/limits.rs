@@ -1,21 +1,21 @@
-//! How far a task may go before somebody looks, counted from the last user message.
+//! How far a task may go before a person has to look, counted from the last user message.
 
 use std::time::Duration;
 
-/// An agent's limits; each has the configuration's default.
+/// An agent's limits; the default of each is the configuration's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Answers of the model.
+    /// Model answers.
     pub max_model_calls: u32,
-    /// Time spent running; waiting for a human does not count.
+    /// Running time; waiting for a person does not count.
     pub max_duration: Duration,
-    /// Levels of sub-agents.
+    /// Levels of sub-agents below the task.
     pub max_depth: u32,
-    /// Calls refused because a human had said no to the same call.
+    /// Calls refused because they repeat a rejected call.
     pub max_rejections: u32,
     /// Sub-agents started by one turn.
     pub max_children: u32,
-    /// Tasks of the tree.
+    /// Sub-agents started in the task's subtree.
     pub max_tasks: u32,
     /// Calls in one turn.
     pub max_calls: u32,

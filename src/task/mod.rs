@@ -1,5 +1,5 @@
-//! The nouns of the contract, and what happens next. Pure: no clock, no I/O, no memory.
-//! The only room that everybody may import; it imports none.
+//! Nouns of the contract, and `step::next_step`. Pure: no clock, no I/O, no memory. Every room may import this one; it
+//! imports none.
 
 pub mod apply_decision;
 pub mod call_state;

@@ -1,5 +1,6 @@
-//! Tools that no rule lets run for now: a call of theirs that must not happen twice ended in the dark, or in an error
-//! after it was sent. A human who decides any call of the tool lifts that; a message, a cancel or a retry does not.
+//! Quarantined tools: no rule lets them run, because a call of theirs that must not happen twice ended with an unknown
+//! outcome, or in an error after it was sent. A person who decides any call of the tool lifts the quarantine; a
+//! message, a cancel or a retry does not.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use super::request::RequestKind;
 use super::status::TaskStatus;
 use super::tool_spec::Effect;
 
-/// By tool, the call that made it one.
+/// The quarantined tools, each with the call that caused it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Quarantine(BTreeMap<String, Quarantined>);
 
@@ -21,7 +22,7 @@ struct Quarantined {
 }
 
 impl Quarantine {
-    /// Why no rule lets this tool run, if none does: which call, and what is known of it.
+    /// Why the tool is quarantined, if it is: the call, and what is known of it.
     #[must_use]
     pub fn reason(&self, tool: &str) -> Option<String> {
         let Quarantined { call, known } = self.0.get(tool)?;
@@ -30,7 +31,7 @@ impl Quarantine {
         ))
     }
 
-    /// Reads the next item, before it changes where the calls stand.
+    /// Reads the next item, before that item changes the state of the calls.
     pub(super) fn apply(&mut self, fact: &Fact, calls: &[CallState]) {
         match fact {
             Fact::InterventionRequested(asked) if asked.kind == RequestKind::Reconcile => {
@@ -43,7 +44,7 @@ impl Quarantine {
                 }
             }
             Fact::ToolResult(result) | Fact::LateResult(result) => self.ended(result, calls),
-            // What it had started and nobody asks about any more.
+            // Calls that the failed task had started and that no request asks about any more.
             Fact::TaskStatus { status: TaskStatus::Failed, .. } => {
                 for state in calls.iter().filter(|state| state.effect == Effect::Once) {
                     if matches!(state.phase, Phase::Started(_) | Phase::OutcomeUnknown(_)) {
@@ -64,7 +65,7 @@ impl Quarantine {
         }
     }
 
-    /// A human has decided a call of this tool.
+    /// Lifts the quarantine: a person has decided a call of the tool.
     pub(super) fn cleared(&mut self, tool: &str) {
         self.0.remove(tool);
     }
@@ -84,7 +85,7 @@ impl Quarantine {
                 let known = format!("failed with status {status} after it was sent");
                 self.quarantine_tool(&result.name, result.tool_call_id, &known);
             }
-            // What came late says more; it is still for a human to say that the tool may be used.
+            // A late result tells more, but only a person lifts the quarantine.
             (Outcome::Succeeded | Outcome::Failed, _) => {
                 if let Some(entry) = self.0.get_mut(&result.name)
                     && entry.call == result.tool_call_id

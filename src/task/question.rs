@@ -1,4 +1,4 @@
-//! Which questions a turn has for humans, and whether the rest of it has to wait for them.
+//! The requests that a turn opens, and whether the rest of the turn waits for them.
 
 use std::collections::BTreeSet;
 
@@ -11,30 +11,29 @@ use super::tool_spec::ToolKind;
 use super::turn::{Open, Progress};
 use super::verdict::Terms;
 
-/// Questions that a tree has open at once; further ones wait.
+/// Most requests that a tree has open at once; further ones wait.
 pub const OPEN: usize = 20;
 
-/// A question to write.
+/// A request to open.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question {
-    /// What kind.
+    /// Kind of the request.
     pub kind: RequestKind,
-    /// The calls it decides.
+    /// The calls that it decides.
     pub calls: Vec<CallId>,
-    /// Under which terms.
+    /// Terms under which it is decided.
     pub terms: Terms,
 }
 
 impl Progress {
-    /// Whether nothing of the turn may run: somebody has to be heard first.
+    /// Whether no call of the turn may run before a person has answered.
     #[must_use]
     pub fn is_blocked(&self) -> bool {
         let unasked = |state: &CallState| matches!(state.phase, Phase::Held(_) | Phase::Human(_));
         self.open.iter().any(|open| open.asked.kind.blocks()) || self.unfinished().any(unasked)
     }
 
-    /// Whether something follows that waits for nobody but the calls that a human was asked about alone, or that
-    /// sub-agents are at.
+    /// Whether the task has work left that waits neither for an open request nor for a sub-agent.
     #[must_use]
     pub fn goes_on(&self) -> bool {
         let delegated = |state: &CallState| state.child().is_some();
@@ -43,7 +42,7 @@ impl Progress {
         !self.is_blocked() && (!awaited || !self.unfinished().all(|state| waits(state) || delegated(state)))
     }
 
-    /// Whether it has something to ask, or to start that may have to ask, as soon as there is room for a question.
+    /// Whether the task waits for room: a call of it has to open a request, or may have to later.
     #[must_use]
     pub fn wants_room(&self) -> bool {
         self.unfinished().any(|state| match state.phase {
@@ -56,30 +55,30 @@ impl Progress {
         })
     }
 
-    /// Whether the question that a human answered a call's result to is still open: an answer to a neighbour may end the
-    /// task, and then what he gave is not its result.
+    /// Whether a person has supplied this call's result in a request that is still open: an answer about another call
+    /// of it may end the task, and then the supplied result does not count.
     pub(super) fn may_be_given_up(&self, state: &CallState) -> bool {
         let given = Some(&Action::Respond);
         let decides = |open: &Open| open.decided.get(&state.call.tool_call_id) == given;
         self.open.iter().any(|open| open.asked.kind == RequestKind::Approval && decides(open))
     }
 
-    /// How many more questions its tree may have open.
+    /// How many more requests the tree may open.
     #[must_use]
     pub fn room(&self) -> usize {
         OPEN.saturating_sub(self.open.len()).saturating_sub(self.elsewhere)
     }
 }
 
-/// One question for all held calls of equal terms, and one for each call that asks by itself or that a human has
-/// rewritten. What there is no room for is asked later.
+/// One request for all held calls of equal terms, and one for each call that is itself a request or that a person has
+/// edited. Requests without room are opened later.
 pub(super) fn questions(progress: &Progress) -> Vec<Question> {
-    // Each with whether other calls may join it.
+    // Each request with whether other calls may join it.
     let mut questions: Vec<(bool, Question)> = Vec::new();
     for state in progress.unfinished() {
         let (kind, terms) = match &state.phase {
             Phase::Held(terms) => (RequestKind::Approval, terms),
-            // A tool that asks a human and is none of the three is nothing we know: somebody has to look at it.
+            // A tool that asks a person and is none of the three known ones: an approver has to look at it.
             Phase::Human(terms) => (RequestKind::of_tool(&state.call.name).unwrap_or(RequestKind::Approval), terms),
             Phase::New
             | Phase::Allowed
@@ -103,7 +102,7 @@ pub(super) fn questions(progress: &Progress) -> Vec<Question> {
     questions.into_iter().map(|(_, question)| question).take(progress.room()).collect()
 }
 
-/// The calls that the caller runs himself: each is asked for when the turn is decided.
+/// Requests for the results of external calls, which the caller runs; they open when the turn is decided.
 pub(super) fn outside(progress: &Progress) -> Vec<Question> {
     let ready = progress.unfinished().filter(|state| {
         state.performer == ToolKind::External && matches!(state.phase, Phase::Allowed | Phase::Approved(_))
@@ -116,8 +115,8 @@ pub(super) fn outside(progress: &Progress) -> Vec<Question> {
     asked.take(progress.room()).collect()
 }
 
-/// The calls whose sub-agents start now: all together, but for those that keep one conversation over several calls
-/// (`sessions`, by name), of which each waits for the one before it.
+/// The calls whose sub-agents start now: all at once, except that calls of a sub-agent that keeps its conversation
+/// (`sessions`, by name) start one after the other.
 pub(super) fn delegated(progress: &Progress, sessions: &BTreeSet<String>) -> Vec<CallId> {
     let mut talking: BTreeSet<&str> = BTreeSet::new();
     let mut starting = Vec::new();
@@ -135,7 +134,7 @@ pub(super) fn delegated(progress: &Progress, sessions: &BTreeSet<String>) -> Vec
     starting
 }
 
-/// What has to happen before anything else can.
+/// The events that the task waits for.
 pub(super) fn awaited(progress: &Progress, attempts: Vec<CallId>) -> Vec<On> {
     let requests = progress.open.iter().map(|open| On::Request(open.asked.request_id));
     let children = progress.unfinished().filter_map(CallState::child).map(On::Child);

@@ -1,40 +1,41 @@
-//! What a human has said no to. The same call (same tool, arguments equal as JSON values) is refused with his words, without
-//! asking again, until the user says something new or a human says yes to such a call. That nobody answered is no "no".
+//! Rejected calls. An equal call (same tool, arguments equal as JSON values) is refused with the person's words,
+//! without a new request, until the user sends a message or a person approves such a call. An expired request is no
+//! rejection.
 
 use serde_json::Value;
 
 use super::id::CallId;
 
-/// The calls that a human refused since the last message of the user.
+/// The calls rejected since the last user message.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RejectedCalls(Vec<RejectedCall>);
 
-/// One of them.
+/// A rejected call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RejectedCall {
-    /// The call that was refused.
+    /// Id of the rejected call.
     pub call: CallId,
-    /// Why, in the human's words.
+    /// The person's reason.
     pub reason: Option<String>,
     tool: String,
     arguments: Value,
 }
 
 impl RejectedCalls {
-    /// The no that was said to the same call, if one was.
+    /// The last rejection of an equal call, if any.
     #[must_use]
     pub fn find(&self, tool: &str, arguments: &Value) -> Option<&RejectedCall> {
         self.0.iter().rev().find(|no| no.tool == tool && same(&no.arguments, arguments))
     }
 
-    /// The no to that call.
+    /// The rejection of exactly this call.
     #[must_use]
     pub fn of(&self, call: CallId) -> Option<&RejectedCall> {
         self.0.iter().find(|no| no.call == call)
     }
 
     pub(super) fn said(&mut self, call: CallId, tool: &str, arguments_text: &str, reason: Option<String>) {
-        // What does not parse never gets as far as a human.
+        // Arguments that do not parse are never shown to a person.
         if let Ok(arguments) = read(arguments_text) {
             self.0.push(RejectedCall { call, reason, tool: tool.to_owned(), arguments });
         }
@@ -51,13 +52,13 @@ impl RejectedCalls {
     }
 }
 
-/// No text at all counts as an empty object, as it does for the tool.
+/// Parses arguments. No text counts as an empty object, as it does for the tool.
 fn read(text: &str) -> Result<Value, serde_json::Error> {
     let text = text.trim_matches([' ', '\t', '\n', '\r']);
     serde_json::from_str(if text.is_empty() { "{}" } else { text })
 }
 
-/// Whether two values are equal as JSON has it: 1 and 1.0 are one number, the order of members says nothing.
+/// Whether two values are equal as JSON: 1 equals 1.0, the order of members does not count.
 fn same(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),

@@ -1,4 +1,4 @@
-//! A question to a human, as it was asked. Everything in it is fixed at that commit.
+//! A request to a person, as it was opened. Its commit fixes everything in it.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -9,26 +9,26 @@ use super::id::{CallId, RequestId, TaskId};
 use super::tool_spec::{Effect, ToolSpec};
 use super::verdict::{Terms, Verdict};
 
-/// What kind of question.
+/// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RequestKind {
-    /// May these calls run?
+    /// Asks whether calls may run.
     Approval,
     /// The agent asks for guidance.
     Guidance,
-    /// A login is needed.
+    /// Asks for a login that a call needs.
     Credentials,
-    /// The agent asks for a yes.
+    /// The agent asks for a confirmation.
     Confirmation,
     /// The caller runs the tool and posts its result.
     ExternalResult,
-    /// A call whose outcome is unknown: what happened?
+    /// Asks for the unknown outcome of a call.
     Reconcile,
 }
 
 impl RequestKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 6] =
         [Self::Approval, Self::Guidance, Self::Credentials, Self::Confirmation, Self::ExternalResult, Self::Reconcile];
 
@@ -45,13 +45,13 @@ impl RequestKind {
         }
     }
 
-    /// The kind of that word, byte by byte.
+    /// The kind with this word, compared byte by byte.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == word)
     }
 
-    /// The tool with which a model asks a question of this kind, if it can.
+    /// The tool with which a model opens a request of this kind, if any.
     #[must_use]
     pub fn tool(self) -> Option<&'static str> {
         match self {
@@ -62,7 +62,7 @@ impl RequestKind {
         }
     }
 
-    /// The kind of question that a model asks with the tool of that name, byte by byte.
+    /// The kind of request that a model opens with the tool of this name, compared byte by byte.
     #[must_use]
     pub fn of_tool(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.tool() == Some(name))
@@ -74,74 +74,75 @@ impl RequestKind {
         matches!(self, Self::Approval | Self::Confirmation)
     }
 
-    /// Whether nothing of the turn runs while such a request is open.
+    /// Whether no call of the turn runs while such a request is open.
     #[must_use]
     pub fn blocks(self) -> bool {
         self != Self::ExternalResult
     }
 }
 
-/// Something an approver should look at.
+/// A warning for an approver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Warning {
-    /// A stable code.
+    /// Stable code of the warning.
     pub code: String,
-    /// JSON pointer into the arguments.
+    /// JSON pointer into the arguments, to the warning's place.
     pub pointer: String,
-    /// One sentence.
+    /// One sentence for a person.
     pub detail: String,
 }
 
-/// One call as it stood when the question was asked.
+/// One call as it stood when the request was opened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CallSpec {
-    /// Ours.
+    /// Our own id of the call.
     pub tool_call_id: CallId,
-    /// The tool's name.
+    /// Name of the tool.
     pub name: String,
-    /// The exact text the model wrote: what is shown, digested and run.
+    /// The exact argument text: shown, digested and run.
     pub arguments_text: String,
-    /// What repeating it does.
+    /// Effect of repeating the call.
     pub effect: Effect,
-    /// Where calls of its tool go: what the digest is over.
+    /// Target of the tool's calls, which the digest covers.
     pub target: String,
-    /// Where this call goes, as an approver sees it, where that is more.
+    /// The call's whole address, as an approver sees it, where it says more than `target`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<Address>,
-    /// The line an approver reads.
+    /// Summary line for the approver.
     pub summary: String,
-    /// What to look at.
+    /// Warnings for the approver.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Warning>,
-    /// Whether this request decides it; others of the turn are shown for context.
+    /// Whether this request decides the call; the turn's other calls are shown for context.
     pub needs_decision: bool,
-    /// The policy's word.
+    /// The policy's verdict.
     pub verdict: Verdict,
-    /// The rule that gave it.
+    /// Rule that gave the verdict.
     pub rule: Option<String>,
-    /// Its reason.
+    /// The rule's reason.
     pub reason: Option<String>,
     /// The tool's JSON Schema.
     pub parameters: Value,
-    /// Digest of what was asked, see [`call_digest`].
+    /// Digest of the call, see [`call_digest`].
     pub digest: String,
-    /// The tool's definition that the digest is over, so that it can be computed again from this row alone. `None`
+    /// The tool's definition that the digest covers, so that the digest can be recomputed from this row alone. `None`
     /// where there is no such tool. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub definition: Option<String>,
-    /// Who wrote these arguments in place of the model's: he may not approve them where several have to. Not on the wire.
+    /// Person who wrote these arguments in place of the model's; they may not approve them where several approvals are
+    /// required. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub editor: Option<String>,
 }
 
 impl CallSpec {
-    /// Where it goes, as an approver sees it.
+    /// The target that an approver sees.
     #[must_use]
     pub fn shown_target(&self) -> &str {
         self.address.as_ref().map_or(&self.target, |address| &address.text)
     }
 
-    /// Whether the digest is that of what stands beside it. Where no definition was kept there is nothing to compare.
+    /// Whether the digest and the address match the content. A call without a kept definition has no digest to compare.
     fn is_sound(&self, tenant: &str, task: TaskId) -> bool {
         let sealed = |address: &Address| *address == Address::of(&self.digest, address.text.clone());
         if !self.address.as_ref().is_none_or(sealed) {
@@ -154,17 +155,17 @@ impl CallSpec {
     }
 }
 
-/// Where one call goes: method and whole address, with its arguments filled in.
+/// Address of one call: method and whole address, with its arguments filled in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Address {
-    /// What an approver sees.
+    /// Text that an approver sees.
     pub text: String,
-    /// Over that and the call's digest. Not on the wire.
+    /// Digest over `text` and the call's digest. Not on the wire.
     pub seal: String,
 }
 
 impl Address {
-    /// The address of the call of that digest.
+    /// The address of the call with this digest.
     #[must_use]
     pub fn of(digest: &str, text: String) -> Self {
         let seal = request_digest([digest, text.as_str()].into_iter());
@@ -172,40 +173,41 @@ impl Address {
     }
 }
 
-/// A question as it was asked: the `intervention_requested` item's content.
+/// A request as it was opened: the content of its `intervention_requested` item.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RequestSpec {
-    /// Its own fresh id.
+    /// Id of the request, never reused.
     pub request_id: RequestId,
-    /// What kind.
+    /// Kind of the request.
     pub kind: RequestKind,
     /// Approval: all calls of the turn; other kinds: the one call that asks.
     pub pending_tool_calls: Vec<CallSpec>,
-    /// Under which terms.
+    /// Terms under which it is decided.
     pub terms: Terms,
-    /// Over the digests of the calls it decides, in order.
+    /// Digest over the digests of the calls that it decides, in order.
     pub digest: String,
-    /// What the agent asks, in its own words.
+    /// The agent's question, in its own words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub question: Option<String>,
-    /// What belongs to the question.
+    /// Data that belongs to the question.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<Value>,
     /// JSON Schema of the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub form: Option<Value>,
-    /// Over what the digests are not: kind, terms, question, whose login, and which call it decides. Not on the wire.
+    /// Digest over the members that the other digests leave out: kind, terms, question, whose login, and which call it
+    /// decides. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seal: Option<String>,
 }
 
 impl RequestSpec {
-    /// The calls this request decides.
+    /// The calls that this request decides.
     pub fn own_calls(&self) -> impl Iterator<Item = &CallSpec> {
         self.pending_tool_calls.iter().filter(|call| call.needs_decision)
     }
 
-    /// The same with its digest and its seal, which are over everything else.
+    /// Sets the digest and the seal, which cover everything else.
     #[must_use]
     pub fn sealed(mut self) -> Self {
         self.digest = request_digest(self.own_calls().map(|call| call.digest.as_str()));
@@ -216,13 +218,13 @@ impl RequestSpec {
     fn seal_now(&self) -> String {
         let calls: Vec<_> =
             self.pending_tool_calls.iter().map(|call| (call.tool_call_id, call.needs_decision, &call.editor)).collect();
-        // Of a login the details say whose: nothing else in them decides anything.
+        // The details of a login say whose it is; no other details decide anything.
         let service = self.details.as_ref().filter(|_| self.kind == RequestKind::Credentials);
         let members = (self.request_id, self.kind, &self.terms, &self.question, service, calls);
         sha256(&Sha256::digest(serde_json::to_vec(&members).unwrap_or_default()))
     }
 
-    /// Whether every digest of the question is that of what stands in it.
+    /// Whether every digest of the request matches its content.
     #[must_use]
     pub fn is_sound(&self, tenant: &str, task: TaskId) -> bool {
         let own = request_digest(self.own_calls().map(|call| call.digest.as_str()));
@@ -231,7 +233,8 @@ impl RequestSpec {
             && self.pending_tool_calls.iter().all(|call| call.is_sound(tenant, task))
     }
 
-    /// How many have to agree: only an approval and a reconcile's retry count, any other answer is one person's.
+    /// Number of people who have to agree: only an approval and a reconcile's retry count, any other answer needs one
+    /// person.
     #[must_use]
     pub fn required(&self) -> u32 {
         match self.kind {
@@ -243,8 +246,8 @@ impl RequestSpec {
         }
     }
 
-    /// The answers this question takes, whoever gives them, where `required` have to agree. A rule's `allow` narrows
-    /// those of an approval only.
+    /// The actions that this request takes, from anyone, where `required` people have to agree. A rule's `allow`
+    /// narrows only those of an approval.
     #[must_use]
     pub fn actions(&self, required: u32) -> Vec<Action> {
         match self.kind {
@@ -261,16 +264,16 @@ impl RequestSpec {
     }
 }
 
-/// What a call's digest is over of its tool.
+/// The members of a tool that a call's digest covers.
 #[derive(Clone, Copy, Debug)]
 pub struct Digested<'t> {
-    /// Its name.
+    /// Name of the tool.
     pub name: &'t str,
-    /// The digest of its definition.
+    /// Digest of the tool's definition.
     pub definition: &'t str,
-    /// Where it goes.
+    /// Target of the tool's calls.
     pub target: &'t str,
-    /// What repeating it does.
+    /// Effect of repeating a call.
     pub effect: Effect,
 }
 
@@ -280,8 +283,8 @@ impl<'t> From<&'t ToolSpec> for Digested<'t> {
     }
 }
 
-/// Digest of one call: tenant, task, call, tool, the tool's definition, target, effect, argument bytes and rule,
-/// each length-prefixed (so that no separator can be forged), SHA-256. Opaque to clients.
+/// Digest of one call: SHA-256 over tenant, task, call, tool, the tool's definition, target, effect, argument bytes and
+/// rule, each length-prefixed (so that no separator can be forged). Opaque to clients.
 #[must_use]
 pub fn call_digest(
     tenant: &str,
@@ -309,7 +312,7 @@ pub fn call_digest(
     sha256(&hash.finalize())
 }
 
-/// Digest of a request: over the digests of the calls it decides, in order.
+/// Digest of a request, over the digests of the calls that it decides, in order.
 #[must_use]
 pub fn request_digest<'a>(calls: impl Iterator<Item = &'a str>) -> String {
     let mut hash = Sha256::new();
@@ -377,7 +380,7 @@ mod tests {
         .sealed()
     }
 
-    /// A member of a question, to be changed.
+    /// A member of a request, to be changed.
     type Member = fn(&mut RequestSpec) -> &mut String;
 
     #[test]

@@ -1,6 +1,7 @@
-//! What a restored backup or a promoted standby leaves unknown. Its history ends before the one that was lost, in which
-//! calls that look as if they had not been started may have run. What must stay true: such a call never runs again
-//! unless its effect may be repeated, or a human says so who was asked after the database came back.
+//! Uncertain history after a restored backup or a promoted standby. The stored history ends early: calls that it shows
+//! as not started may have run in the lost part.
+//! What must stay true: such a call never runs again unless its effect may be repeated, or a person who was asked after
+//! the database came back says so.
 
 use super::call_state::{CallState, Phase, UNKNOWN};
 use super::decision::{Action, CallAnswer, Decision};
@@ -10,15 +11,16 @@ use super::time::Time;
 use super::turn::Progress;
 use super::verdict::Verdict;
 
-/// What is known of a call that the lost history may have run.
+/// Text for a call that the lost history may have run.
 pub const FORGOTTEN: &str = "Whether this call has run is not known: the database was restored from a backup, or a \
     standby was promoted, after it was asked for.";
 
-/// Why a later call is held.
+/// Reason for holding a later call.
 pub const HISTORY_LOST: &str = "The database was restored from a backup, or a standby was promoted, since the user's \
     last message: what this task has done meanwhile is not known.";
 
-/// Up to which item a journal is in doubt; 0 where it is not. By place, not by moment: the clocks of two servers differ.
+/// `seq` of the last item of the uncertain history; 0 where the history is certain. Items count by place, not by time:
+/// the clocks of two servers differ.
 #[must_use]
 pub fn uncertain_seq(items: &[Item], history_uncertain_until: Option<Time>) -> i64 {
     let Some(history_uncertain_until) = history_uncertain_until else { return 0 };
@@ -26,7 +28,7 @@ pub fn uncertain_seq(items: &[Item], history_uncertain_until: Option<Time>) -> i
 }
 
 impl Progress {
-    /// A whole journal, of which everything up to that moment is in doubt.
+    /// State after a whole journal, of which everything up to `history_uncertain_until` is uncertain.
     #[must_use]
     pub fn replay(items: &[Item], history_uncertain_until: Option<Time>) -> Self {
         let mut progress = Self { uncertain_seq: uncertain_seq(items, history_uncertain_until), ..Self::new() };
@@ -36,7 +38,7 @@ impl Progress {
         progress
     }
 
-    /// A human's leave, where this decision completed one, stands after everything that is in doubt.
+    /// Notes the approvals that this decision completed after the uncertain history (`known`).
     pub(super) fn vouched(&mut self, decision: &Decision, known: bool) {
         for state in &mut self.calls {
             let answer = decision.decisions.get(&state.call.tool_call_id);
@@ -50,32 +52,33 @@ impl Progress {
 }
 
 impl CallState {
-    /// Whether the lost history may have run it, whatever was decided since.
+    /// Whether the lost history may have run the call, whatever was decided since.
     #[must_use]
     pub fn may_have_run(&self) -> bool {
         let question = self.judgement.as_ref().is_some_and(|judgement| judgement.verdict == Verdict::Human);
         self.of_uncertain_turn && !question && !self.effect.repeatable()
     }
 
-    /// The same, and no human has said since that it should run.
+    /// Whether the lost history may have run the call, and no person has approved it since.
     #[must_use]
     pub fn is_uncertain(&self) -> bool {
         self.may_have_run() && !self.vouched
     }
 
-    /// It would run now, if nothing were in doubt.
+    /// Whether the call would run now but for the uncertain history.
     #[must_use]
     pub fn ready_but_uncertain(&self) -> bool {
         self.is_uncertain() && matches!(self.phase, Phase::Allowed | Phase::Approved(_))
     }
 
-    /// What is said of it when nobody knows whether it took effect.
+    /// Text for the call while its outcome is unknown.
     #[must_use]
     pub(super) fn unknown(&self) -> String {
         if self.attempts > 0 { UNKNOWN } else { FORGOTTEN }.to_owned()
     }
 
-    /// The words for a call that will not run (again), which says so unless it may have run already.
+    /// Text for a call that will not run (again): `why` and `and`, or, where the call may have run already, `why` and
+    /// that its outcome is unknown.
     pub(super) fn not_run(&self, why: &str, and: &str) -> String {
         if self.attempts > 0 || self.is_uncertain() {
             format!("{why}. {}", self.unknown())
@@ -84,7 +87,7 @@ impl CallState {
         }
     }
 
-    /// Whether it ends as `unknown` when it is canceled before it has a result.
+    /// Whether the call ends as `unknown` when it is canceled before it has a result.
     pub(super) fn ends_unknown(&self) -> bool {
         let refused = matches!(self.phase, Phase::Settled(Outcome::Denied | Outcome::Invalid, _));
         self.attempts > 0 || (self.is_uncertain() && !refused)
@@ -92,12 +95,12 @@ impl CallState {
 }
 
 impl Warning {
-    /// What an approver of such a call is told.
+    /// The warning for the approver of a call that the lost history may have run.
     #[must_use]
     pub fn may_already_have_run() -> Self {
         Self { code: MAY_ALREADY_HAVE_RUN.to_owned(), pointer: String::new(), detail: FORGOTTEN.to_owned() }
     }
 }
 
-/// The code of that warning.
+/// Code of [`Warning::may_already_have_run`].
 pub const MAY_ALREADY_HAVE_RUN: &str = "may_already_have_run";

@@ -1,27 +1,27 @@
-//! Where a task and a request stand.
+//! Statuses of tasks and requests.
 
 use serde::{Deserialize, Serialize};
 
-/// A task's status, on the wire and in the database exactly these words.
+/// A task's status. The wire and the database use exactly these words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum TaskStatus {
-    /// Something in its tree runs or is about to.
+    /// A task of its subtree runs or is about to.
     Running,
-    /// Nothing runs and something waits for a human.
+    /// Nothing in its subtree runs, and something in it waits for a person.
     Paused,
     /// The model gave its final answer.
     Completed,
-    /// It could not go on; `error` says why. `retry` or a message continues it.
+    /// The task cannot continue; `error` says why. `retry` or a message resumes it.
     Failed,
-    /// A human ended it.
+    /// A person, a deadline or an ancestor canceled it.
     Canceled,
 }
 
 impl TaskStatus {
-    /// All of them, in the contract's order.
+    /// All statuses, in the contract's order.
     pub const ALL: [Self; 5] = [Self::Running, Self::Paused, Self::Completed, Self::Failed, Self::Canceled];
 
-    /// Whether nothing happens any more unless somebody asks for it.
+    /// Whether the task is terminal: only a command continues it.
     #[must_use]
     pub fn is_terminal(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Canceled)
@@ -39,7 +39,7 @@ impl TaskStatus {
         }
     }
 
-    /// The status of that word, byte by byte.
+    /// The status with this word, compared byte by byte.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|status| status.as_str() == word)
@@ -50,20 +50,20 @@ impl TaskStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RequestStatus {
-    /// Open: somebody has to answer.
+    /// Open: waits for a decision.
     Pending,
     /// Its last call is decided.
     Responded,
-    /// What follows from the decision is committed.
+    /// The effects of the decision are committed.
     Resumed,
-    /// Nobody answered in time.
+    /// The deadline passed without a decision.
     Expired,
-    /// The question no longer stands.
+    /// Closed without a decision, because the request no longer applies.
     Withdrawn,
 }
 
 impl RequestStatus {
-    /// All of them.
+    /// All statuses.
     pub const ALL: [Self; 5] = [Self::Pending, Self::Responded, Self::Resumed, Self::Expired, Self::Withdrawn];
 
     /// The word on the wire and in the database.
@@ -78,7 +78,7 @@ impl RequestStatus {
         }
     }
 
-    /// The status of that word, byte by byte.
+    /// The status with this word, compared byte by byte.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|status| status.as_str() == word)

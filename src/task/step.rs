@@ -1,4 +1,5 @@
-//! What happens next. Pure and total: no clock, no I/O, no memory. A crash anywhere is continued by asking again.
+//! Decides the next step of a task. Pure and total: no clock, no I/O, no memory. After a crash anywhere, asking again
+//! continues the task.
 
 use std::collections::BTreeSet;
 
@@ -11,41 +12,42 @@ use super::status::TaskStatus;
 use super::tool_spec::ToolKind;
 use super::turn::{Last, Progress};
 
-/// The one thing to do now. Deliberately exhaustive: a new step must break every driver.
+/// The next step. Deliberately exhaustive: a new step must break every driver.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// Ask the model.
+    /// Call the model.
     CallModel,
-    /// Ask the policy; verdicts are journaled: a later policy can tighten them, never loosen.
+    /// Ask the policy about these calls. The verdicts are journaled; a later policy can tighten them, never loosen
+    /// them.
     Judge(Vec<CallId>),
-    /// Write the questions and pause.
+    /// Open these requests and pause.
     Ask(Vec<Question>),
-    /// Nothing to do until one of these happens.
+    /// Wait until one of these happens.
     Wait(Vec<On>),
-    /// Start a sub-agent's task for each of these.
+    /// Start a sub-agent's task for each of these calls.
     Start(Vec<CallId>),
-    /// Run these together; the question is not asked again while one of them is out.
+    /// Run these calls together; `next_step` is not asked again while any of them is in flight.
     Run(Vec<CallId>),
-    /// Started, no result, nobody runs them any more; or of a history whose end was lost: ask a human.
+    /// Ask a person about these calls: started, without a result and no longer in flight, or of an uncertain history.
     Reconcile(Vec<CallId>),
-    /// These will not run: write their results.
+    /// Write the results of these calls, which will not run.
     Settle(Vec<(CallId, Outcome, String)>),
-    /// The task is over.
+    /// End the task.
     Finish(Ending),
 }
 
-/// What is waited for.
+/// An event that a task waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On {
-    /// A human's answer.
+    /// A decision of this request.
     Request(RequestId),
-    /// An attempt that may still be running somewhere.
+    /// The end of an attempt that may still be in flight somewhere.
     Attempt(CallId),
     /// The end of a sub-agent's task.
     Child(TaskId),
-    /// Room for a question: its tree has as many open as it may.
+    /// Room for a request: the tree has as many open as it may.
     Room,
-    /// Somebody who asks for more: the task is over.
+    /// A user message: the task is over.
     Message,
 }
 
@@ -54,27 +56,27 @@ pub enum On {
 pub enum Ending {
     /// With the model's final text.
     Completed(String),
-    /// It could not go on.
+    /// The task cannot continue.
     Failed(Failure),
-    /// A human ended it.
+    /// By a person, a deadline or an ancestor.
     Canceled,
 }
 
-/// What the driver knows and the journal does not.
+/// The input of [`next_step`] that the driver knows and the journal does not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Budget {
-    /// The limit that is reached, by name.
+    /// Name of the limit that is reached, if any.
     pub spent: Option<&'static str>,
-    /// Started calls whose attempt may still be running, by the database's clock.
+    /// Started calls whose attempt may still be in flight, by the database's clock.
     pub running: BTreeSet<CallId>,
-    /// The sub-agents that keep their conversation, by name: their calls run one after the other.
+    /// Names of the sub-agents that keep their conversation: their calls run one after the other.
     pub sessions: BTreeSet<String>,
 }
 
-/// Neighbours that run together.
+/// Most calls that run together.
 const TOGETHER: usize = 8;
 
-/// The next step of a journal.
+/// Decides the next step from a task's progress.
 #[must_use]
 pub fn next_step(progress: &Progress, budget: &Budget) -> Step {
     if progress.status.is_none_or(TaskStatus::is_terminal) {
@@ -120,7 +122,7 @@ pub fn next_step(progress: &Progress, budget: &Budget) -> Step {
         return Step::Start(delegated);
     }
     let ready = next_together(progress);
-    // What starts may have to ask: where there is no room for that, it waits.
+    // A call that starts may have to open a request, so it waits for room.
     if !ready.is_empty() && progress.room() > 0 {
         return Step::Run(ready);
     }
@@ -142,17 +144,17 @@ fn ids(progress: &Progress, which: impl Fn(&CallState) -> bool) -> Vec<CallId> {
     progress.unfinished().filter(|state| which(state)).map(|state| state.call.tool_call_id).collect()
 }
 
-/// Started, without a result, and nobody is running it any more.
+/// Whether a call was started, has no result and is no longer in flight.
 fn lost(state: &CallState, budget: &Budget) -> bool {
     matches!(state.phase, Phase::Started(_)) && !budget.running.contains(&state.call.tool_call_id)
 }
 
-/// A call that must not be repeated and may still be under way somewhere.
+/// Whether a call that must not be repeated may still be in flight somewhere.
 fn at_work(state: &CallState, budget: &Budget) -> bool {
     matches!(state.phase, Phase::Started(_)) && !state.effect.repeatable() && !lost(state, budget)
 }
 
-/// The next calls, in the model's order: neighbours that may be repeated together, any other alone.
+/// The next calls, in the model's order: repeatable neighbours together, any other call alone.
 fn next_together(progress: &Progress) -> Vec<CallId> {
     let mut together = Vec::new();
     let ours = |state: &&CallState| !matches!(state.performer, ToolKind::External | ToolKind::Agent);

@@ -1,9 +1,9 @@
-//! Text that can be stored on both engines: no U+0000 (Postgres refuses it), cut on a character's border. And the places of
-//! JSON, and the texts in it.
+//! Text that both engines can store (no U+0000, which Postgres refuses), cuts at character boundaries, JSON pointers,
+//! and a map over the texts of a JSON value.
 
 use serde_json::Value;
 
-/// Text as it may be stored: each U+0000 becomes U+FFFD. For what a model or a tool sent; a request with one is refused.
+/// Replaces each U+0000 by U+FFFD. For text from a model or a tool; a request with U+0000 is refused.
 #[must_use]
 pub fn cleaned(text: String) -> String {
     if text.contains('\0') { text.replace('\0', "\u{FFFD}") } else { text }
@@ -15,7 +15,7 @@ pub fn from_bytes(bytes: &[u8]) -> String {
     cleaned(String::from_utf8_lossy(bytes).into_owned())
 }
 
-/// The longest beginning of `text` that has at most `bytes` bytes and ends on a character's border.
+/// The longest prefix of `text` that has at most `bytes` bytes and ends at a character boundary.
 #[must_use]
 pub fn cut(text: &str, bytes: usize) -> &str {
     let mut end = bytes.min(text.len());
@@ -25,14 +25,14 @@ pub fn cut(text: &str, bytes: usize) -> &str {
     text.get(..end).unwrap_or("")
 }
 
-/// The JSON pointer (RFC 6901) of a member of what stands at `at`.
+/// The JSON pointer (RFC 6901) of the member `member` of the value at `at`.
 #[must_use]
 pub fn pointer(at: &str, member: &str) -> String {
     format!("{at}/{}", member.replace('~', "~0").replace('/', "~1"))
 }
 
-/// The value with each of its texts, names and numbers said by `say`, one by one: so it stays JSON, whatever is said. A
-/// number that is said otherwise becomes a text.
+/// Maps each string, member name and number of a value through `say`, one by one, so that it stays JSON whatever `say`
+/// returns. A number that `say` changes becomes a string.
 #[must_use]
 pub fn each_said(value: Value, say: &impl Fn(&str) -> String) -> Value {
     match value {

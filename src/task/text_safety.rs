@@ -1,6 +1,6 @@
-//! What an approver's eyes must not miss: text with everything in it made visible, and warnings about arguments that
-//! look like something else than they are. What must stay true: no character that is drawn as nothing stays hidden,
-//! escaped in JSON or not; what is found is bounded, and finding it takes time in proportion to the text.
+//! Makes text safe to review: shows every invisible character, and warns about arguments that look like something else.
+//! What must stay true: no invisible character stays hidden, escaped in JSON or not; the number of findings is bounded,
+//! and the time is linear in the text.
 
 mod inspect;
 
@@ -13,26 +13,26 @@ use serde::de::DeserializeSeed as _;
 use super::request::Warning;
 use inspect::{Looked, Walk};
 
-/// A text with characters that cannot be seen, or that move others about.
+/// Warning code: characters that are invisible or reorder others.
 pub const HIDDEN_CHARACTERS: &str = "hidden_characters";
-/// A word with letters of several scripts.
+/// Warning code: a word with letters of several scripts.
 pub const MIXED_SCRIPTS: &str = "mixed_scripts";
-/// A word of another script that looks like a Latin one.
+/// Warning code: a word of another script that looks like a Latin one.
 pub const LOOK_ALIKE: &str = "look_alike";
-/// Letters or digits that reorder what stands beside them where text is drawn as usual.
+/// Warning code: letters or digits that reorder their neighbors where text is drawn as usual.
 pub const RIGHT_TO_LEFT: &str = "right_to_left";
-/// Marks that are drawn over what stands before them.
+/// Warning code: marks that are drawn over the characters before them.
 pub const OVERLAY: &str = "overlay";
-/// Blanks or line ends that push what follows out of sight.
+/// Warning code: blanks or line ends that push text out of sight.
 pub const LONG_BLANKS: &str = "long_blanks";
-/// More than anybody reads at a glance.
+/// Warning code: more text than a person reads at a glance.
 pub const LARGE: &str = "large";
 
-/// How long arguments may be before that is worth a warning, in bytes.
+/// Most bytes of arguments without a `LARGE` warning.
 const GLANCE: usize = 4 * 1024;
 
-/// Characters that a reader would not see, or that would move others about: control and format characters, separators
-/// and spaces that are not a space, private and unassigned ones, and those that are drawn as nothing.
+/// Characters that are invisible or reorder others: control and format characters, separators, spaces other than
+/// U+0020, private-use and unassigned characters, and those that are drawn as nothing.
 static HIDDEN: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(
         r"[\p{Cc}\p{Cf}\p{Co}\p{Cn}\p{Zl}\p{Zp}[\p{Zs}--\x20]\p{Default_Ignorable_Code_Point}\p{Variation_Selector}\u{2800}]",
@@ -40,7 +40,7 @@ static HIDDEN: LazyLock<Option<Regex>> = LazyLock::new(|| {
     .ok()
 });
 
-/// An emoji of several characters, which is drawn as one picture: what joins them hides nothing.
+/// An emoji of several characters, drawn as one picture: its joiners hide nothing.
 static EMOJI: LazyLock<Option<Regex>> = LazyLock::new(|| {
     const ONE: &str = r"\p{Extended_Pictographic}[\u{1f3fb}-\u{1f3ff}]?[\u{fe0e}\u{fe0f}]?";
     Regex::new(&format!(r"{ONE}(?:\u{{200d}}{ONE})*|[0-9#*]\u{{fe0f}}\u{{20e3}}")).ok()
@@ -52,7 +52,7 @@ fn without_emoji(text: &str) -> Cow<'_, str> {
     EMOJI.as_ref().filter(|_| may_have).map_or(Cow::Borrowed(text), |emoji| emoji.replace_all(text, "·"))
 }
 
-/// Text as it is, but with every character that cannot be seen shown as `\u{…}`. A line break is shown and made.
+/// The text with every invisible character shown as `\u{…}`. A line break is shown and kept.
 #[must_use]
 pub fn visible(text: &str) -> String {
     let shown = |c: char| {
@@ -69,7 +69,7 @@ pub fn visible(text: &str) -> String {
     }
 }
 
-/// Whether a character is one that [`visible`] shows as its code.
+/// Whether [`visible`] shows the character as its code.
 fn is_hidden(c: char) -> bool {
     if c.is_ascii() {
         return c.is_ascii_control();
@@ -77,9 +77,9 @@ fn is_hidden(c: char) -> bool {
     HIDDEN.as_ref().is_none_or(|hidden| hidden.is_match(c.encode_utf8(&mut [0; 4])))
 }
 
-/// What somebody who has to approve these arguments should look at: one warning for each code and place, 50 at most,
-/// a few for each code. Pointers lead into the arguments, to a member also where its name is meant; arguments that are
-/// not JSON have one place only, the whole.
+/// Warnings for the approver of these arguments: one for each code and place, 50 at most, a few for each code. Pointers
+/// lead into the arguments, to a member also where its name is meant; arguments that are not JSON have the whole as
+/// their only place.
 #[must_use]
 pub fn warnings(arguments_text: &str) -> Vec<Warning> {
     let mut looked = Looked::default();
@@ -98,7 +98,7 @@ pub fn warnings(arguments_text: &str) -> Vec<Warning> {
     looked.warnings()
 }
 
-/// A text that is not JSON with the `\u` escapes of its strings read all the same.
+/// Decodes the `\u` escapes of a text that is not JSON.
 fn unescaped(text: &str) -> String {
     let unit = |text: &str| {
         let digits = text.strip_prefix("\\u")?.get(..4).filter(|four| four.bytes().all(|b| b.is_ascii_hexdigit()))?;
@@ -110,7 +110,7 @@ fn unescaped(text: &str) -> String {
         let (before, escape) = rest.split_at(at);
         out.push_str(before);
         let Some(first) = unit(escape) else {
-            // The character that is escaped goes with its `\`, so that `\\u` is no escape.
+            // The escaped character is consumed with its `\`, so that `\\u` is no escape.
             let end = escape.char_indices().nth(2).map_or(escape.len(), |(end, _)| end);
             let (kept, tail) = escape.split_at(end);
             out.push_str(kept);

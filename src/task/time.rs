@@ -1,4 +1,4 @@
-//! A moment, in microseconds: what both databases keep. Nanoseconds would survive on one of them only.
+//! A moment in microseconds: both databases keep that precision; only one would keep nanoseconds.
 
 use std::fmt;
 use std::ops::Add;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub struct Time(pub i64);
 
 impl Time {
-    /// How long it is from `earlier` to this moment; zero when `earlier` is later.
+    /// Time from `earlier` to `self`; zero when `earlier` is later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))

@@ -1,4 +1,4 @@
-//! What is known of a tool without calling it.
+//! A tool's specification, known without calling the tool.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -35,61 +35,61 @@ impl Effect {
     }
 }
 
-/// Who performs a call of the tool.
+/// How a call of the tool is performed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolKind {
-    /// An HTTP request.
+    /// By an HTTP request.
     #[default]
     Http,
-    /// A command on this host.
+    /// By a command on this host.
     Shell,
-    /// The caller, who posts the result.
+    /// By the caller, who posts the result.
     External,
-    /// A sub-agent.
+    /// By a sub-agent.
     Agent,
-    /// A human: the three `request_…` tools.
+    /// By a person: the three `request_…` tools.
     Human,
 }
 
 /// A tool as a model, a rule and an approver see it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolSpec {
-    /// Its name, as the model calls it.
+    /// Name, as the model calls it.
     pub name: String,
-    /// What it does, for the model.
+    /// Description for the model.
     pub description: String,
     /// JSON Schema (2020-12) of its arguments; always an object schema.
     pub parameters: Value,
-    /// What repeating a call does.
+    /// Effect of repeating a call.
     pub effect: Effect,
-    /// Who performs it.
+    /// How its calls are performed.
     pub kind: ToolKind,
-    /// Where calls go, as it stands in their digests: `POST http://payments.internal`, `shell /srv/ops`.
+    /// Target of its calls, as their digests contain it: `POST http://payments.internal`, `shell /srv/ops`.
     pub target: String,
     /// Template of the line an approver reads: `Refund {amount} for order {order}`.
     pub summary: Option<String>,
-    /// How long one attempt may take.
+    /// Timeout of one attempt.
     pub timeout: Duration,
     /// `sha256:…` over kind, target, parameters, effect, and headers and env unexpanded; not over texts or timeout.
     pub definition: String,
-    /// The credentials that its headers, `url` and `env` refer to, each once, in order of their names.
+    /// The credentials that its headers, `url` and `env` refer to, each once, ordered by name.
     pub needs: Vec<String>,
 }
 
-/// How many characters of one argument stand in a summary.
+/// Most characters of one argument in a summary.
 const SUMMARIZED: usize = 80;
 
 /// One part of a summary's template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SummaryPart<'t> {
-    /// It stands there as it is.
+    /// Literal text.
     Text(&'t str),
-    /// An argument stands there.
+    /// Name of the argument to insert.
     Argument(&'t str),
 }
 
-/// The parts of a summary's template, in their order. A `{` without its `}` is text.
+/// The parts of a summary's template, in order. A `{` without its `}` is text.
 pub fn summary_parts(template: &str) -> impl Iterator<Item = SummaryPart<'_>> {
     let mut rest = template;
     std::iter::from_fn(move || {
@@ -108,8 +108,8 @@ pub fn summary_parts(template: &str) -> impl Iterator<Item = SummaryPart<'_>> {
 }
 
 impl ToolSpec {
-    /// The line an approver reads: the template with the arguments filled in as text, each cut at 80 characters, which
-    /// is shown. Without a template, the tool's name.
+    /// The summary for an approver: the template with the arguments filled in as text, each cut at 80 characters with
+    /// an ellipsis. Without a template, the tool's name.
     #[must_use]
     pub fn summarize(&self, arguments: &Value) -> String {
         let Some(template) = &self.summary else { return self.name.clone() };

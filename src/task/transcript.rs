@@ -1,5 +1,5 @@
-//! What the model is shown: the journal as a conversation. Every call of a turn has exactly one result, in the model's
-//! order, before the next question.
+//! The journal as the conversation that the model sees. Every call of a turn has exactly one result, in the model's
+//! order, before the model is called again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,39 +14,40 @@ use super::text::cut;
 /// One message of the conversation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Message {
-    /// The user.
+    /// A message of the user.
     User {
-        /// Data about him, shown before the message.
+        /// Data about the user, shown before the message.
         context: Option<BTreeMap<String, String>>,
-        /// What he said.
+        /// Parts of the message.
         parts: Vec<Part>,
     },
-    /// The model.
+    /// A turn of the model.
     Assistant {
-        /// The provider's own JSON, to be sent back unchanged but for the ids of calls that had to be replaced.
+        /// The provider's own JSON, sent back unchanged except for call ids that had to be replaced.
         raw: Value,
-        /// The same, as we read it.
+        /// Text of the turn, as we parse it.
         text: Option<String>,
-        /// Its calls: (the id the provider knows it by, name, arguments).
+        /// Calls of the turn: (the id by which the provider knows it, name, arguments).
         calls: Vec<(String, String, String)>,
     },
     /// The result of one call, right after the turn that asked for it.
     Result {
-        /// The id the provider knows the call by.
+        /// Id by which the provider knows the call.
         provider_id: String,
-        /// The tool.
+        /// Name of the tool.
         name: String,
-        /// What came out, at most 64 KiB.
+        /// Text of the result, of which at most 64 KiB are shown.
         content: String,
-        /// Whether the tool did what was asked.
+        /// Whether the tool, or a person in its place, gave a result.
         succeeded: bool,
     },
 }
 
-/// How much of a result the model is shown.
+/// Most bytes of a result that the model sees.
 const SHOWN: usize = 64 * 1024;
 
-/// The conversation of a journal. A call that has no result yet (which `next_step` never lets a model see) says so.
+/// The conversation of a journal. A call without a result (which `next_step` never lets a model see) gets a text that
+/// says so.
 #[must_use]
 pub fn conversation(items: &[Item]) -> Vec<Message> {
     let (results, edits) = (results(items), edits(items));
@@ -76,7 +77,7 @@ pub fn conversation(items: &[Item]) -> Vec<Message> {
     messages
 }
 
-/// What the model is told of each call. A late result takes the place of "unknown", whichever was written first: a call
+/// The result of each call that the model sees. A late result replaces "unknown", whichever was written first: a call
 /// may get its `unknown` when the task is canceled long after an earlier attempt answered.
 fn results(items: &[Item]) -> BTreeMap<CallId, &ToolResult> {
     let mut results: BTreeMap<CallId, &ToolResult> = BTreeMap::new();
@@ -106,8 +107,8 @@ fn results(items: &[Item]) -> BTreeMap<CallId, &ToolResult> {
     results
 }
 
-/// The bytes that calls ran with, where a human had changed them and they were started after that, or whoever runs them
-/// outside was asked for their result with them and gave it.
+/// The edited arguments that calls ran with: of calls started after the edit, and of external calls whose result was
+/// requested with the edited arguments and supplied.
 fn edits(items: &[Item]) -> BTreeMap<CallId, &str> {
     let (mut changed, mut ran, mut outside) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
     for item in items {
@@ -134,7 +135,7 @@ fn edits(items: &[Item]) -> BTreeMap<CallId, &str> {
     ran
 }
 
-/// A result as the model is told of it: also with which arguments the call ran, where they are not its own.
+/// The text of a result for the model, with the arguments that the call ran with where a person edited them.
 fn told(result: &ToolResult, ran_with: Option<&str>) -> String {
     let content = shown(&result.content);
     match ran_with {
@@ -145,8 +146,8 @@ fn told(result: &ToolResult, ran_with: Option<&str>) -> String {
     }
 }
 
-/// The ids the provider knows a turn's calls by. Ours are unique and stand in where one is empty or repeated, also in a
-/// journal that somebody else wrote.
+/// The ids by which the provider knows a turn's calls. Our unique ids replace empty and repeated ones, also in a
+/// journal that other code wrote.
 fn provider_ids(turn: &Turn) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let id = |call: &ToolCall| {

@@ -1,5 +1,5 @@
-//! A tree of tasks, read item by item in the order of its events: where each task stands, and what all of them have in
-//! common. A human's no, a tool in doubt and the user's word hold for the whole tree, whichever task they came from.
+//! The state of a tree of tasks, read item by item in the order of its events: each task's progress, and what all tasks
+//! share. A rejection, a quarantine and the user's message hold for the whole tree, whichever task they came from.
 
 use std::collections::BTreeMap;
 use std::mem::swap;
@@ -10,7 +10,7 @@ use super::quarantine::Quarantine;
 use super::rejections::RejectedCalls;
 use super::turn::Progress;
 
-/// The tasks of a tree as far as its events were read.
+/// State of a tree after the events read so far.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TreeProgress {
     root: TaskId,
@@ -21,7 +21,7 @@ pub struct TreeProgress {
 }
 
 impl TreeProgress {
-    /// Before its first event.
+    /// State before the first event.
     #[must_use]
     pub fn new(root: TaskId) -> Self {
         Self {
@@ -33,7 +33,7 @@ impl TreeProgress {
         }
     }
 
-    /// Reads the next event: an item of that task. `doubted`: it belongs to a history whose end was lost.
+    /// Reads the next event: an item of that task. `uncertain`: the item is of the uncertain history.
     pub fn apply(&mut self, task: TaskId, item: &Item, uncertain: bool) {
         let is_root = task == self.root;
         let progress = self.tasks.entry(task).or_insert_with(|| Progress { of_sub_agent: !is_root, ..Progress::new() });
@@ -52,7 +52,7 @@ impl TreeProgress {
         }
     }
 
-    /// Where one of its tasks stands, knowing what all of them have in common.
+    /// Progress of one task, with what all tasks of the tree share.
     #[must_use]
     pub fn progress(&self, task: TaskId) -> Option<Progress> {
         let own = self.tasks.get(&task)?.clone();
@@ -60,7 +60,7 @@ impl TreeProgress {
         Some(Progress { rejections, quarantine, message_uncertain: self.message_uncertain, ..own })
     }
 
-    /// The same, for what is its own alone.
+    /// Progress of one task, without what all tasks of the tree share.
     #[must_use]
     pub fn task(&self, task: TaskId) -> Option<&Progress> {
         self.tasks.get(&task)

@@ -1,5 +1,5 @@
-//! The journal, read item by item: where each call stands, which questions are open, what the model said last.
-//! Nothing here decides what happens next; that is `step.rs`.
+//! Reads the journal item by item: the state of each call, the open requests, the model's last answer. `step.rs`
+//! decides what happens next.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,83 +16,83 @@ use super::time::Time;
 use super::tool_spec::{Effect, ToolKind};
 use super::verdict::{Judgement, Verdict};
 
-/// An open question.
+/// An open request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Open {
-    /// As it was asked.
+    /// The request as it was opened.
     pub asked: RequestSpec,
-    /// When.
+    /// Time of its opening.
     pub asked_at: Time,
-    /// Who approved which call so far.
+    /// Approvals so far, by call.
     pub approvals: BTreeMap<CallId, Vec<Vote>>,
-    /// How each call was decided that is.
+    /// Actions of the decided calls.
     pub decided: BTreeMap<CallId, Action>,
-    /// What was said to follow a rejection of one of its calls.
+    /// The consequence that a decision named for a rejection.
     pub then: Option<Then>,
 }
 
-/// What the last message of the conversation is.
+/// The last message of the conversation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Last {
-    /// There is none.
+    /// No message yet.
     Nothing,
-    /// The user's.
+    /// A user message.
     User,
-    /// The model's, with or without calls.
+    /// A turn of the model, with or without calls.
     Model(Turn),
 }
 
-/// A journal as far as it was read.
+/// State of a task after the items read so far.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Progress {
     /// The last status; `None` before the first item.
     pub status: Option<TaskStatus>,
-    /// Every call that has no result, and all of the last turn, in the model's order.
+    /// All calls without a result and all calls of the last turn, in the model's order.
     pub calls: Vec<CallState>,
-    /// The open questions, in the order they were asked.
+    /// The open requests, oldest first.
     pub open: Vec<Open>,
     /// Requests of the last turn whose decision may not have taken effect yet.
     pub responded: Vec<RequestId>,
-    /// A human ended the task (or, with `CancelRoot`, its tree), and the journal does not say so yet.
+    /// How a decision or a deadline ended the task (or, with `CancelRoot`, its tree), until the journal says so.
     pub ending: Option<Then>,
-    /// The last message.
+    /// The conversation's last message.
     pub last: Last,
-    /// Answers of the model, for life.
+    /// Model answers over the task's life.
     pub turns: u32,
-    /// Answers of the model since the last user message.
+    /// Model answers since the last user message.
     pub turns_since_message: u32,
-    /// Time spent running since the last user message, up to the last pause.
+    /// Running time since the last user message, up to the last pause.
     pub ran: Duration,
-    /// Since when it runs.
+    /// Start of the current run; `None` while the task does not run.
     pub running_since: Option<Time>,
-    /// The owner's groups as of his last message.
+    /// The owner's groups as of their last message.
     pub groups: Vec<String>,
-    /// Tools that no rule lets run for now.
+    /// Quarantined tools: no rule lets them run.
     pub quarantine: Quarantine,
-    /// Calls that a human said no to since the last user message.
+    /// Calls rejected since the last user message.
     pub rejections: RejectedCalls,
-    /// A credential was filled in since the task last ended.
+    /// Whether a person provided a credential since the task last ended.
     pub filled_in: bool,
-    /// Calls since then that were refused for being the same as one of those.
+    /// Calls refused since the last user message because they repeat a rejected call.
     pub repeats: u32,
-    /// Items up to here are in doubt; 0 is none.
+    /// `seq` of the last item of the uncertain history; 0 where the history is certain.
     pub uncertain_seq: i64,
-    /// The last user message is.
+    /// Whether the last user message is of the uncertain history.
     pub message_uncertain: bool,
-    /// It is a sub-agent's: what its parent tells it is no word of the user.
+    /// Whether this is a sub-agent's task: its messages come from its parent, not from the user.
     pub of_sub_agent: bool,
-    /// Questions that other tasks of its tree have open.
+    /// Open requests of the tree's other tasks.
     pub elsewhere: usize,
-    /// Sub-agents that it started since the last user message.
+    /// Sub-agents started since the last user message.
     pub starts_since_message: u32,
-    /// Those that it ever started.
+    /// Sub-agents started over the task's life.
     pub starts: u32,
-    /// Why it is being canceled, or was, where a human's answer or a deadline did it: half a sentence.
+    /// Why a decision or a deadline cancels (or canceled) the task: half a sentence.
     pub canceled_for: Option<String>,
 }
 
 impl Progress {
-    /// Before the first item.
+    /// State before the first item.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -121,7 +121,7 @@ impl Progress {
         }
     }
 
-    /// A whole journal.
+    /// State after a whole journal.
     #[must_use]
     pub fn of(items: &[Item]) -> Self {
         let mut progress = Self::new();
@@ -131,19 +131,19 @@ impl Progress {
         progress
     }
 
-    /// The call of that id, if it has no result or is of the last turn.
+    /// The call with this id, if it has no result or is of the last turn.
     #[must_use]
     pub fn call(&self, id: CallId) -> Option<&CallState> {
         self.calls.iter().find(|state| state.call.tool_call_id == id)
     }
 
-    /// The open question of that id.
+    /// The open request with this id.
     #[must_use]
     pub fn open(&self, id: RequestId) -> Option<&Open> {
         self.open.iter().find(|open| open.asked.request_id == id)
     }
 
-    /// The calls that have no result.
+    /// The calls without a result.
     pub fn unfinished(&self) -> impl Iterator<Item = &CallState> {
         self.calls.iter().filter(|state| !matches!(state.phase, Phase::Done(_)))
     }
@@ -202,7 +202,7 @@ impl Progress {
         }
     }
 
-    /// The user has said something new to the tree: limits count from here.
+    /// Restarts the counts of the limits: the user has sent the tree a message.
     pub(super) fn counts_anew(&mut self, at: Time) {
         self.turns_since_message = 0;
         self.starts_since_message = 0;
@@ -211,7 +211,8 @@ impl Progress {
         self.running_since = self.running_since.map(|_| at);
     }
 
-    /// These facts, the last ones applied, are committed: their moment is the database's, not the one they were made at.
+    /// Gives these facts, the last ones applied, the time of their commit: the database's clock replaces the one they
+    /// were made by.
     pub fn committed<'f>(&mut self, facts: impl Iterator<Item = &'f Fact>, at: Time) {
         for fact in facts {
             if let Fact::TaskStatus { .. } | Fact::UserMessage { .. } = fact {
@@ -277,9 +278,9 @@ impl Progress {
         let reason = || judgement.reason.clone().unwrap_or_else(|| "No reason is given.".to_owned());
         let started = matches!(state.phase, Phase::Started(_));
         state.phase = match judgement.verdict {
-            // It may have happened already: a later "no" keeps it from being repeated, and does not undo it.
+            // The call may have run already: a later refusal prevents a repetition and undoes nothing.
             Verdict::Deny | Verdict::Invalid if started => Phase::Settled(Outcome::Unknown, UNKNOWN.to_owned()),
-            // Nor may it be repeated any more: it stays as it is, and a human is asked what became of it.
+            // The call may not be repeated either: it stays started, and a person is asked about its outcome.
             Verdict::Allow | Verdict::Hold | Verdict::Human if started && !effect.repeatable() => state.phase.clone(),
             Verdict::Allow => Phase::Allowed,
             Verdict::Hold => Phase::Held(judgement.terms.clone().unwrap_or_default()),
@@ -296,7 +297,7 @@ impl Progress {
     }
 }
 
-/// What the model is told of a call that a human has said no to before.
+/// The result that the model sees for a call that repeats a rejected one.
 fn no_again(no: Option<&RejectedCall>) -> String {
     let reason = no.and_then(|no| no.reason.as_ref()).map_or(String::new(), |reason| format!(" Reason: {reason}"));
     format!("A human has rejected this same call; it was not run, and asking again does not help.{reason}")

@@ -1,6 +1,6 @@
-//! Users' ids: when two of them are one person's, and how one is shown.
-//! What must stay true: every comparison of user ids goes through here. What is stored is the spelling; how spellings are
-//! compared is today's setting, so that a changed setting holds for rows that were stored before it.
+//! User ids: when two spellings belong to one person, and how an id is shown.
+//! What must stay true: every comparison of user ids goes through here. Rows store the spelling; the current setting
+//! says how spellings compare, so a changed setting holds for rows stored before it.
 
 use std::fmt;
 
@@ -21,12 +21,12 @@ pub enum UserIds {
     Exact,
 }
 
-/// The form of an id that is compared: equal keys are one person's.
+/// The comparison form of an id: equal keys belong to one person.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UserKey(String);
 
 impl UserKey {
-    /// The key, for the database. It is never shown.
+    /// The key, for the database; never shown.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -34,7 +34,7 @@ impl UserKey {
 }
 
 impl UserIds {
-    /// The form of an id that is compared.
+    /// The comparison form of an id.
     #[must_use]
     pub fn key(self, id: &str) -> UserKey {
         UserKey(match self {
@@ -43,13 +43,13 @@ impl UserIds {
         })
     }
 
-    /// Whether two ids are one person's.
+    /// Whether two ids belong to one person.
     #[must_use]
     pub fn same(self, one: &str, other: &str) -> bool {
         one == other || (self == Self::Folded && folded(one) == folded(other))
     }
 
-    /// The id with that spelling.
+    /// The id with this spelling, compared by this setting.
     #[must_use]
     pub fn id(self, spelling: impl Into<String>) -> UserId {
         let spelling = spelling.into();
@@ -57,8 +57,8 @@ impl UserIds {
     }
 }
 
-/// A canonical caseless match (Unicode, D145): the case is folded in full, and normalized before, as folding takes marks
-/// apart, and after, as it can leave marks in another order.
+/// Canonical caseless matching (Unicode, D145): full case folding, after a normalization, because folding takes marks
+/// apart, and before another, because folding can reorder marks.
 fn folded(id: &str) -> String {
     if id.bytes().all(|byte| byte.is_ascii()) {
         return id.to_ascii_lowercase();
@@ -73,8 +73,8 @@ pub fn is_normal(text: &str) -> bool {
     is_nfc(text)
 }
 
-/// Somebody's id, and how it is compared. Two of them are equal when they are one person's; a stored spelling is asked
-/// about with [`UserId::is`].
+/// A user's id, and how it compares. Two ids are equal when they belong to one person; [`UserId::is`] compares a stored
+/// spelling.
 #[derive(Clone)]
 pub struct UserId {
     spelling: String,
@@ -83,31 +83,31 @@ pub struct UserId {
 }
 
 impl UserId {
-    /// As it is shown and stored.
+    /// The spelling, as shown and stored.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.spelling
     }
 
-    /// The form that is compared.
+    /// The comparison form.
     #[must_use]
     pub fn key(&self) -> &UserKey {
         &self.key
     }
 
-    /// How it is compared.
+    /// The setting that compares this id.
     #[must_use]
     pub fn ids(&self) -> UserIds {
         self.ids
     }
 
-    /// The form that is compared, where that is not the spelling itself: the database keeps it beside the spelling.
+    /// The comparison form, unless it is the spelling itself: the database keeps it beside the spelling.
     #[must_use]
     pub fn folded(&self) -> Option<UserKey> {
         (self.ids == UserIds::Folded).then(|| self.key.clone())
     }
 
-    /// Whether that spelling is this person's, too.
+    /// Whether that spelling belongs to the same person.
     #[must_use]
     pub fn is(&self, spelling: &str) -> bool {
         self.spelling == spelling || self.ids.key(spelling) == self.key
@@ -165,7 +165,7 @@ mod tests {
         ("ångström", "\u{212b}NGSTRO\u{308}M"),
         ("ﬁn", "FIN"),
         ("Ａｌｉｃｅ", "ａｌｉｃｅ"),
-        // Marks that stand in another order after the case was folded.
+        // Case folding reorders the marks.
         ("\u{1f0}\u{323}", "J\u{30c}\u{323}"),
     ];
     const TWO_PEOPLE: [(&str, &str); 8] = [
@@ -197,7 +197,7 @@ mod tests {
         }
     }
 
-    /// Every character that folding or normalization changes or moves: none of them is beyond the second plane.
+    /// Every character that folding or normalization changes or moves; none is beyond the second plane.
     fn characters() -> impl Iterator<Item = char> {
         let moves = |c: &char| !('\u{3400}'..='\u{9fff}').contains(c) && !('\u{ac00}'..='\u{f8ff}').contains(c);
         let changes = |c: &char| {
@@ -226,7 +226,7 @@ mod tests {
             let (composed, decomposed): (String, String) = (text.nfc().collect(), text.nfd().collect());
             assert_eq!(folded(&composed), folded(&text), "{text:?}");
             assert_eq!(folded(&decomposed), folded(&text), "{text:?}");
-            // The dotless i has the capital of the dotted one, and is another letter.
+            // The dotless i shares the capital of the dotted i, and is another letter.
             if c != '\u{131}' {
                 let (upper, lower) = (text.to_uppercase(), text.to_lowercase());
                 assert!(folded(&upper) == folded(&text) || folded(&lower) == folded(&text), "{text:?}");

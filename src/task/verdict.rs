@@ -1,4 +1,4 @@
-//! What the policy says of a call, and the terms under which a human is asked.
+//! The policy's verdict on a call, and the terms of a request.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -6,32 +6,32 @@ use std::time::Duration;
 use super::decision::{Action, Then};
 use super::id::CallId;
 
-/// The policy's word on one call.
+/// The policy's verdict on one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// Runs unasked.
+    /// The call runs without a request.
     Allow,
-    /// A human is asked first.
+    /// A person has to approve the call first.
     Hold,
-    /// Refused.
+    /// A rule refuses the call.
     Deny,
-    /// The name is not offered or the arguments do not fit; the policy was not asked.
+    /// The tool is not offered or the arguments do not fit; the policy was not asked.
     Invalid,
-    /// The call is itself a question to a human.
+    /// The call is itself a request to a person.
     Human,
 }
 
-/// Who may decide a request.
+/// The people with the right to decide a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Approvers {
-    /// Whether the task's owner may.
+    /// Whether the task's owner may decide.
     pub owner: bool,
-    /// Users by id.
+    /// Ids of users who may decide.
     pub users: Vec<String>,
-    /// Groups by name.
+    /// Names of groups whose members may decide.
     pub groups: Vec<String>,
-    /// How many different people have to approve.
+    /// Number of distinct people who have to approve.
     pub required: u32,
 }
 
@@ -53,21 +53,21 @@ pub enum OnExpiry {
     Cancel,
 }
 
-/// The terms of a rule, copied into each request it opens; they never change there.
-/// Held calls of one turn whose terms are equal share one request.
+/// The terms of a rule, copied into each request it opens, where they never change. Held calls of one turn whose terms
+/// are equal share one request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
-    /// Who may decide.
+    /// The people who may decide.
     pub approvers: Approvers,
-    /// How long the request stays open; `None` is for ever.
+    /// How long the request stays open; `None` means without a deadline.
     pub expires_in: Option<Duration>,
-    /// What happens at the deadline.
+    /// Consequence of the deadline.
     pub on_expiry: OnExpiry,
-    /// What a rejection of every call does unless the decision says `then`.
+    /// Consequence of a rejection of every call, unless the decision says `then`.
     pub on_reject: Then,
-    /// The answers the rule allows of an approval.
+    /// The actions that the rule allows on an approval.
     pub allow: Vec<Action>,
-    /// The operator's words instead of "Human intervention required."
+    /// The operator's text in place of "Human intervention required."
     pub message: Option<String>,
 }
 
@@ -85,31 +85,31 @@ impl Default for Terms {
     }
 }
 
-/// One judgement, as it is journaled.
+/// One judgement, as the journal keeps it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Judgement {
-    /// The word.
+    /// The policy's verdict.
     pub verdict: Verdict,
-    /// The rule that gave it, if one did.
+    /// Rule that gave the verdict, if any.
     pub rule: Option<String>,
-    /// Why: the rule's reason, or what does not fit.
+    /// The rule's reason, or the mismatch of an invalid call.
     pub reason: Option<String>,
-    /// Under which terms a human is asked. Present when `verdict` is `hold` or `human`. Not on the wire.
+    /// Terms of the request. Present when `verdict` is `hold` or `human`. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terms: Option<Terms>,
-    /// The call that a human has said no to, where this one is the same: it is refused as he said. Not on the wire.
+    /// The rejected call that this one repeats; it is refused with that rejection's reason. Not on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<CallId>,
 }
 
 impl Judgement {
-    /// A word without a rule, a reason or terms.
+    /// A verdict without a rule, a reason or terms.
     #[must_use]
     pub fn of(verdict: Verdict) -> Self {
         Self { verdict, rule: None, reason: None, terms: None, repeats: None }
     }
 
-    /// What does not fit is not put to the policy.
+    /// The judgement of an invalid call, which is not put to the policy.
     #[must_use]
     pub fn invalid(reason: impl Into<String>) -> Self {
         Self { reason: Some(reason.into()), ..Self::of(Verdict::Invalid) }

@@ -1,4 +1,4 @@
-//! What has to be counted in the database, counted at most once in [`EVERY`] for all who ask, and once at a time: a count
+//! Gauges counted in the database: at most once in [`EVERY`] for all callers, and never two counts at once. A count
 //! reads the whole task table, and `/metrics` needs no key.
 
 use std::fmt;
@@ -11,16 +11,16 @@ use tokio_util::task::TaskTracker;
 
 use super::Census;
 
-/// Numbers so old are shown.
+/// The age at which the numbers are counted anew.
 pub const EVERY: Duration = Duration::from_secs(15);
 
-/// Counts.
+/// Counts tasks and requests.
 pub type Count = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Census> + Send>> + Send + Sync>;
 
-/// Tells how long the machine has been up.
+/// Returns the machine's uptime.
 pub type Uptime = Arc<dyn Fn() -> Duration + Send + Sync>;
 
-/// The numbers that were counted last.
+/// The latest numbers.
 pub struct Gauges {
     count: Count,
     uptime: Uptime,
@@ -30,7 +30,7 @@ pub struct Gauges {
 
 #[derive(Default)]
 struct Last {
-    /// When the last count began.
+    /// When the last count began, as uptime.
     begun: Option<Duration>,
     counting: bool,
     census: Census,
@@ -43,18 +43,18 @@ impl fmt::Debug for Gauges {
 }
 
 impl Gauges {
-    /// Counts when it is asked, as a task of `tracker`.
+    /// Counts on demand, as a task of `tracker`.
     #[must_use]
     pub fn new(count: Count, uptime: Uptime, tracker: TaskTracker) -> Arc<Self> {
         Arc::new(Self { count, uptime, tracker, last: Mutex::default() })
     }
 
-    /// The numbers. Whoever comes when they are too old waits for the next count; whoever comes meanwhile gets the last
-    /// ones at once, so that a slow count holds one connection and not all of them.
+    /// The numbers. A caller that finds them too old waits for a new count; a caller during that count gets the
+    /// previous numbers at once, so that a slow count holds one connection and not all of them.
     pub async fn census(self: &Arc<Self>) -> Census {
         if self.begin() {
             let this = Arc::clone(self);
-            // A scrape that is given up does not stop it: the next one would begin anew.
+            // An abandoned scrape does not stop the count: the next scrape would have to start over.
             let counted = self.tracker.spawn(async move {
                 let _ends = Ends(&this);
                 let census = (this.count)().await;
@@ -65,7 +65,7 @@ impl Gauges {
         self.lock().census.clone()
     }
 
-    /// Whether the asker has to count.
+    /// Whether the caller has to count.
     fn begin(&self) -> bool {
         let now = (self.uptime)();
         let mut last = self.lock();
@@ -82,7 +82,7 @@ impl Gauges {
     }
 }
 
-/// The end of a count, also of one that panics.
+/// Ends a count, even when it panics.
 struct Ends<'a>(&'a Gauges);
 
 impl Drop for Ends<'_> {
@@ -152,7 +152,7 @@ mod tests {
         while counts.load(Ordering::SeqCst) == 0 {
             tokio::task::yield_now().await;
         }
-        // However long it takes, nobody else counts or waits.
+        // However long the count takes, no other caller counts or waits.
         *clock.lock().unwrap() = Duration::from_mins(10);
         for _ in 0..50 {
             assert_eq!(gauges.census().await, Census::default());

@@ -1,5 +1,5 @@
-//! The tool with which an agent calls another one: what a model, a rule and an approver see of it. The engine performs it.
-//! What must stay true: every sub-agent takes the same arguments, and what is said of one to a model is its caller's
+//! The tool with which an agent calls another one, as a model, a rule and an approver see it. The engine performs it.
+//! What must stay true: every sub-agent takes the same arguments, and its description for a model is the caller's
 //! pinned text, never part of what is approved.
 
 use std::time::Duration;
@@ -10,10 +10,10 @@ use super::catalog::{Entry, definition_of};
 use super::schema::CompiledSchema;
 use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
 
-/// The argument that holds what the sub-agent is to do.
+/// The argument that holds the sub-agent's task.
 pub const TASK: &str = "task";
 
-/// What is known of the tool that calls the agent of this name.
+/// The spec of the tool that calls the agent of this name.
 #[must_use]
 pub fn spec(name: &str) -> ToolSpec {
     let (kind, effect, target) = (ToolKind::Agent, Effect::Once, format!("agent {name}"));
@@ -35,7 +35,7 @@ pub fn spec(name: &str) -> ToolSpec {
     }
 }
 
-/// The tool as an agent is offered it.
+/// The catalog entry of that tool.
 #[must_use]
 pub fn entry(name: &str) -> Option<Entry> {
     let spec = spec(name);
@@ -43,7 +43,7 @@ pub fn entry(name: &str) -> Option<Entry> {
     Some(Entry { spec, schema, form: None, tool: None })
 }
 
-/// What a model is told of the agent of this name: the operator's words, or a plain sentence where there are none.
+/// The description of the agent for a model: the operator's text, or a default sentence if it is blank.
 #[must_use]
 pub fn description(name: &str, said: &str) -> String {
     match said.trim() {

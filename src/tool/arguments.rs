@@ -1,9 +1,9 @@
-//! Reads a call's arguments, once, before policy and before anybody is asked. What must stay true: what is accepted here
-//! means the same to every reader of the same bytes. So nothing passes that two JSON readers could take differently
-//! (members of one name, numbers that a double changes, lone surrogates), and nothing that the tool does not declare.
+//! Reads a call's arguments once, before policy and before any request. What must stay true: accepted bytes mean the
+//! same to every reader. So validation refuses what two JSON readers could take differently (repeated members, numbers
+//! that a double changes, lone surrogates) and every member that the tool does not declare.
 //!
-//! An empty text counts as `{}`: some models send it for a tool without arguments. Then nothing is required, or it
-//! does not fit.
+//! An empty text counts as `{}`: some models send it for a tool without arguments. It still fails a schema with
+//! required members.
 
 use std::collections::BTreeMap;
 
@@ -13,15 +13,15 @@ use super::names::folded;
 use super::schema::{CompiledSchema, Misfits};
 use crate::task::text::{cut, pointer};
 
-/// How long an argument text may be.
+/// The longest argument text, in bytes.
 pub const SIZE: usize = 256 * 1024;
-/// How deep objects and lists may nest, the outermost counted.
+/// The deepest nesting of objects and lists, the outermost included.
 pub const DEPTH: usize = 32;
 
 /// Reads a text and checks it against the tool's schema.
 ///
 /// # Errors
-/// Where it does not fit, and what was expected; never the value.
+/// The places that do not fit and what was expected, never the value.
 pub fn read(text: &str, schema: &CompiledSchema) -> Result<Value, Misfits> {
     let value =
         if text.trim_matches([' ', '\t', '\n', '\r']).is_empty() { Value::Object(Map::new()) } else { parse(text)? };
@@ -32,10 +32,10 @@ pub fn read(text: &str, schema: &CompiledSchema) -> Result<Value, Misfits> {
     Ok(value)
 }
 
-/// Reads a JSON text that every reader takes alike (RFC 8259, and what this file's head says).
+/// Reads a JSON text that every reader takes alike (RFC 8259, restricted as in the module's header).
 ///
 /// # Errors
-/// Where it is not such a text.
+/// The place where the text breaks these rules.
 pub fn parse(text: &str) -> Result<Value, Misfits> {
     if text.len() > SIZE {
         return Err(Misfits::one("", format!("must not be longer than {} KiB", SIZE / 1024)));
@@ -50,7 +50,7 @@ pub fn parse(text: &str) -> Result<Value, Misfits> {
 struct Reader<'t> {
     text: &'t str,
     at: usize,
-    /// The names and indexes on the way to where it is.
+    /// The names and indexes on the path to the current value.
     place: Vec<String>,
 }
 
@@ -273,8 +273,8 @@ impl<'t> Reader<'t> {
     }
 }
 
-/// The number, if a double keeps it: an integer is one exactly, any other is written like the shortest text that reads
-/// back as the same double.
+/// The number, if a double keeps it: an integer must convert exactly, any other number must be written like the
+/// shortest text that reads back as the same double.
 fn surviving(text: &str, whole: bool) -> Option<Number> {
     let double: f64 = text.parse().ok()?;
     if !double.is_finite() {
@@ -294,13 +294,13 @@ fn surviving(text: &str, whole: bool) -> Option<Number> {
     (decimal(text)? == decimal(&format!("{double:e}"))?).then(|| Number::from_f64(double)).flatten()
 }
 
-/// Whether a double is that integer.
+/// Whether the double equals the integer.
 fn exact(double: f64, integer: i128) -> bool {
-    // Without a fraction, below 2^64: `{:.0}` writes every digit of it.
+    // Without a fraction and below 2^64, `{:.0}` writes every digit.
     format!("{double:.0}").parse() == Ok(integer)
 }
 
-/// A decimal number as its sign, its digits without zeros at either end, and the power of ten of the last of them.
+/// A decimal number as its sign, its digits without zeros at either end, and the exponent of the last digit.
 fn decimal(text: &str) -> Option<(bool, String, i64)> {
     let (negative, text) = text.strip_prefix('-').map_or((false, text), |text| (true, text));
     let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));

@@ -1,19 +1,18 @@
 //! The demonstration's two endpoints, `builtin:refunds/lookup_order` and `builtin:refunds/refund_payment`, answered by
-//! the process itself. Nothing is kept: the same order always reads the same, and the same `Idempotency-Key` is always
-//! the same refund, which is what a real endpoint has to do with a key.
+//! the process itself. They keep no state: the same order always reads the same, and the same `Idempotency-Key` always
+//! gives the same refund, as a real endpoint must treat a key.
 
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-/// How a `url` begins that the process answers itself.
+/// The prefix of a `url` that the process answers itself.
 pub(super) const PREFIX: &str = "builtin:";
-/// What such a `url` may be.
+/// The built-in values of `url`.
 const ENDPOINTS: [(&str, Endpoint); 2] = [
     ("builtin:refunds/lookup_order", Endpoint::LookupOrder),
     ("builtin:refunds/refund_payment", Endpoint::RefundPayment),
 ];
 
-/// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Endpoint {
     LookupOrder,
@@ -21,7 +20,7 @@ pub(super) enum Endpoint {
 }
 
 impl Endpoint {
-    /// The one that a `url` names.
+    /// The endpoint that a `url` names.
     pub(super) fn of(url: &str) -> Result<Self, String> {
         let found = ENDPOINTS.iter().find(|(known, _)| *known == url);
         found.map(|(_, endpoint)| *endpoint).ok_or_else(|| {
@@ -30,12 +29,12 @@ impl Endpoint {
         })
     }
 
-    /// The `url` that names it.
+    /// The `url` of the endpoint.
     pub(super) fn url(self) -> &'static str {
         ENDPOINTS.iter().find(|(_, endpoint)| *endpoint == self).map_or(PREFIX, |(url, _)| url)
     }
 
-    /// Its answer: a status and a body.
+    /// The answer as status and body.
     pub(super) fn answer(self, key: &str, arguments: &Value) -> (u16, String) {
         let order = arguments.get("order").and_then(whole);
         let Some(order) = order.filter(|order| (1..=9999).contains(order)) else {

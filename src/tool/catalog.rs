@@ -1,6 +1,6 @@
-//! The tools of the configuration, each with its spec, its compiled schema and what performs it. What must stay true: a
-//! definition's digest is computed from what the operator wrote, with `${…}` unexpanded where a secret could stand, and
-//! changes with whatever a call of the tool could do.
+//! The configured tools, each with its spec, its compiled schema and its implementation. What must stay true: a
+//! definition's digest is over the operator's text, with `${…}` unexpanded wherever a secret could stand, and changes
+//! with everything a call of the tool could do.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,49 +22,46 @@ use crate::task::request::sha256;
 use crate::task::tool_spec::{Effect, SummaryPart, ToolKind, ToolSpec, summary_parts};
 use crate::world::Mistakes;
 
-/// One tool as the configuration has it.
+/// A tool as configured.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// What it does, for the model.
+    /// The description for the model.
     pub description: String,
-    /// What repeating a call does.
+    /// The effect of a call.
     pub effect: Effect,
-    /// JSON Schema of its arguments. `None`: there are none (of a shell tool: the command).
+    /// JSON Schema of the arguments. Without it there are none (for a shell tool: the command).
     pub parameters: Option<Value>,
-    /// Template of the line an approver reads.
+    /// Template of the summary line for an approver.
     pub summary: Option<String>,
-    /// Who performs it.
     pub kind: Kind,
-    /// Its definition as it was written, before `${…}` was filled in: what the digest is over.
+    /// The definition as written, before `${…}` expansion: the digest is over it.
     pub raw: Value,
 }
 
-/// Who performs a tool.
+/// How a tool is performed.
 #[derive(Clone, Debug)]
 pub enum Kind {
-    /// An HTTP request.
+    /// By an HTTP request.
     Http(http::Settings),
-    /// A command.
+    /// By a command.
     Shell(shell::Settings),
-    /// The caller.
+    /// By the caller.
     External(external::Settings),
 }
 
-/// One tool.
 #[derive(Clone)]
 pub struct Entry {
-    /// What is known of it.
     pub spec: ToolSpec,
-    /// What its arguments are read against.
+    /// The arguments are checked against it.
     pub schema: CompiledSchema,
-    /// Of an external tool: what its result has to be, if not anything.
+    /// For an external tool: the schema of its result; `None` accepts anything.
     pub form: Option<Value>,
-    /// What performs a call; `None` when the engine does.
+    /// `None` for a tool that the engine performs.
     pub tool: Option<Arc<dyn Tool>>,
 }
 
 impl Entry {
-    /// Where a call with these arguments goes, for a person.
+    /// The address of a call with these arguments, for a person.
     #[must_use]
     pub fn address(&self, arguments: &Value) -> String {
         let address = self.tool.as_ref().and_then(|tool| tool.address(arguments));
@@ -72,7 +69,7 @@ impl Entry {
     }
 }
 
-/// All tools, by name, the tools that call another agent, and with which tools each agent asks a human.
+/// The configured tools, by name; the tools that call another agent; and each agent's tools for asking a human.
 #[derive(Clone, Default)]
 pub struct Catalog {
     entries: BTreeMap<String, Entry>,
@@ -82,14 +79,14 @@ pub struct Catalog {
     redactor: Arc<Redactor>,
 }
 
-/// How an agent asks a human.
+/// An agent's tools for asking a human, and the services it may ask credentials for.
 #[derive(Clone, Default)]
 struct Human {
     entries: Vec<Entry>,
     services: Vec<Service>,
 }
 
-/// What is left of settings when they were checked.
+/// Checked settings.
 struct Prepared {
     spec: ToolSpec,
     schema: CompiledSchema,
@@ -98,7 +95,7 @@ struct Prepared {
 }
 
 impl Settings {
-    /// The schema of its arguments, also where none was written.
+    /// The schema of the arguments, with the kind's default if none was written.
     #[must_use]
     pub fn parameters(&self) -> Value {
         match (&self.parameters, &self.kind) {
@@ -170,14 +167,14 @@ impl Settings {
         Some(Prepared { spec, schema: schema?, form, http: checked })
     }
 
-    /// Where commands run, for an approver: as it was written where a `${…}` was filled in.
+    /// The working directory for an approver: unexpanded if it contains `${…}`.
     fn shown_directory<'s>(&'s self, settings: &'s shell::Settings) -> &'s str {
         let written = self.raw.pointer("/shell/working_dir").and_then(Value::as_str);
         written.filter(|written| written.contains("${")).unwrap_or(&settings.working_dir)
     }
 
-    /// `sha256:…` over what a call could do: kind, method and whole URL (or directory), parameters, effect, and headers and
-    /// env as they were written. Not over texts and timeouts.
+    /// `sha256:…` over everything a call could do: kind, method and whole URL (or directory), parameters, effect, and
+    /// headers and env as written. Texts and timeouts are excluded.
     fn definition(&self, kind: ToolKind, target: &str, parameters: &Value) -> String {
         let written = |keys: &[&str]| keys.iter().try_fold(&self.raw, |value, key| value.get(key)).cloned();
         let goes = match &self.kind {
@@ -206,13 +203,13 @@ impl Settings {
     }
 }
 
-/// `sha256:…` over a definition, whatever the order of its members.
+/// `sha256:…` over a definition, independent of the order of its members.
 pub(super) fn definition_of(definition: &Value) -> String {
     sha256(&Sha256::digest(canonical(definition).to_string()))
 }
 
 impl Catalog {
-    /// Builds every tool. What is wrong is added to `mistakes`; a tool with a mistake is left out.
+    /// Builds every tool. Mistakes are added to `mistakes`; a tool with a mistake is left out.
     #[must_use]
     pub fn build(
         settings: BTreeMap<String, Settings>,
@@ -242,38 +239,38 @@ impl Catalog {
         Self { entries, agents: BTreeMap::new(), human: BTreeMap::new(), plain: Arc::default(), redactor }
     }
 
-    /// Finds what the configuration keeps secret.
+    /// Finds the configuration's secrets in a text.
     #[must_use]
     pub fn redactor(&self) -> &Redactor {
         &self.redactor
     }
 
-    /// With the fields of credentials that are no secret.
+    /// Sets the credential fields that are not secret.
     #[must_use]
     pub fn with_plain_fields(self, plain: PlainFields) -> Self {
         Self { plain: Arc::new(plain), ..self }
     }
 
-    /// The fields of credentials that are no secret.
+    /// The credential fields that are not secret.
     #[must_use]
     pub fn plain_fields(&self) -> &Arc<PlainFields> {
         &self.plain
     }
 
-    /// With the agents that another one may call.
+    /// Sets the agents that other agents may call.
     #[must_use]
     pub fn with_agents<'n>(mut self, names: impl IntoIterator<Item = &'n str>) -> Self {
         self.agents = names.into_iter().filter_map(|name| Some((name.to_owned(), agent::entry(name)?))).collect();
         self
     }
 
-    /// The tool that calls the agent of that name, byte by byte, if some agent is offered it.
+    /// The tool that calls the agent of this name, compared byte by byte, if any agent is offered it.
     #[must_use]
     pub fn agent(&self, name: &str) -> Option<&Entry> {
         self.agents.get(name)
     }
 
-    /// With what an agent may ask a human: these kinds of question, and these services' credentials.
+    /// Sets an agent's ways to ask a human: these kinds of question, and these services' credentials.
     #[must_use]
     pub fn with_human(mut self, agent: &str, kinds: &[RequestKind], services: Vec<Service>) -> Self {
         let entries = kinds.iter().filter_map(|kind| human::entry(*kind, &services)).collect();
@@ -281,7 +278,7 @@ impl Catalog {
         self
     }
 
-    /// The tool of that name with which an agent asks a human, byte by byte, if it is offered one.
+    /// The agent's tool of this name for asking a human, compared byte by byte, if the agent is offered it.
     #[must_use]
     pub fn human(&self, agent: &str, tool_name: &str) -> Option<&Entry> {
         self.human.get(agent)?.entries.iter().find(|entry| entry.spec.name == tool_name)
@@ -293,13 +290,13 @@ impl Catalog {
         self.human.get(agent).map_or(&[], |human| &human.services)
     }
 
-    /// The tool of that name, byte by byte.
+    /// The configured tool of this name, compared byte by byte.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Entry> {
         self.entries.get(name)
     }
 
-    /// What is known of every tool, by name.
+    /// The specs of all configured tools, by name.
     pub fn specs(&self) -> impl Iterator<Item = &ToolSpec> {
         self.entries.values().map(|entry| &entry.spec)
     }
@@ -313,7 +310,7 @@ fn add_all(mistakes: &mut Mistakes, at: &[&str], wrong: Vec<(Vec<String>, String
     }
 }
 
-/// What an HTTP tool's arguments have to be so that they can stand in its URL.
+/// Checks that an HTTP tool's arguments can stand in its URL.
 fn check_members(name: &str, http: &Checked, parameters: &Value, mistakes: &mut Mistakes) {
     let Goal::Url(template) = &http.goal else { return };
     let members = declared(parameters);
@@ -357,7 +354,7 @@ fn check_members(name: &str, http: &Checked, parameters: &Value, mistakes: &mut 
     }
 }
 
-/// An argument that no call has would leave a gap in the line that an approver reads.
+/// Refuses unknown arguments in a summary: they would leave a gap in the line that an approver reads.
 fn check_summary(name: &str, summary: &str, parameters: &Value, mistakes: &mut Mistakes) {
     let (place, members) = (["tools", name, "summary"], declared(parameters));
     for part in summary_parts(summary) {
@@ -373,7 +370,7 @@ fn check_summary(name: &str, summary: &str, parameters: &Value, mistakes: &mut M
     }
 }
 
-/// A shell tool's parameters have to declare the command.
+/// Checks that a shell tool's parameters declare the command.
 fn check_command(name: &str, parameters: &Value, mistakes: &mut Mistakes) {
     let text = parameters.pointer("/properties/command/type").and_then(Value::as_str) == Some("string");
     let required = parameters.get("required").and_then(Value::as_array);
@@ -383,7 +380,7 @@ fn check_command(name: &str, parameters: &Value, mistakes: &mut Mistakes) {
     }
 }
 
-/// The same JSON with the members of every object in order of their names.
+/// The same JSON with the members of every object sorted by name.
 fn canonical(value: &Value) -> Value {
     match value {
         Value::Object(members) => {

@@ -1,12 +1,13 @@
-//! Rewrites a JSON Schema so that members it does not declare are refused, at every level, and so that nothing in it
-//! points outside. What must stay true:
+//! Rewrites a JSON Schema so that it refuses undeclared members at every level and refers to nothing outside itself.
+//! What must stay true:
 //!
-//! - The schemas that apply to one value (a schema with all that `allOf`, `anyOf`, `oneOf`, `if`, `then`, `else`,
-//!   `dependentSchemas` and `$ref` bring in) are closed once, at the outermost of them: a branch that was closed by itself
-//!   would refuse what its neighbour declares.
-//! - So a `$ref` never points at a closed schema: each target is copied, open, into `$defs`, and closed where it is used.
-//! - What only asks (`not`, `if`, `contains`) is not closed inside: stricter there would be looser outside.
-//! - A schema that says `additionalProperties` or `unevaluatedProperties`, or declares no `properties`, stays as it is.
+//! - The schemas that apply to one value (a schema with everything that `allOf`, `anyOf`, `oneOf`, `if`, `then`,
+//!   `else`, `dependentSchemas` and `$ref` bring in) are closed once, at the outermost: a branch closed by itself would
+//!   refuse its neighbour's members.
+//! - So a `$ref` never points at a closed schema: each target is copied, open, into `$defs`, and closed where it is
+//!   used.
+//! - A schema that only tests (`not`, `if`, `contains`) is not closed inside: stricter there would be looser outside.
+//! - A schema with `additionalProperties` or `unevaluatedProperties`, or without `properties`, stays as it is.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,41 +15,41 @@ use serde_json::{Map, Value, json};
 
 use super::names;
 
-/// Keywords whose value is a schema for values inside.
+/// Keywords whose value is a schema for nested values.
 const CHILD: [&str; 4] = ["additionalProperties", "items", "unevaluatedItems", "unevaluatedProperties"];
-/// Keywords whose value is a schema that only asks: what is inside is not closed, or a condition would come out
-/// differently (a `not` even looser).
+/// Keywords whose value is a schema that only tests: it is not closed inside, since that would change the condition
+/// (and make a `not` looser).
 const ASKING: [&str; 4] = ["not", "if", "contains", "propertyNames"];
-/// Keywords whose value is a list of schemas for values inside.
+/// Keywords whose value is a list of schemas for nested values.
 const CHILD_LIST: [&str; 1] = ["prefixItems"];
-/// Keywords whose value holds schemas for values inside, by name.
+/// Keywords whose value holds schemas for nested values, by name.
 const CHILD_MAP: [&str; 2] = ["properties", "patternProperties"];
-/// Keywords whose value is a schema for the same value (or for one that is no object).
+/// Keywords whose value is a schema for the same value (or for a value that is not an object).
 const SAME: [&str; 3] = ["then", "else", "contentSchema"];
 /// Keywords whose value is a list of schemas for the same value.
 const SAME_LIST: [&str; 3] = ["allOf", "anyOf", "oneOf"];
 /// Keywords whose value holds schemas for the same value, by name.
 const SAME_MAP: [&str; 1] = ["dependentSchemas"];
-/// What we resolve ourselves and leave out.
+/// Keywords that we resolve ourselves and leave out.
 const LEFT_OUT: [&str; 6] = ["$schema", "$id", "$anchor", "$defs", "definitions", "$comment"];
-/// What would be ignored by the 2020-12 draft, or asks for something that cannot be seen in the file.
+/// Keywords that the 2020-12 draft would ignore, or whose meaning depends on more than the file.
 const REFUSED: [&str; 6] =
     ["$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor", "dependencies", "additionalItems"];
-/// How deep a schema may nest.
+/// The deepest nesting of a schema.
 const DEPTH: usize = 64;
-/// How many schemas may apply to one value.
+/// The most schemas that may apply to one value.
 const WEIGHT: u64 = 10_000;
-/// The only dialect.
+/// The only supported dialect.
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
 
-/// The schemas that are rewritten: the one given, and every target of a `$ref`.
+/// Rewrites the given schema and every target of a `$ref`.
 pub(super) struct Rewriter<'s> {
     root: &'s Value,
-    /// Whether schemas are closed where the walk is now.
+    /// Whether schemas are closed at the current place.
     close: bool,
-    /// Target, and whether what is inside is closed → number of its copy in `$defs`.
+    /// Maps a target, and whether its inside is closed, to the number of its copy in `$defs`.
     targets: BTreeMap<(String, bool), usize>,
-    /// Targets whose copy is still to be made.
+    /// Targets that still need a copy.
     waiting: Vec<(String, bool)>,
     flaws: BTreeSet<String>,
 }
@@ -75,7 +76,7 @@ pub(super) fn resolve<'s>(root: &'s Value, reference: &str) -> Option<&'s Value>
     found.filter(|schema| schema.is_object() || schema.is_boolean())
 }
 
-/// The schemas that apply to the same value as `schema`, itself included. Ends also where they go in circles.
+/// The schemas that apply to the same value as `schema`, itself included. Terminates on cycles too.
 pub(super) fn in_place<'s>(root: &'s Value, schema: &'s Value) -> Vec<&'s Map<String, Value>> {
     let mut found: Vec<&Map<String, Value>> = Vec::new();
     let mut waiting = vec![schema];
@@ -126,7 +127,7 @@ impl Rewriter<'_> {
         Ok(schema)
     }
 
-    /// A schema for a value of its own: closed, where it has to be.
+    /// Rewrites a schema for a value of its own: closes it where needed.
     fn child(&mut self, schema: &Value, at: &str) -> Value {
         let mut rewritten = self.open(schema, at);
         let (Value::Object(original), Value::Object(members)) = (schema, &mut rewritten) else { return rewritten };
@@ -151,7 +152,7 @@ impl Rewriter<'_> {
         rewritten
     }
 
-    /// A schema that shares its value with others: only what is inside is closed.
+    /// Rewrites a schema that shares its value with others: closes only nested schemas.
     fn open(&mut self, schema: &Value, at: &str) -> Value {
         let Value::Object(members) = schema else { return schema.clone() };
         let mut rewritten = Map::new();
@@ -232,7 +233,7 @@ impl Rewriter<'_> {
     }
 }
 
-/// How many schemas apply to one value at most; refuses what applies to itself without end.
+/// Bounds the number of schemas that apply to one value; refuses a schema that applies to itself endlessly.
 fn weigh(schema: &Value, copies: &Map<String, Value>) -> Result<(), String> {
     let mut known = BTreeMap::new();
     for (number, copy) in copies {

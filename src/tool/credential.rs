@@ -1,6 +1,6 @@
-//! Credentials in hand, and how a tool's headers, `url` and `env` refer to them: `{{credential:NAME.FIELD}}`. What must
-//! stay true: a value is filled in right before sending and shown nowhere; one that is missing, or that could end a line,
-//! keeps the call from being sent.
+//! The opened credentials of a call, and the references to them in a tool's headers, `url` and `env`:
+//! `{{credential:NAME.FIELD}}`. What must stay true: a value is filled in right before sending and shown nowhere; a
+//! missing value, or a value that could end a line, keeps the call from being sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,25 +14,25 @@ use crate::secret::{Redactor, Secret};
 use crate::task::credential::{CredentialRow, SealedCredential, credential_bound};
 use crate::task::id::{RequestId, TaskId};
 
-/// How a reference begins.
+/// The beginning of a reference.
 pub const OPEN: &str = "{{credential:";
 
 /// The fields of one credential, by name.
 pub type Fields = BTreeMap<String, Secret<String>>;
 
-/// Credentials in hand for one call, by name.
+/// The opened credentials for one call, by name.
 #[derive(Clone, Default)]
 pub struct Credentials {
     fields: BTreeMap<String, Fields>,
-    /// The fields (credential, field) that are no secret.
+    /// The fields (credential, field) that are not secret.
     plain: Arc<PlainFields>,
 }
 
-/// Fields (credential, field) whose values may be seen.
+/// Fields (credential, field) whose values may be shown.
 pub type PlainFields = BTreeSet<(String, String)>;
 
-/// How many characters a value has at least that is searched for. A shorter one, or one of several words, is a text that
-/// somebody else may write, too: whoever fills in a credential must not choose words that are hidden from others.
+/// The least number of characters of a value that is redacted. A shorter value, or one of several words, may occur in
+/// other people's text: filling in a credential must not be a way to choose words that are hidden from others.
 const SEARCHED: usize = 12;
 
 impl fmt::Debug for Credentials {
@@ -42,30 +42,28 @@ impl fmt::Debug for Credentials {
 }
 
 impl Credentials {
-    /// Takes one in hand.
     pub fn insert(&mut self, name: impl Into<String>, fields: Fields) {
         self.fields.insert(name.into(), fields);
     }
 
-    /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.fields.is_empty()
     }
 
-    /// Whether this field of this one is in hand.
+    /// Whether this field of this credential is present.
     #[must_use]
     pub fn has(&self, name: &str, field: &str) -> bool {
         self.fields.get(name).is_some_and(|fields| fields.contains_key(field))
     }
 
-    /// The same, but nobody searches for the values of these fields.
+    /// The same credentials, with these fields exempt from redaction.
     #[must_use]
     pub fn searched_but_for(self, plain: &Arc<PlainFields>) -> Self {
         Self { plain: Arc::clone(plain), ..self }
     }
 
-    /// Finds those that are secret in what comes back.
+    /// A redactor for the secret values.
     #[must_use]
     pub fn redactor(&self) -> Redactor {
         let all = self.fields.iter().flat_map(|(name, fields)| fields.iter().map(move |field| (name, field)));
@@ -81,7 +79,7 @@ impl Credentials {
     /// The value of a field, to be sent now.
     ///
     /// # Errors
-    /// Which credential is missing or cannot be sent; never its value.
+    /// Names the credential that is missing or cannot be sent; never its value.
     pub(super) fn value(&self, name: &str, field: &str) -> Result<&str, String> {
         let Some(fields) = self.fields.get(name) else { return Err(format!("the credential `{name}` is missing")) };
         let Some(value) = fields.get(field) else {
@@ -95,8 +93,8 @@ impl Credentials {
         }
     }
 
-    /// Those of a task: `path` is the task and then its ancestors, the nearest first, whose credential of a name counts.
-    /// One that does not open is left out, as if it had never been given.
+    /// Opens a task's credentials: `path` is the task and then its ancestors, nearest first; of one name the nearest
+    /// counts. A credential that fails to open is left out, as if never given.
     #[must_use]
     pub fn open(sealer: &Sealer, tenant: &str, path: &[TaskId], rows: &[CredentialRow]) -> Self {
         let mut nearest: BTreeMap<&str, (usize, &CredentialRow)> = BTreeMap::new();
@@ -127,7 +125,7 @@ pub fn is_sendable(value: &str) -> bool {
     !value.chars().any(char::is_control)
 }
 
-/// Seals what a person filled in, for the row it will stand in.
+/// Seals a person's input, bound to the row it will be stored in.
 ///
 /// # Errors
 /// [`SealError::Unsealed`].
@@ -145,7 +143,7 @@ pub fn sealed(
     Ok(SealedCredential { name: name.to_owned(), request_id, key_id, text, expires_in })
 }
 
-/// What a row holds.
+/// Opens the fields of a row.
 fn opened(sealer: &Sealer, tenant: &str, row: &CredentialRow) -> Result<Fields, SealError> {
     let kept = Sealed { key_id: row.key_id.clone(), text: row.text.clone() };
     let plain = sealer.open(&credential_bound(tenant, &row.task_id, &row.request_id, &row.name), &kept)?;
@@ -153,10 +151,10 @@ fn opened(sealer: &Sealer, tenant: &str, row: &CredentialRow) -> Result<Fields, 
     serde_json::from_slice(&plain).map_err(|_| SealError::Broken)
 }
 
-/// The (credential, field) pairs that a text refers to, in its order.
+/// The (credential, field) pairs that a text refers to, in order.
 ///
 /// # Errors
-/// What is wrong with a reference.
+/// The mistake in a reference.
 pub fn references(text: &str) -> Result<Vec<(&str, &str)>, String> {
     let mut found = Vec::new();
     let mut rest = text;
@@ -168,7 +166,7 @@ pub fn references(text: &str) -> Result<Vec<(&str, &str)>, String> {
     Ok(found)
 }
 
-/// The reference that a text begins with, and what follows it.
+/// The reference at the start of a text, and the rest.
 pub(super) fn split(text: &str) -> Result<((&str, &str), &str), String> {
     let inside = text.strip_prefix(OPEN).and_then(|after| after.split_once("}}"));
     let Some((reference, tail)) = inside else { return Err("has a `{{credential:` without its `}}`".to_owned()) };

@@ -1,5 +1,5 @@
-//! Tools that the caller performs: a spec and the form of the result. The engine asks for the result; nothing is called
-//! here.
+//! Tools that the caller performs: a spec and the schema of the result. The engine asks for the result; this file calls
+//! nothing.
 
 use serde_json::Value;
 
@@ -8,12 +8,12 @@ use super::schema::CompiledSchema;
 /// `external:` of a tool.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// JSON Schema of the result; without one anything is a result.
+    /// JSON Schema of the result; without it any result is accepted.
     pub result: Option<Value>,
 }
 
 impl Settings {
-    /// The schema of a result, where it can be used as one.
+    /// The schema of the result, if it is valid.
     pub(super) fn form(&self) -> Result<Option<Value>, Vec<String>> {
         if let Some(schema) = &self.result {
             CompiledSchema::open(schema)?;

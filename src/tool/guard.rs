@@ -1,11 +1,11 @@
-//! The guard of one shell command: a process of its own (`holdpoint __guard`), so that the command ends also when the
-//! service is killed. It reads what to run from its input, runs it in a process group that is not its own, and kills that
-//! group at the timeout, when its input closes, and when the command has ended (what is left of it in the background).
+//! The guard of one shell command: a process of its own (`holdpoint __guard`), so that the command ends even when the
+//! service is killed. It reads its order from standard input, runs the command in a separate process group, and kills
+//! that group at the timeout, when its input closes, and when the command has ended (to stop background processes).
 //!
 //! What must stay true: only this file signals the group, and only while its leader is not yet reaped, so that the
-//! number cannot have become somebody else's. The command begins only after the guard has said which group it is: so
-//! without that word nothing ran, and with it the service can end the group of a guard that was killed. The guard reports
-//! what happened, or nothing: the service then treats the outcome as unknown.
+//! number cannot belong to another group by then. The command begins only after the guard has reported its group:
+//! without that report nothing ran, and with it the service can end the group of a guard that was killed. The guard
+//! reports exactly what happened, or nothing: the service then treats the outcome as unknown.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -20,57 +20,57 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 use rustix::thread::{CapabilitySet, capabilities, remove_capability_from_bounding_set, set_capabilities};
 use serde::{Deserialize, Serialize};
 
-/// The line that the guard's report begins after.
+/// The line before the guard's report.
 pub(super) const GREETING: &str = "holdpoint guard 1";
-/// How long an order may be.
+/// The longest order, in bytes.
 const ORDER: u32 = 8 * 1024 * 1024;
-/// Waits for one line, then becomes the command: the same process, with nothing to read. What shells export by themselves
-/// is not passed on.
+/// Waits for one line, then becomes the command: the same process, with empty input. The variables that shells export
+/// by themselves are unset.
 const WAITING: &str = r#"read -r _go && unset _go PWD OLDPWD SHLVL && exec /bin/sh -c "$0" </dev/null"#;
-/// How long what a command wrote last may take to arrive, when something outside its group holds the pipe open.
+/// How long the last output may take to arrive when a process outside the group holds the pipe open.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// What to run. Its environment may hold what nobody may see.
+/// The command to run. Its environment may hold secrets.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Order {
     pub(super) command: String,
     pub(super) working_dir: String,
     pub(super) environment: BTreeMap<String, String>,
     pub(super) timeout_ms: u64,
-    /// How much of each of the two outputs is passed on.
+    /// How many bytes of each of the two outputs are passed on.
     pub(super) keep: usize,
 }
 
-/// One line of the guard's output.
+/// A line of the guard's output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Line {
     /// The command is about to begin, as the leader of this group.
     Started(i32),
-    /// It could not be started.
+    /// The command could not be started.
     NotStarted(String),
-    /// It is over. The two outputs follow, so many bytes of each.
+    /// The command has ended. The two outputs follow, with the lengths given here.
     Over { end: End, stdout: Stream, stderr: Stream },
 }
 
-/// How it ended.
+/// How the command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum End {
-    /// By itself.
+    /// By itself, with this exit code.
     Code(i32),
-    /// By a signal that was not the guard's.
+    /// By a signal that the guard did not send.
     Signal(i32),
     /// Killed at its timeout.
     Timeout,
 }
 
-/// One output.
+/// The header of one of the two outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Stream {
-    /// How many bytes are passed on.
+    /// The number of bytes that follow.
     pub(super) bytes: usize,
-    /// Whether there was nothing more.
+    /// Whether this is all of the output.
     pub(super) complete: bool,
 }
 
@@ -86,10 +86,10 @@ struct Kept {
     more: bool,
 }
 
-/// The whole life of a guard: `holdpoint __guard`, with its order on standard input. Returns the exit code.
+/// Runs the guard: `holdpoint __guard`, with its order on standard input. Returns the exit code.
 #[must_use]
 pub fn guard_main(_arguments: &[String]) -> i32 {
-    // The command runs as the same user: it need not read the order from the guard's memory.
+    // The command runs as the same user and could otherwise read the order from the guard's memory.
     let _ = super::shell::make_undumpable();
     let _ = forbid_spying();
     match guard(io::stdin(), &mut io::stdout()) {
@@ -98,8 +98,8 @@ pub fn guard_main(_arguments: &[String]) -> i32 {
     }
 }
 
-/// Keeps commands from reading the memory and the environment of what is not dumpable also where the service runs as
-/// root: the capabilities that would let them are taken from what this thread starts. Fails where there is none to take.
+/// Takes from this thread's children the capabilities to read the memory and environment of undumpable processes, which
+/// commands would have where the service runs as root. Fails if there are none to take.
 fn forbid_spying() -> io::Result<()> {
     // The first is ptrace's own; Linux lets the other two read another process's memory as well.
     let spying = [CapabilitySet::SYS_PTRACE, CapabilitySet::PERFMON, CapabilitySet::SYS_ADMIN];
@@ -111,7 +111,7 @@ fn forbid_spying() -> io::Result<()> {
     Ok(set_capabilities(None, own)?)
 }
 
-/// Runs one order. An error is that of the pipes: nobody listens any more.
+/// Runs one order. An error comes from the pipes: the service no longer reads.
 pub(super) fn guard(mut input: impl Read + Send + 'static, output: &mut impl Write) -> io::Result<()> {
     let order = read_order(&mut input)?;
     output.write_all(format!("{GREETING}\n").as_bytes())?;
@@ -172,7 +172,7 @@ fn read_order(input: &mut impl Read) -> io::Result<Order> {
     serde_json::from_slice(&text).map_err(io::Error::from)
 }
 
-/// An order as the guard reads it.
+/// An order in the form that the guard reads.
 pub(super) fn written(order: &Order) -> io::Result<Vec<u8>> {
     let text = serde_json::to_vec(order)?;
     let length = u32::try_from(text.len()).ok().filter(|length| *length <= ORDER).ok_or(io::ErrorKind::InvalidInput)?;
@@ -194,7 +194,6 @@ fn start(order: &Order) -> io::Result<Child> {
         .spawn()
 }
 
-/// Lets the command begin.
 fn begin(child: &mut Child) -> io::Result<()> {
     child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?.write_all(b"\n")
 }
@@ -207,7 +206,7 @@ fn watch(child: &mut Child, pid: Pid, mut input: impl Read + Send + 'static, kee
     let stderr = drain(child.stderr.take(), keep, sender.clone())?;
     let exited = sender.clone();
     thread::Builder::new().spawn(move || {
-        // Looks without reaping: until the group was killed its number must stay taken.
+        // Waits without reaping: the process id must stay taken until the group is killed.
         while let Err(rustix::io::Errno::INTR) = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
         {
         }
@@ -253,7 +252,7 @@ fn drain(from: Option<impl Read + Send + 'static>, keep: usize, done: Sender<Eve
 
 /// Kills the group while its leader still holds its number, then reaps the leader.
 fn end_group(pid: Pid, child: &mut Child) -> io::Result<ExitStatus> {
-    // The only other error is that nobody is left.
+    // The only other error is that the group is empty.
     let _ = kill_process_group(pid, Signal::KILL);
     child.wait()
 }

@@ -1,6 +1,6 @@
 //! HTTP tools. What must stay true: one attempt is one request, never repeated here; a complete 2xx answer is never a
-//! failure; what may have been done and has no complete answer is `Unknown`; what provably never left is `Failed`. No text
-//! holds a URL, a header's value or a known secret.
+//! failure; a request that may have had an effect but has no complete answer is `Unknown`; a request that provably
+//! never left is `Failed`. No text holds a URL, a header's value or a known secret.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,16 +21,16 @@ use crate::net::{Failure, NO_LEAVE, Net, Room};
 use crate::secret::{Redactor, Secret};
 use crate::task::tool_spec::ToolSpec;
 
-/// How much of the body of a failure is kept.
+/// How many bytes of a failure's body are kept.
 const FAILURE: usize = 2 * 1024;
-/// How long one attempt may take at most.
+/// The longest timeout of one attempt.
 const LONGEST: Duration = Duration::from_mins(10);
-/// What is encoded in a header of ours, so that every text can stand in one and none can be mistaken for another:
-/// everything but visible ASCII, and `%`.
+/// Encoded in our own headers, so that every text fits and none can pass for another: everything but visible ASCII, and
+/// `%`.
 const HEADER: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
-/// What an operator may not set: what is ours, and what belongs to the connection.
+/// Headers that an operator may not set: our own, and those of the connection.
 const OURS: [&str; 6] = ["idempotency-key", "traceparent", "content-length", "transfer-encoding", "connection", "te"];
-/// The same, by prefix.
+/// The prefix of further headers of ours.
 const OURS_PREFIX: &str = "holdpoint-";
 
 /// `http:` of a tool.
@@ -38,35 +38,33 @@ const OURS_PREFIX: &str = "holdpoint-";
 pub struct Settings {
     /// GET, POST, PUT, PATCH or DELETE.
     pub method: Method,
-    /// With `{name}` for arguments in its path and query.
+    /// May contain `{name}` for arguments in its path and query.
     pub url: String,
     /// Sent with each call.
     pub headers: BTreeMap<String, Secret<String>>,
-    /// How long one attempt may take; the default is 30 s.
+    /// Limits one attempt; the default is 30 s.
     pub timeout: Duration,
 }
 
-/// Where a call goes.
 #[derive(Clone, Debug)]
 pub(super) enum Goal {
     Url(UrlTemplate),
     Builtin(Endpoint),
 }
 
-/// Settings that were checked.
 #[derive(Clone, Debug)]
 pub(super) struct Checked {
     pub(super) method: Method,
     pub(super) goal: Goal,
-    /// Those that are the same for every call.
+    /// The headers that are the same for every call.
     headers: HeaderMap,
-    /// Those that credentials are filled into.
+    /// The headers that credentials are filled into.
     templates: Vec<(HeaderName, Template)>,
     pub(super) timeout: Duration,
 }
 
 impl Settings {
-    /// Checks them; each mistake with the key it is at.
+    /// Checks the settings; returns each mistake with its key.
     pub(super) fn checked(&self) -> (Option<Checked>, Vec<(Vec<String>, String)>) {
         let mut mistakes = Vec::new();
         let known = [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
@@ -120,7 +118,7 @@ fn header(name: &str, value: &Secret<String>) -> Result<(HeaderName, HeaderValue
     Ok((parsed, value, template))
 }
 
-/// A value that is never shown, if a header can have it.
+/// A header value marked sensitive; `None` if no header can hold it.
 fn header_value(value: &Secret<String>) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(value.reveal()).ok()?;
     value.set_sensitive(true);
@@ -128,7 +126,7 @@ fn header_value(value: &Secret<String>) -> Option<HeaderValue> {
 }
 
 impl Checked {
-    /// The credentials that its headers and its `url` refer to.
+    /// The credentials that the headers and the `url` refer to.
     pub(super) fn needs(&self) -> BTreeSet<String> {
         let headers = self.templates.iter().flat_map(|(_, template)| template.needs());
         let url = match &self.goal {
@@ -138,7 +136,7 @@ impl Checked {
         headers.chain(url.into_iter().flatten()).map(str::to_owned).collect()
     }
 
-    /// The headers with credentials in them.
+    /// The headers with credentials filled in.
     fn filled(&self, credentials: &Credentials) -> Result<Vec<(HeaderName, HeaderValue)>, String> {
         let filled = self.templates.iter().map(|(name, template)| {
             let unfit = || {
@@ -155,7 +153,7 @@ impl Checked {
         self.method != Method::GET && self.method != Method::DELETE
     }
 
-    /// Where calls go, as it stands in their digests: never the path.
+    /// The target for the calls' digests: never includes the path.
     pub(super) fn target(&self) -> String {
         match &self.goal {
             Goal::Url(template) => format!("{} {}", self.method, template.origin),
@@ -164,7 +162,6 @@ impl Checked {
     }
 }
 
-/// A tool that is an HTTP request.
 pub(super) struct HttpTool {
     pub(super) spec: ToolSpec,
     pub(super) checked: Checked,
@@ -261,14 +258,14 @@ impl HttpTool {
             headers.insert(HeaderName::from_static("traceparent"), value);
         }
         if has_body {
-            // A model that sends no text for a tool without arguments means `{}`, as it was read.
+            // An empty text was read as `{}`, so send that.
             let text = if call.arguments_text.trim_ascii().is_empty() { "{}" } else { &call.arguments_text };
             *request.body_mut() = Some(text.to_owned().into());
         }
         Ok(request)
     }
 
-    /// What a complete answer says.
+    /// Turns an answer into the outcome of the attempt.
     fn read(&self, redactor: &Redactor, status: u16, body: &[u8], complete: bool) -> ToolAnswer {
         let name = &self.spec.name;
         if (200..300).contains(&status) {

@@ -1,7 +1,7 @@
-//! The three tools with which an agent asks a human: what a model is told of them, and what a call asks. The engine
-//! performs them. What must stay true: the words of the agent stand in `question` and `details`, those of the operator in
-//! the form of a credential, never mixed; a form of the agent's is flat and asks for no secret; what is said of a call
-//! that is wrong never quotes a value.
+//! The three tools with which an agent asks a human: their texts for a model, and the question that a call asks. The
+//! engine performs them. What must stay true: the agent's words stand in `question` and `details`, the operator's in
+//! the form of a credential, never mixed; an agent's form is flat and asks for no secret; an error about a call never
+//! quotes a value.
 
 mod form;
 
@@ -14,53 +14,49 @@ use super::schema::CompiledSchema;
 use crate::task::request::RequestKind;
 use crate::task::tool_spec::{Effect, ToolKind, ToolSpec};
 
-/// A credential that may be asked for, as an approver and the model are told.
+/// A credential that may be asked for, as described to the approver and the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
-    /// Its name in the configuration: the argument `service`.
+    /// The name in the configuration: the argument `service`.
     pub name: String,
-    /// What it is for, in the operator's words.
+    /// The purpose, in the operator's words.
     pub description: String,
-    /// What is filled in.
     pub fields: Vec<Field>,
-    /// How long it is kept at most; without it, until the task ends.
+    /// The longest time it is kept; without it, until the task ends.
     pub expires_in: Option<Duration>,
-    /// Who will receive it: `comment_ticket: POST https://jira.acme.com`, one for each tool.
+    /// The tools that receive it, such as `comment_ticket: POST https://jira.acme.com`.
     pub receivers: Vec<String>,
 }
 
-/// One field of a credential.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// Its name.
     pub name: String,
     /// JSON Schema `format` of the text.
     pub format: Option<String>,
-    /// What it is, in the operator's words.
+    /// The label, in the operator's words.
     pub description: String,
 }
 
-/// What a call asks.
+/// The question that a call asks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question {
-    /// What kind of question.
     pub kind: RequestKind,
-    /// What the agent asks, in its own words.
+    /// The agent's question, in its own words.
     pub question: Option<String>,
-    /// Its other arguments, but for the form.
+    /// The other arguments, except the form.
     pub details: Option<Value>,
     /// JSON Schema of the answer.
     pub form: Option<Value>,
 }
 
-/// The tool as an agent is offered it. `None` for a kind that no tool asks, and for credentials when there is no service.
+/// The catalog entry of the tool. `None` for a kind without a tool, and for credentials without a service.
 #[must_use]
 pub fn entry(kind: RequestKind, services: &[Service]) -> Option<Entry> {
     let name = kind.tool()?;
     let parameters = parameters(kind, services)?;
     let schema = CompiledSchema::closed(&parameters).ok()?;
     let (kind_of_tool, effect, target) = (ToolKind::Human, Effect::ReadOnly, "human");
-    // What is asked for, and who receives it, is what a person agrees to when he fills it in.
+    // A person who fills in a credential agrees to its fields and receivers, so the definition covers both.
     let asked: Vec<Value> = if kind == RequestKind::Credentials {
         let fields = |service: &Service| {
             let fields = service.fields.iter().map(|field| (field.name.clone(), json!(field.format)));
@@ -164,7 +160,7 @@ fn parameters(kind: RequestKind, services: &[Service]) -> Option<Value> {
     Some(json!({"type": "object", "properties": properties, "required": [required], "additionalProperties": false}))
 }
 
-/// What a call of such a tool asks, from its arguments (already checked against the schema).
+/// The question that a call asks, from its arguments (already checked against the schema).
 ///
 /// # Errors
 /// Why the call is invalid; never quotes a value.
@@ -209,7 +205,7 @@ pub fn question(kind: RequestKind, args: &Value, services: &[Service]) -> Result
     }
 }
 
-/// A text that says something.
+/// A text argument that is not blank.
 fn said(args: &Value, name: &str) -> Result<String, String> {
     let text = args.get(name).and_then(Value::as_str).filter(|text| !text.trim().is_empty());
     text.map(str::to_owned).ok_or_else(|| format!("`{name}` must be a text that is not empty"))
@@ -225,8 +221,8 @@ fn some(details: Map<String, Value>) -> Option<Value> {
     (!details.is_empty()).then_some(Value::Object(details))
 }
 
-/// What is filled in for a service, in the operator's words: every field a text, all of them required. `x-receivers`
-/// says who will receive it, `x-expires-in` after how many seconds it is forgotten at the latest.
+/// The form for a service's credential, in the operator's words: every field a text, all required. `x-receivers` names
+/// the receivers, `x-expires-in` the seconds until it is deleted at the latest.
 #[must_use]
 pub fn credential_form(service: &Service) -> Value {
     let mut properties = Map::new();
@@ -256,7 +252,7 @@ pub fn credential_form(service: &Service) -> Value {
     form
 }
 
-/// For the system prompt: when to use which of these tools. `None` where there is none to speak of.
+/// The system prompt's paragraph on when to use these tools; `None` without any.
 #[must_use]
 pub fn paragraph(kinds: &[RequestKind]) -> Option<String> {
     let lines: Vec<&str> = [

@@ -1,5 +1,5 @@
-//! Performs a call. One trait, one file for each kind; `human`, `agent` and `external` tools are specs only, the
-//! engine performs them.
+//! Performs calls: one trait, one file per kind. `human`, `agent` and `external` tools are only specs; the engine
+//! performs them.
 
 pub mod agent;
 pub mod arguments;
@@ -32,10 +32,9 @@ use crate::secret::Redactor;
 use crate::task::id::{CallId, TaskId};
 use crate::task::tool_spec::ToolSpec;
 
-/// Something that performs a call.
+/// Performs the calls of one tool.
 #[async_trait]
 pub trait Tool: Send + Sync {
-    /// What is known of it.
     fn spec(&self) -> &ToolSpec;
 
     /// Why no call with these arguments could ever be sent, if so; never quotes a value.
@@ -43,43 +42,41 @@ pub trait Tool: Send + Sync {
         None
     }
 
-    /// Where a call with these arguments goes, for a person, where that is more than the spec's `target`. No credential
-    /// and no query stands in it.
+    /// The address of a call for a person, if it says more than the spec's `target`. Contains no credential and no
+    /// query.
     fn address(&self, _arguments: &Value) -> Option<String> {
         None
     }
 
-    /// Performs one attempt, and never repeats by itself. Bounded by the tool's timeout.
+    /// Performs one attempt, never repeated here, bounded by the tool's timeout.
     async fn call(&self, call: &Invocation) -> ToolAnswer;
 }
 
 /// One attempt at a call.
 #[derive(Clone, Debug)]
 pub struct Invocation {
-    /// The tenant.
     pub tenant: String,
     /// The task's owner.
     pub owner: String,
-    /// The task.
     pub task_id: TaskId,
-    /// The call: also the `Idempotency-Key`, whichever attempt it is.
+    /// Also the `Idempotency-Key`, the same for every attempt.
     pub call_id: CallId,
     /// The exact text that was judged and shown.
     pub arguments_text: String,
-    /// The same, read once by `arguments.rs`.
+    /// The same arguments, as parsed by `arguments.rs`.
     pub arguments: Value,
-    /// Who approved it, when somebody had to.
+    /// The approver, if the call needed one.
     pub decided_by: Option<String>,
-    /// W3C trace context to pass on.
+    /// The W3C trace context to pass on.
     pub traceparent: String,
-    /// Leave to send it.
+    /// The permit to send the call.
     pub permit: SendPermit,
-    /// What people have filled in for its task: what the tool's configuration refers to is filled in from here.
+    /// The task's credentials, for the references in the tool's configuration.
     pub credentials: Credentials,
 }
 
 impl Invocation {
-    /// Looks for what the configuration keeps secret, and for every credential in hand, whether the tool took it or not.
+    /// Redacts the configuration's secrets and every credential of the call, whether the tool uses it or not.
     fn redactor<'r>(&self, known: &'r Redactor) -> Cow<'r, Redactor> {
         if self.credentials.is_empty() {
             return Cow::Borrowed(known);
@@ -88,8 +85,8 @@ impl Invocation {
     }
 }
 
-/// Leave to send one attempt. Asked once, at the last moment before anything goes out (after a connection is made): a
-/// process that was suspended meanwhile, or whose task was canceled, has it no more.
+/// The permit to send one attempt. Asked for once, at the last moment before anything goes out (after a connection is
+/// made): it is gone if the process was suspended meanwhile or the task was canceled.
 #[derive(Clone)]
 pub struct SendPermit {
     given: Arc<dyn Fn() -> bool + Send + Sync>,
@@ -97,12 +94,12 @@ pub struct SendPermit {
 }
 
 impl SendPermit {
-    /// As long as this says so.
+    /// A permit that holds as long as `given` returns true.
     pub fn of(given: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Self { given: Arc::new(given), refused: Arc::default() }
     }
 
-    /// Whether it may be sent now. Where it may not, nothing has been sent, and nothing may be.
+    /// Whether the attempt may be sent now. If not, nothing has been sent, and nothing may be.
     #[must_use]
     pub fn holds(&self) -> bool {
         let holds = (self.given)();
@@ -110,7 +107,7 @@ impl SendPermit {
         holds
     }
 
-    /// Whether it was asked for and refused.
+    /// Whether the permit was asked for and refused.
     #[must_use]
     pub fn was_refused(&self) -> bool {
         self.refused.load(Ordering::SeqCst)
@@ -123,31 +120,31 @@ impl std::fmt::Debug for SendPermit {
     }
 }
 
-/// What became of an attempt. Text is clean: no U+0000, no known secret, bounded.
+/// The outcome of an attempt. Its text is redacted, bounded, and without U+0000.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToolAnswer {
     /// A complete answer.
     Succeeded {
-        /// What the model is shown.
+        /// The text for the model.
         content: String,
-        /// Of an HTTP tool.
+        /// Set by an HTTP tool.
         http_status: Option<u16>,
     },
-    /// It answered that it failed, or provably never got there.
+    /// The tool reported a failure, or the call provably never reached it.
     Failed {
-        /// What the model is shown.
+        /// The text for the model.
         content: String,
-        /// Of an HTTP tool that answered.
+        /// Set by an HTTP tool that answered.
         http_status: Option<u16>,
     },
-    /// It was sent (or may have been), and nobody knows what happened.
+    /// The call was sent, or may have been, and its outcome is unknown.
     Unknown {
-        /// What went wrong, for a person: no URL.
+        /// The problem, for a person; contains no URL.
         problem: String,
     },
 }
 
-/// Performs an attempt and counts it: its outcome and how long it took.
+/// Performs an attempt and records its outcome and duration.
 async fn metric(tool: &str, attempt: impl Future<Output = ToolAnswer>) -> ToolAnswer {
     let began = Instant::now();
     let answer = attempt.await;

@@ -1,34 +1,34 @@
-//! What a tool sent back, as it may be kept: text that can be stored, without known secrets, of bounded length. Secrets
-//! are looked for before anything is cut off, so that no part of one stays at the cut.
+//! Prepares a tool's output for storage: valid text, without known secrets, of bounded length. Redaction comes before
+//! truncation, so that no part of a secret stays at the cut.
 
 use crate::secret::Redactor;
 use crate::task::text::{cut, from_bytes};
 
-/// How many bytes of a result are kept.
+/// The longest result that is kept, in bytes.
 pub(super) const KEPT: usize = 1024 * 1024;
-/// How long the note may be that says that a result was cut.
+/// Room for the note that a result was cut, in bytes.
 const NOTE: usize = 96;
 
-/// How much has to be read of something of which `limit` bytes are kept.
+/// How many bytes must be read to keep `limit` of them.
 pub(super) fn to_read(redactor: &Redactor, limit: usize) -> usize {
     limit.saturating_add(redactor.longest()).saturating_add(4)
 }
 
-/// The text of at most `limit` bytes of what was read, and whether something is missing. `complete`: nothing followed.
+/// At most `limit` bytes of redacted text, and whether something is missing. `complete` says that nothing followed.
 pub(super) fn clean(redactor: &Redactor, bytes: &[u8], complete: bool, limit: usize) -> (String, bool) {
     if complete {
         let text = from_bytes(bytes);
         let text = redactor.clean(&text);
         return (cut(&text, limit).to_owned(), text.len() > limit);
     }
-    // Where reading stopped, the beginning of a secret may stand, or of a character.
+    // The bytes may end inside a secret or a character.
     let last = bytes.iter().rposition(|byte| !(0x80..0xC0).contains(byte));
     let whole = last.filter(|last| bytes.get(*last).is_some_and(|byte| *byte >= 0xC0)).unwrap_or(bytes.len());
     let text = from_bytes(bytes.get(..whole).unwrap_or_default());
     (cut(&redactor.clean_beginning(&text), limit).to_owned(), true)
 }
 
-/// A result: whole, or cut and saying so.
+/// A result: whole, or cut with a note.
 pub(super) fn result(redactor: &Redactor, bytes: &[u8], complete: bool) -> String {
     let (whole, missing) = clean(redactor, bytes, complete, KEPT);
     if !missing {

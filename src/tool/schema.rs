@@ -1,6 +1,6 @@
-//! The one place where a JSON Schema is compiled (draft 2020-12). What must stay true: nothing is fetched and nothing
-//! outside the schema is read, patterns run in linear time, its size is bounded, and what is said of a value that does
-//! not fit names the place and what was expected, never the value.
+//! The one place where a JSON Schema is compiled (draft 2020-12). What must stay true: nothing outside the schema is
+//! fetched or read, patterns run in linear time, its size is bounded, and an error about a value names the place and
+//! the expectation, never the value.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,19 +12,19 @@ use serde_json::{Map, Value};
 use super::closing::{in_place, resolve, rewrite};
 use crate::task::text::{cut, pointer};
 
-/// How long a schema's JSON text may be.
+/// The longest JSON text of a schema, in bytes.
 const SIZE: usize = 256 * 1024;
-/// How many misfits are told at once.
+/// The most misfits in one error.
 const TOLD: usize = 8;
-/// How much of one place or name is told.
+/// How much of a place or name is quoted, in bytes.
 const NAME: usize = 120;
 
-/// One place of a value that does not fit.
+/// A place of a value that does not fit.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Misfit {
-    /// JSON pointer of the place; empty for the whole.
+    /// JSON pointer of the place; empty for the whole value.
     pub pointer: String,
-    /// What was expected; never the value.
+    /// The expectation; never the value.
     pub detail: String,
 }
 
@@ -33,7 +33,7 @@ pub struct Misfit {
 pub struct Misfits(pub Vec<Misfit>);
 
 impl Misfits {
-    /// One misfit.
+    /// A single misfit.
     pub(crate) fn one(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
         Self(vec![Misfit { pointer: pointer.into(), detail: detail.into() }])
     }
@@ -49,26 +49,25 @@ impl fmt::Display for Misfits {
     }
 }
 
-/// A schema that values are checked against.
 #[derive(Clone, Debug)]
 pub struct CompiledSchema {
     validator: Validator,
 }
 
 impl CompiledSchema {
-    /// For a tool's arguments: members that the schema does not declare do not fit, at any level, unless it says
+    /// For a tool's arguments: refuses members that the schema does not declare, at any level, except where it has
     /// `additionalProperties` or declares no `properties`.
     ///
     /// # Errors
-    /// What is wrong with the schema.
+    /// The flaws of the schema.
     pub fn closed(schema: &Value) -> Result<Self, Vec<String>> {
         Self::compile(schema, true)
     }
 
-    /// For a form or a result: as JSON Schema has it.
+    /// For a form or a result: standard JSON Schema semantics.
     ///
     /// # Errors
-    /// What is wrong with the schema.
+    /// The flaws of the schema.
     pub fn open(schema: &Value) -> Result<Self, Vec<String>> {
         Self::compile(schema, false)
     }
@@ -95,16 +94,16 @@ impl CompiledSchema {
         }
     }
 
-    /// Whether a value fits.
+    /// Checks a value.
     ///
     /// # Errors
-    /// The places that do not fit, the first few of them.
+    /// The first few places that do not fit.
     pub fn check(&self, value: &Value) -> Result<(), Misfits> {
         if self.validator.is_valid(value) {
             return Ok(());
         }
         let mut told: Vec<Misfit> = Vec::new();
-        // A member of the wrong type is also one that no schema has evaluated: the first is what helps.
+        // A member of the wrong type is reported as undeclared too; only the type error helps.
         let mut undeclared = Vec::new();
         for error in self.validator.iter_errors(value).take(64) {
             let kind = error.kind();
@@ -129,7 +128,7 @@ impl CompiledSchema {
     }
 }
 
-/// What is wrong with `parameters`: they must be an object schema that compiles.
+/// The flaws of `parameters`: they must be an object schema that compiles.
 #[must_use]
 pub fn parameters_flaws(parameters: &Value) -> Vec<String> {
     let mut flaws = Vec::new();
@@ -140,7 +139,7 @@ pub fn parameters_flaws(parameters: &Value) -> Vec<String> {
     flaws
 }
 
-/// The members an object schema declares, with their schemas, through all that applies to the same object.
+/// The members that an object schema declares, with their schemas, across all schemas that apply to the same object.
 #[must_use]
 pub fn declared(parameters: &Value) -> BTreeMap<&str, Vec<&Value>> {
     let mut members: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
@@ -152,7 +151,7 @@ pub fn declared(parameters: &Value) -> BTreeMap<&str, Vec<&Value>> {
     members
 }
 
-/// Whether a schema inside `root` lets only text, numbers, booleans and null pass.
+/// Whether a schema inside `root` accepts only text, numbers, booleans and null.
 #[must_use]
 pub fn scalar(root: &Value, schema: &Value) -> bool {
     scalar_within(root, schema, 16)
@@ -218,7 +217,7 @@ fn misfits(error: &ValidationError<'_>) -> Vec<Misfit> {
     vec![Misfit { pointer: cut(&at, NAME).to_owned(), detail: expectation(error.kind()) }]
 }
 
-/// What was expected, in words.
+/// The expectation, in words.
 fn expectation(kind: &ValidationErrorKind) -> String {
     use ValidationErrorKind as Kind;
     let briefly = |value: &Value| cut(&value.to_string(), NAME).to_owned();

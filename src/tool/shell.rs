@@ -1,6 +1,6 @@
-//! Shell tools: `/bin/sh -c` under a guard (`guard.rs`), which is this program again. What must stay true: the command
-//! ends with the call, also when the service is killed or the call is dropped; its environment is what the operator named;
-//! without the guard's report the outcome is unknown.
+//! Shell tools: `/bin/sh -c` under a guard (`guard.rs`), a second process of this program. What must stay true: the
+//! command ends with the call, even if the service is killed or the call is dropped; its environment is exactly what
+//! the operator named; without the guard's report the outcome is unknown.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -24,32 +24,32 @@ use crate::net::NO_LEAVE;
 use crate::secret::{Redactor, Secret};
 use crate::task::tool_spec::ToolSpec;
 
-/// How long one attempt may take at most.
+/// The longest timeout of one attempt.
 const LONGEST: Duration = Duration::from_mins(10);
-/// How much later than the guard we give up waiting for its report.
+/// How long after the guard's timeout we still wait for its report.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long the guard may take to read what to run.
+/// How long the guard may take to read its order.
 const ORDERED: Duration = Duration::from_secs(10);
-/// Room for the labels and notes around the output.
+/// Room for the labels and notes around the output, in bytes.
 const NOTES: usize = 256;
 
 /// `shell:` of a tool.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where commands run; absolute.
+    /// The absolute path in which commands run.
     pub working_dir: String,
-    /// How long one command may take; the default is 30 s.
+    /// Limits one command; the default is 30 s.
     pub timeout: Duration,
-    /// The whole environment of a command, read when the configuration was: the named variables that there are.
+    /// The whole environment of a command, read with the configuration: the named variables that exist.
     pub environment: BTreeMap<String, Secret<String>>,
-    /// The names that were written, whether or not there are such variables.
+    /// The names as written, whether or not such variables exist.
     pub env: Vec<String>,
     /// How much output is kept, in bytes; the default is 64 KiB.
     pub max_output: usize,
 }
 
 impl Settings {
-    /// What is wrong with them; each mistake with the key it is at.
+    /// Each mistake in the settings, with its key.
     pub(super) fn mistakes(&self) -> Vec<(Vec<String>, String)> {
         let mut mistakes = Vec::new();
         let mut add = |key: &str, detail: &str| mistakes.push((vec![key.to_owned()], detail.to_owned()));
@@ -80,13 +80,13 @@ impl Settings {
 }
 
 impl Settings {
-    /// The credentials that its environment refers to.
+    /// The credentials that the environment refers to.
     pub(super) fn needs(&self) -> BTreeSet<String> {
         let values = self.environment.values().filter_map(|value| Template::read(value.reveal()).ok());
         values.flat_map(|template| template.needs().map(str::to_owned).collect::<Vec<_>>()).collect()
     }
 
-    /// The environment of one command.
+    /// The environment of one command, with credentials filled in.
     fn filled(&self, credentials: &Credentials) -> Result<BTreeMap<String, String>, String> {
         let filled = self.environment.iter().map(|(name, value)| {
             Ok((name.clone(), Template::read(value.reveal())?.fill(credentials)?.reveal().clone()))
@@ -95,7 +95,7 @@ impl Settings {
     }
 }
 
-/// The only arguments a shell tool has.
+/// The only parameters of a shell tool.
 #[must_use]
 pub fn parameters() -> Value {
     json!({
@@ -105,17 +105,15 @@ pub fn parameters() -> Value {
     })
 }
 
-/// The program that guards commands, and its arguments.
+/// How to start a guard.
 #[derive(Clone, Debug)]
 pub struct Guard {
-    /// The program.
     pub program: PathBuf,
-    /// Its arguments.
     pub arguments: Vec<String>,
 }
 
 impl Default for Guard {
-    /// This program again, also when its file has been replaced since it started.
+    /// This program, even if its file has been replaced since it started.
     fn default() -> Self {
         let program = PathBuf::from("/proc/self/exe");
         let program = if program.exists() { program } else { std::env::current_exe().unwrap_or(program) };
@@ -131,7 +129,6 @@ pub fn make_undumpable() -> io::Result<()> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(io::Error::from)
 }
 
-/// A tool that is a command on this host.
 pub(super) struct ShellTool {
     pub(super) spec: ToolSpec,
     pub(super) settings: Settings,
@@ -139,7 +136,7 @@ pub(super) struct ShellTool {
     pub(super) redactor: Arc<Redactor>,
 }
 
-/// What came of a command that was handed to a guard.
+/// The outcome of a command that was handed to a guard.
 enum Outcome {
     NotStarted(String),
     Over { end: End, stdout: (Vec<u8>, bool), stderr: (Vec<u8>, bool) },
@@ -181,7 +178,8 @@ impl ShellTool {
         }
     }
 
-    /// Hands an order to a guard and waits for its report. Dropped, it closes the guard's input, which ends the command.
+    /// Hands an order to a guard and waits for its report. Dropping the future closes the guard's input, which ends the
+    /// command.
     async fn run(&self, order: &Order, permit: &SendPermit) -> Outcome {
         let spawned = Command::new(&self.guard.program)
             .args(&self.guard.arguments)
@@ -201,7 +199,7 @@ impl ShellTool {
         if !permit.holds() {
             return Outcome::NotStarted(NO_LEAVE.to_owned());
         }
-        // Nothing runs before the guard has read all of it.
+        // The command cannot run before the guard has read the whole order.
         let handed = tokio::time::timeout(ORDERED, hand_over(&mut input, &order_text)).await;
         if !matches!(handed, Ok(Ok(()))) {
             return Outcome::NotStarted("its guard could not be started".to_owned());
@@ -210,7 +208,7 @@ impl ShellTool {
         let reported = tokio::time::timeout(self.settings.timeout + GRACE, read_report(report, order.keep, &mut group));
         let outcome = match reported.await {
             Ok(Ok(outcome)) => outcome,
-            // The guard is gone without a word of the command's group, so the command never began.
+            // The guard ended without reporting the command's group, so the command never began.
             Ok(Err(_)) if group.is_none() => Outcome::NotStarted("its guard ended early".to_owned()),
             Ok(Err(_)) | Err(_) => Outcome::Lost,
         };
@@ -223,7 +221,7 @@ impl ShellTool {
         let limit = self.settings.max_output;
         let (out, out_cut) = output::clean(redactor, &stdout.0, stdout.1, limit);
         let (err, err_cut) = output::clean(redactor, &stderr.0, stderr.1, limit);
-        // Where both do not fit, each has half, and what one leaves is the other's.
+        // If both outputs do not fit, each gets half, plus the room that the other leaves.
         let half = limit / 2;
         let err_room = half.max(limit.saturating_sub(out.len()));
         let err_shown = crate::task::text::cut(&err, err_room);
@@ -301,14 +299,14 @@ async fn read_stream(
     Ok((bytes, stream.complete))
 }
 
-/// Waits for a guard to end. One that gave no report is killed with the group it left behind.
+/// Waits for a guard to end, killing it if it does not. After a lost report, also kills the group it left behind.
 async fn settle(mut guard: Child, group: Option<i32>) {
     if tokio::time::timeout(GRACE, guard.wait()).await.is_err() {
         let _ = guard.start_kill();
         let _ = guard.wait().await;
     }
     let Some(leader) = group.and_then(Pid::from_raw) else { return };
-    // Only while the leader is there and still leads: its number may be somebody else's by now.
+    // Only while the leader exists and still leads: its number may belong to another process by now.
     if getpgid(Some(leader)) == Ok(leader) {
         let _ = kill_process_group(leader, Signal::KILL);
     }

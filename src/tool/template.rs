@@ -1,10 +1,9 @@
-//! A configured text with `{{credential:NAME.FIELD}}` in it: a header's value, a variable's. What must stay true: only
-//! what the operator wrote is a template; what is filled in is never read again.
+//! A configured text with `{{credential:NAME.FIELD}}` in it: the value of a header or a variable. What must stay true:
+//! only the operator's text is a template; a filled-in value is never parsed again.
 
 use super::credential::{self, Credentials};
 use crate::secret::Secret;
 
-/// A checked template.
 #[derive(Clone, Debug)]
 pub(super) struct Template(Vec<Piece>);
 
@@ -15,10 +14,8 @@ enum Piece {
 }
 
 impl Template {
-    /// Reads a template.
-    ///
     /// # Errors
-    /// What is wrong with a reference.
+    /// The mistake in a reference.
     pub(super) fn read(text: &str) -> Result<Self, String> {
         let mut pieces = Vec::new();
         let mut rest = text;
@@ -32,7 +29,7 @@ impl Template {
         Ok(Self(pieces))
     }
 
-    /// The credentials it needs.
+    /// The names of the credentials it refers to.
     pub(super) fn needs(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|piece| match piece {
             Piece::Text(_) => None,
@@ -43,7 +40,7 @@ impl Template {
     /// The text with the credentials filled in.
     ///
     /// # Errors
-    /// Which credential is missing or cannot be sent; never its value.
+    /// Names the credential that is missing or cannot be sent; never its value.
     pub(super) fn fill(&self, credentials: &Credentials) -> Result<Secret<String>, String> {
         let mut text = String::new();
         for piece in &self.0 {

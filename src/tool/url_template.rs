@@ -1,5 +1,5 @@
-//! A tool's `url`, with `{name}` for arguments. What must stay true: what is filled in never changes scheme, host, port
-//! or which segment of the path it stands in; it can only be the text of one segment, or of one value of the query.
+//! A tool's `url`, with `{name}` for arguments. What must stay true: a filled-in value never changes scheme, host, port
+//! or its path segment; it can only be the text of one segment, or of one value of the query.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -11,10 +11,10 @@ use serde_json::Value;
 use super::credential::{self, Credentials};
 use super::names::folded;
 
-/// What stays as it is: the unreserved characters of RFC 3986.
+/// Left unencoded: the unreserved characters of RFC 3986.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// One part of a template after its origin.
+/// A part of a template after its origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Piece {
     Text(String),
@@ -22,22 +22,19 @@ enum Piece {
     Credential(String, String),
 }
 
-/// A checked template.
 #[derive(Clone, Debug)]
 pub struct UrlTemplate {
-    /// Scheme, host and port, as they are shown: `http://payments.internal`.
+    /// Scheme, host and port as shown: `http://payments.internal`.
     pub origin: String,
-    /// As it is sent: what stands before the path.
+    /// The text before the path, as sent.
     start: String,
     path: Vec<Piece>,
     query: Option<Vec<Piece>>,
 }
 
 impl UrlTemplate {
-    /// Reads a template.
-    ///
     /// # Errors
-    /// What is wrong with it.
+    /// The mistake in the template.
     pub fn read(text: &str) -> Result<Self, String> {
         let after_scheme = text.split_once("://").map(|(scheme, rest)| (scheme.to_ascii_lowercase(), rest));
         let Some((scheme, rest)) = after_scheme.filter(|(scheme, _)| scheme == "http" || scheme == "https") else {
@@ -73,7 +70,7 @@ impl UrlTemplate {
         Ok(Self { origin, start, path: pieces(path)?, query })
     }
 
-    /// The arguments it takes, each with whether it stands in the path.
+    /// The argument names, each with whether it stands in the path.
     pub fn arguments(&self) -> impl Iterator<Item = (&str, bool)> {
         let path = self.path.iter().map(|piece| (piece, true));
         let query = self.query.iter().flatten().map(|piece| (piece, false));
@@ -83,7 +80,7 @@ impl UrlTemplate {
         })
     }
 
-    /// The credentials it needs.
+    /// The names of the credentials it refers to.
     pub fn needs(&self) -> impl Iterator<Item = &str> {
         self.path.iter().chain(self.query.iter().flatten()).filter_map(|piece| match piece {
             Piece::Credential(name, _) => Some(name.as_str()),
@@ -91,7 +88,7 @@ impl UrlTemplate {
         })
     }
 
-    /// The names its own query has, folded.
+    /// The folded names in the template's own query.
     pub fn query_names(&self) -> BTreeSet<String> {
         let mut text = String::new();
         for piece in self.query.iter().flatten() {
@@ -103,7 +100,7 @@ impl UrlTemplate {
         url::form_urlencoded::parse(text.as_bytes()).map(|(name, _)| folded(&name)).collect()
     }
 
-    /// The URL of one call. `rest` says that arguments which the template does not name go into the query.
+    /// The URL of one call. With `rest`, arguments that the template does not name go into the query.
     ///
     /// # Errors
     /// Why there is none; names the argument or the credential, never its value.
@@ -111,7 +108,7 @@ impl UrlTemplate {
         self.filled(arguments, rest, &|name, field| credentials.value(name, field))
     }
 
-    /// Why there is no URL with these arguments, whatever the credentials; names the argument, never its value.
+    /// Why these arguments give no URL, whatever the credentials; names the argument, never its value.
     #[must_use]
     pub fn refuses(&self, arguments: &Value, rest: bool) -> Option<String> {
         self.filled(arguments, rest, &|_, _| Ok("x")).err()
@@ -146,17 +143,17 @@ impl UrlTemplate {
         Ok(url)
     }
 
-    /// The address of one call for a person: without the query, credentials as they are referred to. What is filled in
-    /// stands there as it is sent; an argument that cannot be sent stays a `{name}`.
+    /// The address of one call for a person: without the query, credentials as references. Arguments appear as they are
+    /// sent; an argument that cannot be sent stays `{name}`.
     pub fn shown(&self, arguments: &Value) -> String {
         let none = |_: &str, _: &str| Err(String::new());
         let piece = |piece: &Piece| filled(std::slice::from_ref(piece), arguments, &none, true);
         self.address(piece).or_else(|| self.address(|_| Err(String::new()))).unwrap_or_else(|| self.origin.clone())
     }
 
-    /// The address with the pieces that `fill` has a text for; the others as they are written.
+    /// The address, with the pieces that `fill` has a text for filled in and the others as written.
     fn address(&self, fill: impl Fn(&Piece) -> Result<String, String>) -> Option<String> {
-        // A `'` is encoded in whatever is filled in, so that nothing can pass for a piece that was kept.
+        // Filled-in values have every `'` encoded, so none can pass for the mark of a kept piece.
         let mark = |index: usize| format!("'{index}'");
         let (mut path, mut kept) = (String::new(), Vec::new());
         for (index, piece) in self.path.iter().enumerate() {
@@ -202,7 +199,7 @@ impl UrlTemplate {
     }
 }
 
-/// A scalar as it stands in a URL; a whole number without a fraction, however it was written.
+/// A scalar as it stands in a URL; a whole number without a fraction, however written.
 fn scalar_text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -215,7 +212,7 @@ fn scalar_text(value: &Value) -> Option<String> {
     }
 }
 
-/// Whether each credential stands where a value does: behind the `=` of its pair.
+/// Whether each credential stands in the value of a pair, after its `=`.
 fn credentials_are_values(query: &[Piece]) -> bool {
     let mut in_value = false;
     query.iter().all(|piece| {
@@ -227,7 +224,7 @@ fn credentials_are_values(query: &[Piece]) -> bool {
     })
 }
 
-/// The value of a credential's field.
+/// Returns the value of a credential's field.
 type Credential<'c> = &'c dyn Fn(&str, &str) -> Result<&'c str, String>;
 
 fn filled(pieces: &[Piece], arguments: &Value, credential: Credential<'_>, in_path: bool) -> Result<String, String> {
@@ -259,7 +256,7 @@ fn filled(pieces: &[Piece], arguments: &Value, credential: Credential<'_>, in_pa
     Ok(text)
 }
 
-/// Why something may stand in no path.
+/// The reason why a value cannot stand in a path.
 const NO_SEGMENT: &str =
     "is empty, or has `.` or `..` between slashes or its ends, also after percent-decoding: no segment of a path may";
 
@@ -267,13 +264,13 @@ fn encoded(text: &str) -> String {
     utf8_percent_encode(text, SEGMENT).to_string()
 }
 
-/// Whether a server that decodes a segment, and decodes it again, could read a `.` or `..` between slashes, backslashes or
-/// the ends.
+/// Whether a server that decodes a segment, even repeatedly, could find `.` or `..` between slashes, backslashes or the
+/// ends.
 fn has_dots(segment: &str) -> bool {
     let mut decoded = Vec::with_capacity(segment.len());
     for byte in segment.bytes() {
         decoded.push(byte);
-        // What an escape stands for may end another one.
+        // A decoded character may complete another escape.
         while let [.., b'%', high, low] = decoded.as_slice()
             && let (Some(high), Some(low)) = (char::from(*high).to_digit(16), char::from(*low).to_digit(16))
         {

@@ -18,11 +18,10 @@ use std::sync::atomic::Ordering;
 
 pub(crate) use self::delta_stream::DeltaStream;
 use super::Engine;
+use super::recovery::damaged_task::no_progress;
 use super::session::TaskSession;
 use crate::agent::Agent;
-use crate::store::BESIDE;
-use crate::task::change::{LeaseChange, TaskRow};
-use crate::task::failure::{Failure, FailureCode};
+use crate::task::change::LeaseChange;
 use crate::task::status::TaskStatus;
 use crate::task::step::{Ending, On, Step, next_step};
 
@@ -65,16 +64,12 @@ impl Engine {
             Ok(agent) => agent,
             Err(failure) => return self.finish_without_agent(session, failure).await,
         };
-        if self.is_out_of_takeovers(&session.own.row) && session.own.progress.status == Some(TaskStatus::Running) {
-            let detail = "The task was taken over again and again without getting any further.";
-            return self.finish(session, Ending::Failed(Failure::new(FailureCode::NoProgress, detail))).await;
+        if self.is_out_of_takeovers(session.own.row.fruitless)
+            && session.own.progress.status == Some(TaskStatus::Running)
+        {
+            return self.finish(session, Ending::Failed(no_progress())).await;
         }
         Driver { engine: self, session, agent: &agent }.advance().await
-    }
-
-    /// Whether the lone drives that lost their lease without a new item have reached the limit.
-    fn is_out_of_takeovers(&self, row: &TaskRow) -> bool {
-        row.fruitless >= BESIDE + self.settings.takeovers
     }
 }
 

@@ -1,10 +1,13 @@
-//! Ends a task whose journal cannot be read, from its row alone. What must stay true: none of its calls runs, it is not
+//! Ends a task whose journal cannot be read, or kills the process that reads it, from its row alone. What must stay true: none of its calls runs, it is not
 //! claimed again and again, and it delays no other task; a pending result is still written.
 
+use std::sync::Arc;
+
 use crate::engine::Engine;
+use crate::engine::runtime::leases::Lease;
 use crate::engine::session::TaskSession;
-use crate::store::{CommitError, ReadError};
-use crate::task::change::LeaseChange;
+use crate::store::{BESIDE, CommitError, DamagedTask, ReadError, TreeSnapshot};
+use crate::task::change::{LeaseChange, TaskRow};
 use crate::task::failure::{Failure, FailureCode};
 use crate::task::id::TaskId;
 use crate::task::item::{CloseReason, Fact, ToolResult};
@@ -34,32 +37,18 @@ impl Engine {
         task: TaskId,
         late: Vec<ToolResult>,
     ) -> Result<bool, CommitError> {
-        let unread = |error| match error {
-            ReadError::Unavailable => CommitError::Unavailable,
-            ReadError::Corrupt(_) => CommitError::Refused,
-        };
-        let Some(damaged_task) = self.store.damaged_task(task).await.map_err(unread)? else { return Ok(false) };
-        let tree = self.store.tree(damaged_task.root_task_id, 0).await.map_err(unread)?;
-        let Some(tree) = tree else { return Err(CommitError::Refused) };
-        let Some(row) = tree.rows.iter().find(|row| row.task_id == task).cloned() else {
-            return Err(CommitError::Refused);
-        };
-        if row.version != damaged_task.version {
-            return Err(CommitError::Stale);
-        }
-        let ends = !row.status.is_terminal() && (!damaged_task.newer || row.takeovers >= self.settings.takeovers);
-        let mut session = TaskSession::from_row(row, damaged_task.open.len(), tree.now);
-        session.tree.apply(tree);
+        let unread = |error| commit_error(&error);
+        let Some(damaged) = self.store.damaged_task(task).await.map_err(unread)? else { return Ok(false) };
+        let tree = self.store.tree(damaged.root_task_id, 0).await.map_err(unread)?;
+        let mut session = session_from_row(task, &damaged, tree)?;
+        let row = &session.own.row;
+        let ends = !row.status.is_terminal() && (!damaged.newer || row.takeovers >= self.settings.takeovers);
         for result in late {
             session.push(Fact::LateResult(result));
         }
         if ends {
-            for request_id in damaged_task.open {
-                let (status, reason) = (RequestStatus::Withdrawn, CloseReason::Canceled);
-                session.push(Fact::RequestClosed { request_id, status, reason });
-            }
             let detail = "What is stored of this task cannot be read. Calls that were under way may have taken effect.";
-            session.fail(Failure::new(FailureCode::Integrity, detail));
+            fail_from_row(&mut session, &damaged, Failure::new(FailureCode::Integrity, detail));
         }
         if !session.unsaved() {
             return Ok(true);
@@ -69,4 +58,81 @@ impl Engine {
         tracing::error!(%task, ended = ends, "what is stored of a task cannot be read");
         Ok(true)
     }
+
+    /// Whether the lone drives that lost their lease without a new item have reached the limit.
+    pub(in crate::engine) fn is_out_of_takeovers(&self, fruitless: i32) -> bool {
+        fruitless >= BESIDE + self.settings.takeovers
+    }
+
+    /// Whether one more process has died since, which had only to load the task and to end it.
+    pub(in crate::engine) fn dies_of_reading(&self, fruitless: i32) -> bool {
+        fruitless > BESIDE + self.settings.takeovers
+    }
+
+    /// Ends a task whose loading kills processes. No item of its tree is read.
+    pub(in crate::engine) async fn end_unread(self: Arc<Self>, task: TaskId, lease: Lease) {
+        while let Err(error) = self.try_to_end_unread(task).await {
+            if error == CommitError::Refused {
+                tracing::error!(%task, "a task whose reading kills processes cannot be ended");
+                break;
+            }
+            if self.back_off().await.is_err() {
+                break;
+            }
+        }
+        drop(lease);
+    }
+
+    async fn try_to_end_unread(&self, task: TaskId) -> Result<(), CommitError> {
+        let unread = |error| commit_error(&error);
+        let Some(damaged) = self.store.unread(task).await.map_err(unread)? else { return Ok(()) };
+        let tree = self.store.unread_tree(damaged.root_task_id).await.map_err(unread)?;
+        let mut session = session_from_row(task, &damaged, tree)?;
+        let TaskRow { status, fruitless, .. } = session.own.row;
+        if status.is_terminal() || !self.dies_of_reading(fruitless) {
+            return Ok(());
+        }
+        fail_from_row(&mut session, &damaged, no_progress());
+        self.commit(&mut session, LeaseChange::Park { wake_in: None }).await?;
+        tracing::error!(%task, fruitless, "processes died while they read a task; it has ended unread");
+        Ok(())
+    }
+}
+
+/// The failure of a task whose drives did not get further.
+pub(crate) fn no_progress() -> Failure {
+    let detail = "The task was taken over again and again without getting any further.";
+    Failure::new(FailureCode::NoProgress, detail)
+}
+
+fn commit_error(error: &ReadError) -> CommitError {
+    match error {
+        ReadError::Unavailable => CommitError::Unavailable,
+        ReadError::Corrupt(_) => CommitError::Refused,
+    }
+}
+
+/// A session of the task's row and its tree, without a journal.
+fn session_from_row(
+    task: TaskId,
+    damaged: &DamagedTask,
+    tree: Option<TreeSnapshot>,
+) -> Result<TaskSession, CommitError> {
+    let tree = tree.ok_or(CommitError::Refused)?;
+    let row = tree.rows.iter().find(|row| row.task_id == task).cloned().ok_or(CommitError::Refused)?;
+    if row.version != damaged.version {
+        return Err(CommitError::Stale);
+    }
+    let mut session = TaskSession::from_row(row, damaged.open.len(), tree.now);
+    session.tree.apply(tree);
+    Ok(session)
+}
+
+/// Fails the task, withdraws its open requests and cancels its descendants.
+fn fail_from_row(session: &mut TaskSession, damaged: &DamagedTask, failure: Failure) {
+    for request_id in &damaged.open {
+        let (request_id, status, reason) = (*request_id, RequestStatus::Withdrawn, CloseReason::Canceled);
+        session.push(Fact::RequestClosed { request_id, status, reason });
+    }
+    session.fail(failure);
 }

@@ -121,7 +121,11 @@ impl TaskTree {
     /// The draft of a relative that the next commit changes.
     pub(crate) fn relative_mut(&mut self, task: TaskId) -> Option<&mut RelatedDraft> {
         if !self.drafts.contains_key(&task) {
-            let draft = TaskDraft::new(self.rows.get(&task)?.clone(), self.tree.progress(task)?, Vec::new());
+            let row = self.rows.get(&task)?.clone();
+            let draft = match self.tree.progress(task) {
+                Some(progress) => TaskDraft::new(row, progress, Vec::new()),
+                None => TaskDraft::from_row(row, 0),
+            };
             self.drafts.insert(task, RelatedDraft { draft, lease: LeaseChange::Keep, begins: false });
         }
         self.drafts.get_mut(&task)

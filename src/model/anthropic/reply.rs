@@ -1,5 +1,5 @@
-//! Reads an answer, however it came: its blocks, why it ended and what it cost. Unknown blocks and members are kept in `raw`.
-//! What must stay true: an answer means the same whether it was streamed or not, and a call's arguments are the bytes that
+//! Reads a whole or streamed answer: its blocks, its stop reason and its usage. `raw` keeps unknown blocks and members.
+//! What must stay true: an answer means the same whether streamed or not, and a call's arguments are the exact bytes
 //! the model wrote.
 
 use serde::Deserialize;
@@ -13,29 +13,27 @@ use crate::model::protocol::{Attempt, CALLS, again, too_many_calls};
 use crate::model::{Answer, AnswerCall};
 use crate::task::item::{FinishReason, Usage};
 
-/// A message as it came, not cleaned yet.
+/// A message as received, not redacted yet.
 #[derive(Debug, Default)]
 pub(super) struct Said {
-    /// Its blocks, in order.
     pub(super) blocks: Vec<Spoken>,
-    /// Why it ended; `None` when that was not said, so that it is no answer.
+    /// `None` when the endpoint sent none: the message is then incomplete.
     pub(super) stop_reason: Option<String>,
-    /// Why it was refused, in words.
+    /// The reason for a refusal, in words.
     pub(super) explanation: Option<String>,
-    /// The counts of tokens.
     pub(super) usage: Map<String, Value>,
 }
 
-/// A block as it came.
+/// A block as received.
 #[derive(Debug, PartialEq)]
 pub(super) struct Spoken {
-    /// Its members; of a call all but `input`.
+    /// All members; for a call, all but `input`.
     pub(super) members: Map<String, Value>,
     /// The exact text of a call's `input`.
     pub(super) arguments: Option<String>,
 }
 
-/// Reads an answer that came in one piece. What cannot be read may have been cut, so it is asked for again.
+/// Reads an unstreamed answer. An unreadable one may have been truncated, so the attempt is repeated.
 pub(super) fn whole(body: &str, cleaner: &Cleaner) -> Attempt {
     let readable = mended(body, Mend::LoneSurrogates);
     let Ok(Value::Object(mut reply)) = serde_json::from_str::<Value>(&readable) else {
@@ -45,7 +43,7 @@ pub(super) fn whole(body: &str, cleaner: &Cleaner) -> Attempt {
         return reported(error, cleaner);
     }
     let Some(Value::Array(blocks)) = reply.remove("content") else { return again("its answer holds no content") };
-    // As it was written: escapes of halves of characters are the arguments' own business.
+    // From the original body: the arguments keep their lone surrogate escapes.
     let Some(inputs) = inputs(body).or_else(|| inputs(&readable)).filter(|inputs| inputs.len() == blocks.len()) else {
         return again("its answer cannot be read");
     };
@@ -76,7 +74,7 @@ fn inputs(body: &str) -> Option<Vec<Option<&str>>> {
 }
 
 impl Spoken {
-    /// A whole block with the exact text of its `input`; `None` when it is no object.
+    /// A block with the exact text of its `input`; `None` if it is not an object.
     pub(super) fn new(block: Value, input: Option<&str>) -> Option<Self> {
         let is_call = is(&block, "tool_use");
         let Value::Object(mut members) = block else { return None };
@@ -89,7 +87,7 @@ impl Spoken {
 }
 
 impl Said {
-    /// Takes what says why it ended.
+    /// Stores stop reason, explanation and usage from a `message_delta`.
     pub(super) fn ends(&mut self, said: &Value) {
         let str = |pointer: &str| said.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
         self.stop_reason = str("/stop_reason").or(self.stop_reason.take());
@@ -100,13 +98,13 @@ impl Said {
         self.blocks.iter().filter(|block| block.is("text")).filter_map(|block| block.str("text")).collect()
     }
 
-    /// A refusal is what it says when it says nothing else.
+    /// The explanation of a refusal, as long as the message has no other text.
     pub(super) fn refusal(&self) -> Option<&str> {
         let refused = self.stop_reason.as_deref() == Some("refusal") && self.text().is_empty();
         self.explanation.as_deref().filter(|_| refused)
     }
 
-    /// What the message amounts to.
+    /// Turns the message into the outcome of the attempt.
     pub(super) fn answer(self, cleaner: &Cleaner) -> Attempt {
         let Some(stop_reason) = &self.stop_reason else { return again("its answer ended without a stop_reason") };
         if self.blocks.iter().filter(|block| block.arguments.is_some()).count() > CALLS {
@@ -139,7 +137,7 @@ impl Spoken {
     }
 }
 
-/// An error that is told inside of a success, or of a stream.
+/// Classifies an error that arrives inside a 200 answer or a stream.
 pub(super) fn reported(error: &Value, cleaner: &Cleaner) -> Attempt {
     let why = reports(error, cleaner);
     match error.get("type").and_then(Value::as_str) {
@@ -151,7 +149,7 @@ pub(super) fn reported(error: &Value, cleaner: &Cleaner) -> Attempt {
             | "not_found_error"
             | "request_too_large",
         ) => Attempt::Failed(why),
-        // Too much to do, too slow, broken; and whatever comes up later.
+        // Overload, timeouts, server errors, and types added later.
         Some(_) | None => Attempt::Again(why, None),
     }
 }
@@ -163,12 +161,12 @@ fn finish_reason(said: &str, has_calls: bool) -> FinishReason {
         "tool_use" => FinishReason::ToolCalls,
         "max_tokens" | "model_context_window_exceeded" => FinishReason::Length,
         "refusal" => FinishReason::ContentFilter,
-        // `pause_turn` too: tools that the provider runs are never offered, so nothing is left to go on with.
+        // Includes `pause_turn`: we offer no tools that the provider runs, so there is nothing to continue.
         _ => FinishReason::Other,
     }
 }
 
-/// What was read from a cache or written to one was read by the model as well.
+/// Cache reads and cache writes count as prompt tokens: the model read them too.
 fn usage(sent: &Map<String, Value>) -> Usage {
     let count = |name: &str| sent.get(name).and_then(Value::as_i64).filter(|count| *count >= 0).unwrap_or(0);
     let read = ["input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"];
@@ -177,8 +175,8 @@ fn usage(sent: &Map<String, Value>) -> Usage {
     Usage { prompt_tokens, completion_tokens, total_tokens: prompt_tokens.saturating_add(completion_tokens) }
 }
 
-/// The message as it is kept and sent back: as it came, cleaned, with the arguments as they are kept beside it. What the
-/// model thought is signed: changed by cleaning it would be refused, so it is left out then.
+/// The message as we store it and send it back: as received, redacted, with the same arguments as the stored calls.
+/// Thinking blocks are signed: redaction would invalidate the signature, so a block that it changes is left out.
 fn raw(blocks: Vec<Spoken>, calls: &[AnswerCall], cleaner: &Cleaner) -> Value {
     let mut calls = calls.iter();
     let content = blocks.into_iter().filter_map(|block| {

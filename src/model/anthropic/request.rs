@@ -1,6 +1,6 @@
-//! The body of a request: the prompt as messages of content blocks. What must stay true: the model's own blocks go back as
-//! they came, with the arguments to the byte; each call and its result bear the same id, which no other call has; and
-//! nothing is sent that the endpoint would refuse for its form, since a stored conversation could never go on then.
+//! The request body: the prompt as messages of content blocks. What must stay true: the model's own blocks go back
+//! unchanged, arguments to the byte; each call and its result share an id that no other call has; and nothing is sent
+//! that the endpoint would refuse for its form, since that would block a stored conversation for good.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -13,32 +13,29 @@ use crate::model::{OfferedTool, Prompt, data_about_the_user};
 use crate::task::item::{Part, PartType};
 use crate::task::transcript::Message;
 
-/// How many tokens an answer may have when `body` does not set `max_tokens`, which the endpoint wants to be told. What the
-/// model may think (`thinking.budget_tokens`) counts as part of the answer, so it is added.
+/// `max_tokens` when `body` does not set it: the endpoint requires it. The thinking budget (`thinking.budget_tokens`)
+/// counts as part of the answer, so it is added.
 pub(super) const MAX_TOKENS: u64 = 16_384;
 
-/// What stands for a text that has nothing in it, which may not be sent.
+/// Stands for an empty text, which the endpoint refuses.
 const EMPTY: &str = "(empty)";
 
-/// One block of content.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(super) enum Block {
-    /// Any but a call.
+    /// Any block but a call.
     Plain(Value),
-    /// A call.
     Call {
-        /// Everything but its input.
         #[serde(flatten)]
         rest: Map<String, Value>,
-        /// Its arguments, to the byte.
+        /// The arguments, to the byte.
         input: Box<RawValue>,
     },
 }
 
 impl Block {
-    /// A call with these arguments: the text itself where it is a JSON object, else an empty one (its result says what was
-    /// wrong with it).
+    /// A call with these arguments: the text itself if it is a JSON object, else `{}` (the call's result then says what
+    /// was wrong).
     pub(super) fn call(mut rest: Map<String, Value>, arguments: &str) -> Self {
         let text = mended(arguments, Mend::LoneSurrogates);
         let is_object = serde_json::from_str::<Value>(&text).is_ok_and(|value| value.is_object());
@@ -54,13 +51,12 @@ impl Block {
         }
     }
 
-    /// A text; `None` for one that may not be sent, because it has nothing in it.
+    /// A text block; `None` for a blank text, which the endpoint refuses.
     pub(super) fn text(text: &str) -> Option<Self> {
         (!text.trim().is_empty()).then(|| Self::Plain(json!({"type": "text", "text": text})))
     }
 }
 
-/// Who speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Role {
@@ -81,10 +77,10 @@ struct Body {
     messages: Vec<Spoken>,
 }
 
-/// The whole body; `extra` is what the configuration merges into it.
+/// `extra` is merged in from the configuration.
 ///
 /// # Errors
-/// When it cannot be written as JSON, which no prompt is known to cause.
+/// When the body cannot be written as JSON, which no prompt is known to cause.
 pub(super) fn body(
     prompt: &Prompt,
     model: &str,
@@ -102,7 +98,7 @@ pub(super) fn body(
     if thoughts == Thoughts::Left
         && rest.get("thinking").is_some_and(|thinking| thinking.get("type") == Some(&json!("enabled")))
     {
-        // Asked to think by a fixed budget, the endpoint wants the last turn to begin with what it thought.
+        // With a fixed thinking budget the endpoint requires the last turn to begin with a thinking block.
         rest.remove("thinking");
     }
     if let Some(system) = prompt.system.as_ref().filter(|system| !system.trim().is_empty()) {
@@ -114,8 +110,7 @@ pub(super) fn body(
     serde_json::to_string(&Body { rest, messages: messages(&prompt.messages, thoughts) })
 }
 
-/// The conversation, its speakers taking turns: the results of a turn's calls and what the user says after them are one
-/// message.
+/// The conversation as alternating roles: the results of a turn's calls and the user text after them form one message.
 fn messages(conversation: &[Message], thoughts: Thoughts) -> Vec<Spoken> {
     let mut spoken = Vec::new();
     let mut ids = Ids::default();
@@ -142,7 +137,7 @@ fn messages(conversation: &[Message], thoughts: Thoughts) -> Vec<Spoken> {
     spoken
 }
 
-/// Adds to what was said last by the same speaker. Who says nothing is left out: an empty message may not be sent.
+/// Appends to the last message if it has the same role. Empty messages are left out: the endpoint refuses them.
 fn say(spoken: &mut Vec<Spoken>, role: Role, blocks: impl IntoIterator<Item = Block>) {
     let mut blocks = blocks.into_iter().peekable();
     if blocks.peek().is_none() {
@@ -161,7 +156,7 @@ fn part(part: &Part) -> Option<Block> {
     }
 }
 
-/// An image: the bytes of a `data:` URI, or an address that the endpoint fetches.
+/// An image source: the bytes of a `data:` URI, or a URL that the endpoint fetches.
 fn source(content: &str) -> Value {
     let data = content.split_once(':').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("data"));
     let data = data.and_then(|(_, rest)| rest.split_once(','));

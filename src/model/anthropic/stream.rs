@@ -1,6 +1,6 @@
-//! Reads an answer while it comes: events that begin a message, fill its blocks one by one, and end it. What must stay true:
-//! the blocks are those that the same answer has in one piece; without the event that ends the message there is no answer;
-//! what is told adds up to the texts of the answer.
+//! Reads a streamed answer: events that begin a message, fill its blocks one by one, and end it. What must stay true:
+//! the blocks equal those of the unstreamed answer; without the end event there is no answer; the emitted pieces add up
+//! to the answer's texts.
 
 use std::collections::BTreeMap;
 
@@ -13,34 +13,32 @@ use crate::model::clean::{Cleaner, Mend, Passing, mended};
 use crate::model::protocol::{Attempt, CALLS, Progress, Reading, Telling, again, too_many_calls};
 use crate::model::sse::Event;
 
-/// A message that is coming.
+/// A message in progress.
 pub(in crate::model) struct Stream {
     cleaner: Cleaner,
     said: Said,
-    /// By the number the endpoint gives it: the block's place.
+    /// Maps the endpoint's block index to our position in `blocks`.
     open: BTreeMap<u64, usize>,
-    /// What the blocks will be, in the order in which they began.
+    /// In the order in which the blocks began.
     blocks: Vec<Begun>,
-    /// How many of them are calls.
+    /// How many of `blocks` are calls.
     calls: usize,
     text: Passing,
     ended: bool,
     held: usize,
 }
 
-/// A block that has begun.
 struct Begun {
     members: Map<String, Value>,
-    /// The input as it was sent with the beginning, if it was.
+    /// The input in the start event, if present.
     whole: Option<String>,
-    /// The input as it comes in pieces.
+    /// The input from the deltas.
     input: String,
-    /// Of a call: its number, and what is told of its arguments.
+    /// For a call: its number, and the filter for the arguments it emits.
     call: Option<(usize, Passing)>,
 }
 
 impl Stream {
-    /// Nothing has come yet.
     pub(super) fn new(cleaner: &Cleaner) -> Self {
         let (text, cleaner) = (cleaner.passing_text(), cleaner.clone());
         let (said, open, blocks) = (Said::default(), BTreeMap::new(), Vec::new());
@@ -79,13 +77,13 @@ impl Stream {
                 return Ok(Progress::Ended);
             }
             "error" => return Err(reported(event.get("error").unwrap_or(&Value::Null), &self.cleaner)),
-            // `ping`, and what is added later.
+            // `ping`, and event types added later.
             _ => {}
         }
         Ok(Progress::GoesOn)
     }
 
-    /// The counts are totals: the last one said of each holds.
+    /// Counts are totals: the last value of each wins.
     fn count(&mut self, usage: Option<&Value>) {
         for (name, count) in usage.and_then(Value::as_object).into_iter().flatten() {
             if !count.is_null() {
@@ -154,7 +152,7 @@ impl Stream {
         Ok(())
     }
 
-    /// A block is whole.
+    /// Handles the end of a block.
     fn close(&mut self, at: usize, telling: &mut Telling<'_>) {
         let Some(block) = self.blocks.get_mut(at) else { return };
         if let Some((call, passing)) = &mut block.call {
@@ -164,21 +162,21 @@ impl Stream {
             }
             telling.arguments(*call, &passing.finish());
         } else if !block.input.is_empty() {
-            // What the provider's own tools are called with.
+            // The input of a tool that the provider runs itself.
             let input = serde_json::from_str(&mended(&block.input, Mend::LoneSurrogates));
             block.members.insert("input".to_owned(), input.unwrap_or_else(|_| json!({})));
         }
     }
 }
 
-/// What an event that does not fit those before it amounts to.
+/// The error for an event that does not fit the preceding ones.
 const UNREADABLE: &str = "its answer cannot be read";
 
 fn place(event: &Map<String, Value>) -> Result<u64, Attempt> {
     event.get("index").and_then(Value::as_u64).ok_or_else(|| again(UNREADABLE))
 }
 
-/// The exact text of the input that a call begins with.
+/// The exact text of the `input` in a call's start event.
 fn first_input(data: &str) -> Option<String> {
     #[derive(serde::Deserialize)]
     struct Start<'a> {
@@ -194,7 +192,8 @@ fn first_input(data: &str) -> Option<String> {
     start.content_block.input.map(|input| input.get().to_owned())
 }
 
-/// Adds to a member: a text and a list go on, anything else is replaced. What a later version streams adds up as well.
+/// Merges a delta into a member: texts and lists are appended, other values replaced. That covers delta types added
+/// later.
 fn merge(members: &mut Map<String, Value>, name: &str, more: &Value) {
     match (members.get_mut(name), more) {
         (Some(Value::String(text)), Value::String(more)) => text.push_str(more),
@@ -258,7 +257,7 @@ mod tests {
         Cleaner(Arc::new(Redactor::new([("KEY", &Secret::new("sk-very-secret".to_owned()))])))
     }
 
-    /// What becomes of a stream of these events.
+    /// Runs a stream of these events to its outcome.
     fn read(events: &[&str]) -> (Attempt, Heard) {
         let heard = Heard::default();
         let mut telling = Telling::new(&heard);

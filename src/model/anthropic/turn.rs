@@ -1,6 +1,6 @@
-//! A turn of the model on its way back to it: its own blocks where they came from this protocol, else blocks made of what
-//! we read of it (the model of an agent may be changed while a task waits). What must stay true: the same conversation is
-//! written the same way each time, because the endpoint compares what it is shown with what it was shown before.
+//! Writes an earlier turn of the model for the next request: its own blocks if it came from this protocol, else blocks
+//! built from our parsed form (an agent's model may change while a task waits). What must stay true: the same
+//! conversation is always written the same way, because the endpoint compares it with the previous request.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,20 +9,20 @@ use serde_json::{Map, Value, json};
 use super::request::Block;
 use crate::model::protocol::Thoughts;
 
-/// The longest name of a tool.
+/// The longest tool name that the endpoint takes.
 const NAME: usize = 64;
 
-/// The ids that calls and their results bear in one request. The endpoint takes letters, digits, `_` and `-`, and no id
-/// twice in a whole conversation; other providers' ids may have any characters and come again in every turn.
+/// The ids of calls and results within one request. The endpoint takes letters, digits, `_` and `-`, and refuses an id
+/// used twice in a conversation; other providers' ids may have any characters and repeat in every turn.
 #[derive(Debug, Default)]
 pub(super) struct Ids {
     used: BTreeSet<String>,
-    /// The calls of the turn at hand: the id in the conversation, and the one that is sent.
+    /// For the current turn's calls: the stored id, and the id that is sent.
     turn: BTreeMap<String, String>,
 }
 
 impl Ids {
-    /// A turn begins, with these calls.
+    /// Starts a turn with these calls.
     pub(super) fn begin<'a>(&mut self, calls: impl Iterator<Item = &'a str>) {
         self.turn.clear();
         for id in calls {
@@ -34,24 +34,24 @@ impl Ids {
         }
     }
 
-    /// The id that a call of the turn at hand bears.
+    /// The id to send for a call of the current turn.
     pub(super) fn of(&self, id: &str) -> String {
         self.turn.get(id).cloned().unwrap_or_else(|| fitting(id))
     }
 }
 
-/// The text with `_` for what an id and a tool's name may not have.
+/// Replaces by `_` each character that ids and tool names may not contain.
 fn fitting(text: &str) -> String {
     text.chars().map(|c| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '_' }).collect()
 }
 
-/// The name of a tool as it may be sent: the model may have called something that nobody offered it.
+/// A tool name that may be sent: the model may have called a name that was never offered.
 fn name(name: &str) -> String {
     let fitting: String = fitting(name).chars().take(NAME).collect();
     if fitting.is_empty() { "unnamed".to_owned() } else { fitting }
 }
 
-/// The blocks of a turn. None where nothing of it may be sent.
+/// The blocks of a turn; `None` if none of them may be sent.
 pub(super) fn assistant(
     raw: &Value,
     text: Option<&str>,
@@ -65,19 +65,18 @@ pub(super) fn assistant(
     }
 }
 
-/// The blocks of a turn that came from this protocol and has so many calls.
+/// The blocks of a turn if it came from this protocol and has this many calls.
 fn own(raw: &Value, calls: usize) -> Option<&[Value]> {
     let is_message = raw.get("type").is_some_and(|kind| kind == "message");
     let blocks = raw.get("content").filter(|_| is_message).and_then(Value::as_array)?;
     (blocks.iter().filter(|block| is(block, "tool_use")).count() == calls).then_some(blocks)
 }
 
-/// Whether a block is of this type.
 pub(super) fn is(block: &Value, kind: &str) -> bool {
     block.get("type").is_some_and(|found| found == kind)
 }
 
-/// Whether a block is what the model thought, readable or not.
+/// Whether a block is thinking, redacted or not.
 pub(super) fn is_thought(block: &Value) -> bool {
     is(block, "thinking") || is(block, "redacted_thinking")
 }
@@ -88,7 +87,7 @@ fn sent_back(blocks: &[Value], calls: &[(String, String, String)], ids: &Ids, th
     };
     let mut kept: Vec<_> =
         blocks.iter().filter(|block| !empty(block) && (thoughts == Thoughts::Kept || !is_thought(block))).collect();
-    // A turn may not end with a thought; one that was cut while it thought has said nothing.
+    // A turn may not end with thinking: a turn truncated while thinking has no content.
     while kept.last().is_some_and(|block| is_thought(block)) {
         kept.pop();
     }

@@ -1,4 +1,4 @@
-//! What the conversations mean, whoever the provider is.
+//! The meaning of the conversations, the same for every provider.
 
 use std::collections::BTreeMap;
 
@@ -9,64 +9,58 @@ use crate::model::OfferedTool;
 use crate::task::item::{FinishReason, Part, PartType};
 use crate::task::transcript::Message;
 
-/// One conversation.
 pub(super) struct Case {
-    /// The name of its files.
+    /// The name of its files in `wire`.
     pub(super) name: &'static str,
-    /// The only provider that has such a conversation.
+    /// Set for a conversation that exists with one provider only.
     pub(super) only: Option<Provider>,
-    /// Whether there are instructions and tools.
+    /// Whether the prompt has instructions and tools.
     pub(super) furnished: bool,
-    /// What is said, and what the model answers.
+    /// The messages and the model's answers, in order.
     pub(super) steps: Vec<Step>,
-    /// What the last request holds to the byte, as it is or inside of a JSON text.
+    /// Texts that the last request contains to the byte, as is or inside a JSON string.
     pub(super) exact: Vec<&'static str>,
-    /// How many seconds it waited before it asked again.
+    /// The waits before repetitions, in seconds.
     pub(super) waits: Option<Vec<u64>>,
 }
 
-/// A question and its answer.
 pub(super) struct Step {
     says: Says,
-    /// What the answer means.
     pub(super) means: Means,
-    /// How often what was told of it is taken back.
+    /// The number of resets while the answer arrives.
     pub(super) resets: usize,
-    /// Whether it is told while it comes.
+    /// Whether the answer is emitted in pieces.
     pub(super) told: bool,
 }
 
-/// What is said before the model is asked.
+/// The messages added before the model is asked.
 enum Says {
     User(&'static str),
     /// Data about the user, a text and two images.
     Richly,
     /// The results of the last turn's calls, and whether each succeeded.
     Results(Vec<(&'static str, bool)>),
-    /// Results, and then the user.
+    /// Results, followed by a user message.
     ResultsAndUser(Vec<(&'static str, bool)>, &'static str),
-    /// A conversation that another provider began.
+    /// A conversation begun with another provider.
     Stored,
 }
 
-/// What an answer means.
+/// The expected outcome.
 #[derive(Debug)]
 pub(super) enum Means {
-    /// There is one.
     Answer {
-        /// Its text.
         text: Option<&'static str>,
-        /// Its calls: name and arguments.
+        /// Name and arguments of each call.
         calls: Vec<(&'static str, &'static str)>,
-        /// Why it ended.
         finish: FinishReason,
     },
-    /// There is none, for this reason.
+    /// There is no answer, for this reason.
     Error(&'static str),
 }
 
 impl Step {
-    /// The messages that are added to the conversation; `ids` are those of the last turn's calls.
+    /// The messages to add to the conversation; `ids` are those of the last turn's calls.
     pub(super) fn said(&self, provider: Provider, ids: &[String]) -> Vec<Message> {
         match &self.says {
             Says::User(text) => vec![user(text)],
@@ -147,7 +141,7 @@ fn stored_by_anthropic() -> Vec<Message> {
     ]
 }
 
-/// The instructions and the tools of a case that has some.
+/// The instructions and tools of a case that has some.
 pub(super) fn furniture() -> (Option<String>, Vec<OfferedTool>) {
     let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]});
     let tool = |name: &str, description: &str, parameters| OfferedTool {
@@ -162,7 +156,7 @@ fn step(says: Says, means: Means) -> Step {
     Step { says, means, resets: 0, told: true }
 }
 
-/// What is answered in one piece, so that nothing of it need be told before.
+/// An unstreamed answer, of which no piece need be emitted before the end.
 fn plainly(said: Says, text: &'static str) -> Step {
     Step { told: false, ..step(said, says(text)) }
 }
@@ -179,18 +173,17 @@ fn case<const N: usize>(name: &'static str, steps: [Step; N]) -> Case {
     Case { name, only: None, furnished: false, steps: steps.into(), exact: Vec::new(), waits: Some(Vec::new()) }
 }
 
-/// One that is asked again and then says `text`; what it had said is taken back so often.
+/// A case that is asked again and then answers `text`, after this many resets.
 fn in_the_end(name: &'static str, text: &'static str, resets: usize) -> Case {
     let step = Step { resets, ..step(Says::User("Hi"), says(text)) };
     Case { waits: None, ..case(name, [step]) }
 }
 
-/// All of them.
 pub(super) fn cases() -> Vec<Case> {
     of_all().into_iter().chain(of_messages()).collect()
 }
 
-/// What only the Messages protocol has.
+/// Cases that only the Messages protocol has.
 fn of_messages() -> Vec<Case> {
     use Says::{Results, User};
     let only = |case| Case { only: Some(Provider::Anthropic), ..case };

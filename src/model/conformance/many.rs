@@ -19,7 +19,7 @@ fn cleaner() -> Cleaner {
     Cleaner(Arc::new(Redactor::new([("KEY", &Secret::new(KEY.to_owned()))])))
 }
 
-/// The events with which a call begins and is whole, and those with which an answer ends.
+/// The events of one whole call, and the events that end an answer.
 fn events(provider: Provider, call: usize) -> Vec<Value> {
     match provider {
         Provider::OpenAi => vec![json!({"choices": [{"index": 0, "delta": {"tool_calls": [
@@ -60,7 +60,7 @@ fn whole(provider: Provider, calls: usize) -> String {
     body.to_string()
 }
 
-/// How many calls an attempt has; an error, where it failed and is not to be repeated.
+/// The number of calls of an attempt; the error, if it failed and must not be repeated.
 fn counted(attempt: Attempt) -> Result<usize, String> {
     match attempt {
         Attempt::Answered(answer) => Ok(answer.calls.len()),
@@ -69,7 +69,7 @@ fn counted(attempt: Attempt) -> Result<usize, String> {
     }
 }
 
-/// Reads a stream of so many calls; the number of calls of which an event was read, and what became of it.
+/// Reads a stream of this many calls: the number of calls begun before it ended, and the outcome.
 fn streamed<P: Protocol>(provider: Provider, calls: usize) -> (usize, Result<usize, String>) {
     let (heard, mut reading) = (Heard::default(), P::reading(&cleaner()));
     let mut telling = Telling::new(&heard);

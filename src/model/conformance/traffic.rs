@@ -1,8 +1,8 @@
-//! Recorded traffic: what a file of it says, and an endpoint on loopback that plays it.
+//! Recorded traffic: reads a traffic file, and plays it as an endpoint on loopback.
 //!
-//! A file is a list of parts. `>>>` begins the body of a request as it must be sent. `<<< STATUS [TYPE] [NAME: VALUE]…`
-//! begins an answer; with `cut` the connection is lost after it. `||| STATUS TYPE` begins what the same answer is in one
-//! piece. What stands before the first part says what the file shows.
+//! A file is a list of parts. `>>>` begins the expected body of a request. `<<< STATUS [TYPE] [NAME: VALUE]…` begins an
+//! answer; with `cut` the connection is lost after it. `||| STATUS TYPE` begins the same answer in unstreamed form. The
+//! text before the first part says what the file shows.
 
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
@@ -11,41 +11,38 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// One conversation with one provider.
 #[derive(Debug)]
 pub(super) struct Traffic {
     /// The bodies of the requests, in order.
     pub(super) asked: Vec<Value>,
-    /// The answers, in order.
     pub(super) answers: Vec<Reply>,
 }
 
-/// An answer of an endpoint.
+/// An answer of the endpoint.
 #[derive(Clone, Debug)]
 pub(super) struct Reply {
     status: String,
     headers: Vec<String>,
-    /// The connection is lost before the answer is whole.
+    /// Whether the connection is lost before the answer is complete.
     cut: bool,
-    /// What is sent.
     body: String,
-    /// The same in one piece.
+    /// The same answer, unstreamed.
     whole: Option<String>,
 }
 
-/// How answers are sent.
+/// How the endpoint sends its answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
-    /// As they stand in the file.
+    /// As in the file.
     AsRecorded,
     /// A few bytes at a time.
     InCrumbs,
-    /// In one piece, where the file has such.
+    /// Unstreamed, where the file has that form.
     Whole,
 }
 
 impl Traffic {
-    /// The traffic of a case with a provider.
+    /// Reads the file of a case and provider.
     pub(super) fn of(provider: &str, case: &str) -> Self {
         let path = format!("{}/src/model/conformance/wire/{provider}/{case}.txt", env!("CARGO_MANIFEST_DIR"));
         let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
@@ -96,7 +93,7 @@ impl Reply {
         self.whole.as_deref().filter(|_| sent == Sent::Whole)
     }
 
-    /// The stream of an answer that succeeds; `None` for any other.
+    /// The stream of a successful answer; `None` for any other.
     pub(super) fn stream(&self) -> Option<&str> {
         let is_stream = self.headers.iter().any(|header| header.starts_with("content-type: text/event-stream"));
         (self.status == "200" && is_stream).then_some(self.body.as_str())
@@ -127,24 +124,22 @@ impl Reply {
     }
 }
 
-/// A request as the endpoint got it.
+/// A request as the endpoint received it.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
-    /// Its first line and its headers.
+    /// The request line and the headers.
     pub(super) head: String,
-    /// Its body.
     pub(super) body: String,
 }
 
-/// An endpoint that plays answers, one for each connection.
+/// An endpoint that plays its answers, one per connection.
 pub(super) struct Played {
-    /// Where it listens.
+    /// The URL it listens on.
     pub(super) url: String,
     requests: Arc<Mutex<Vec<Request>>>,
 }
 
 impl Played {
-    /// Begins to play.
     pub(super) async fn begin(answers: Vec<Reply>, sent: Sent) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -157,14 +152,14 @@ impl Played {
                 peer.set_nodelay(true).unwrap();
                 let request = receive(&mut peer).await;
                 record.lock().unwrap().push(request);
-                // The client may have heard enough.
+                // The client may have closed the connection early.
                 let _ = answer.send(&mut peer, sent).await;
             }
         });
         Self { url, requests }
     }
 
-    /// What it was sent so far.
+    /// The requests received so far.
     pub(super) fn requests(&self) -> Vec<Request> {
         self.requests.lock().unwrap().clone()
     }

@@ -1,5 +1,5 @@
-//! Reads what an endpoint answers: a stream of events as it comes, anything else whole. What must stay true: what is read
-//! is bounded, in bytes and in time, and an answer whose end did not come is none.
+//! Reads an endpoint's answer: a stream of events as it arrives, anything else whole. What must stay true: reading is
+//! bounded in bytes and in time, and an answer whose end did not come is rejected.
 
 use std::time::Duration;
 
@@ -12,22 +12,22 @@ use crate::model::protocol::{Progress, Reading};
 use crate::model::sse::Decoder;
 use crate::task::text::from_bytes;
 
-/// The longest answer that is read, in bytes: of one in a single piece, of each event, and of what a stream adds up to.
+/// The longest answer, in bytes: of an unstreamed one, of each event, and of the sum of a stream.
 pub(in crate::model) const ANSWER: usize = 8 * 1024 * 1024;
-/// How much of an error's body is read.
+/// How much of an error's body is read, in bytes.
 pub(super) const PROBLEM: usize = 64 * 1024;
-/// The longest stream that is read: each few letters come in a JSON object of their own.
+/// The longest stream in bytes: every few letters come in a JSON object of their own.
 const STREAM: usize = 16 * ANSWER;
-/// How many timeouts a whole answer may take.
+/// The longest time for a whole answer, in timeouts.
 pub(super) const WHOLE: u32 = 10;
 
-/// Whether a body is a stream of events.
+/// Whether the headers declare a stream of events.
 fn is_stream(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     kind.trim_start().to_ascii_lowercase().starts_with("text/event-stream")
 }
 
-/// Whether a body that is not called one is a stream of events all the same.
+/// Whether a body without that declaration is a stream of events all the same.
 fn looks_like_stream(body: &str) -> bool {
     let begins = body.trim_start_matches(['\u{FEFF}', '\r', '\n']);
     ["data:", "event:", "id:", ":"].iter().any(|field| begins.starts_with(field))
@@ -37,17 +37,17 @@ pub(super) fn too_long() -> Attempt {
     Attempt::Failed(format!("its answer is longer than {} MiB", ANSWER / 1024 / 1024))
 }
 
-/// The events of one answer, on their way to what the protocol makes of them.
+/// The events of one answer, from the decoder to the protocol's reader.
 struct Stream<P: Protocol> {
     decoder: Decoder,
     reading: P::Reading,
     read: usize,
-    /// What came while nothing of it was an event: what is called a stream may be a plain answer.
+    /// The bytes read before the first event: a body declared as a stream may be a plain answer.
     odd: Option<Vec<u8>>,
 }
 
 impl<P: Protocol> Stream<P> {
-    /// `Err` when it is clear what becomes of the attempt.
+    /// `Err` once the outcome of the attempt is certain.
     fn take(&mut self, bytes: &[u8], telling: &mut Telling<'_>) -> Result<Progress, Attempt> {
         self.read = self.read.saturating_add(bytes.len());
         let events = self.decoder.push(bytes).map_err(|_| too_long())?;
@@ -73,7 +73,7 @@ impl<P: Protocol> Endpoint<P> {
         Stream { decoder: Decoder::new(ANSWER), reading, read: 0, odd: Some(Vec::new()) }
     }
 
-    /// Reads an answer of success.
+    /// Reads a successful answer.
     pub(super) async fn read(&self, response: Response, telling: &mut Telling<'_>) -> Attempt {
         if is_stream(response.headers()) {
             return self.streamed(response, telling).await;
@@ -120,7 +120,7 @@ impl<P: Protocol> Endpoint<P> {
         }
     }
 
-    /// A whole body, `limit` bytes of it at most, and whether there was more.
+    /// At most `limit` bytes of a body, and whether there were more.
     pub(super) async fn gathered(&self, mut response: Response, limit: usize) -> Result<(Vec<u8>, bool), Failure> {
         let (mut bytes, until) = (Vec::new(), self.latest());
         while let Some(chunk) = self.next(&mut response, until).await? {
@@ -133,7 +133,7 @@ impl<P: Protocol> Endpoint<P> {
         Ok((bytes, false))
     }
 
-    /// When an answer that begins now is given up, as [`crate::world::Clock::uptime`] says it.
+    /// The deadline of an answer that begins now, on the scale of [`crate::world::Clock::uptime`].
     fn latest(&self) -> Duration {
         self.clock.uptime().saturating_add(self.timeout.saturating_mul(WHOLE))
     }

@@ -1,6 +1,6 @@
-//! The calls of a streamed answer. Fragments belong together by their `index`; where an endpoint leaves it out, or says 0 of
-//! every call, by their ids, and at last by what they say. What must stay true: nothing of one call is put into another
-//! that it could be told apart from, and what cannot be is text that no tool takes.
+//! The calls of a streamed answer. Fragments are joined by `index`; if an endpoint omits it or sends 0 for every call,
+//! by id, and failing that by their content. What must stay true: no fragment is joined to a call it can be told apart
+//! from; if calls cannot be told apart, the joined text is such that no tool accepts it.
 
 use serde_json::{Map, Value, json};
 
@@ -9,13 +9,14 @@ use crate::model::AnswerCall;
 use crate::model::clean::{Cleaner, Passing};
 use crate::model::protocol::Telling;
 
-/// What a call counts beside its texts, in bytes.
+/// The bytes that a call counts besides its texts.
 const CALL: usize = 1024;
 
-/// How much of a secret a name may end with and be told, in bytes: less than half of the shortest that is looked for.
+/// How many bytes of a possible secret a name may end with and still be emitted: less than half of the shortest secret
+/// searched for.
 const PART: usize = 4;
 
-/// The calls so far, in the order they will have.
+/// The calls so far, in their final order.
 pub(super) struct Calls {
     cleaner: Cleaner,
     all: Vec<Call>,
@@ -27,22 +28,22 @@ struct Call {
     id: String,
     name: String,
     arguments: String,
-    /// The arguments, where they came as JSON instead of text.
+    /// The arguments, if they came as JSON instead of text.
     value: Option<Value>,
-    /// The members that are none of these; `function` among them once there was one.
+    /// All other members, and `function` once a fragment had it.
     rest: Map<String, Value>,
     told: Told,
 }
 
-/// What was told of a call.
+/// The emitted part of a call.
 struct Told {
     named: bool,
     passing: Passing,
-    /// Cleaned arguments that wait for the name.
+    /// Redacted arguments held back until the name is emitted.
     waiting: String,
 }
 
-/// A fragment of a call, taken apart.
+/// A fragment of a call, parsed.
 struct Fragment {
     index: Option<u64>,
     id: String,
@@ -53,7 +54,7 @@ struct Fragment {
 }
 
 impl Fragment {
-    /// `exact` is the text of arguments that are sent as JSON.
+    /// `exact` is the text of arguments sent as JSON.
     fn read(sent: Value, exact: Option<&str>) -> Option<Self> {
         let Value::Object(mut rest) = sent else { return None };
         let index = rest.remove("index").and_then(|index| index.as_u64());
@@ -97,13 +98,13 @@ impl Calls {
         self.all.len()
     }
 
-    /// How many bytes are held, about.
+    /// The approximate number of bytes held.
     pub(super) fn held(&self) -> usize {
         self.held
     }
 
-    /// Takes a fragment and tells what it adds. `Some(true)` when what was told so far is wrong and must be told anew;
-    /// `None` when it cannot be read.
+    /// Takes a fragment and emits what it adds. `Some(true)` if earlier pieces are wrong now and must be emitted anew;
+    /// `None` if the fragment cannot be read.
     pub(super) fn take(&mut self, sent: Value, exact: Option<&str>, telling: &mut Telling<'_>) -> Option<bool> {
         self.held = self.held.saturating_add(sent.to_string().len());
         let fragment = Fragment::read(sent, exact)?;
@@ -120,7 +121,7 @@ impl Calls {
         Some(false)
     }
 
-    /// The call that a fragment goes on with; `None` when it begins one.
+    /// The call that a fragment continues; `None` if it begins one.
     fn place(&self, fragment: &Fragment) -> Option<usize> {
         let has_id = !fragment.id.is_empty();
         let found = match fragment.index {
@@ -145,7 +146,7 @@ impl Calls {
         found.filter(|at| self.all.get(*at).is_some_and(|call| !call.is_over_before(fragment)))
     }
 
-    /// Adds an empty call at its place, and says whether others moved.
+    /// Inserts an empty call at its position; returns whether others moved.
     fn begin(&mut self, index: Option<u64>) -> (usize, bool) {
         let index = index.or_else(|| self.all.last().map(|call| call.index)).unwrap_or(0);
         let at = self.all.iter().rposition(|call| call.index <= index).map_or(0, |before| before + 1);
@@ -155,7 +156,7 @@ impl Calls {
         (at, moves)
     }
 
-    /// Tells all of them, of which nothing was told.
+    /// Emits all calls again, after a reset.
     pub(super) fn tell_anew(&mut self, telling: &mut Telling<'_>) {
         for (at, call) in self.all.iter_mut().enumerate() {
             call.told = Told::nothing(&self.cleaner);
@@ -164,7 +165,7 @@ impl Calls {
         }
     }
 
-    /// Tells the rest; no more fragments come.
+    /// Emits the rest, after the last fragment.
     pub(super) fn tell_rest(&mut self, telling: &mut Telling<'_>) {
         for (at, call) in self.all.iter_mut().enumerate() {
             call.told.hear_end();
@@ -173,7 +174,7 @@ impl Calls {
         }
     }
 
-    /// What was read, and the calls as they would stand in the message; `None` when one is no call.
+    /// The parsed calls, and the calls as they would stand in the message; `None` if an entry is not a call.
     pub(super) fn finish(self) -> Option<(Vec<AnswerCall>, Vec<Value>)> {
         let (mut read, mut sent) = (Vec::new(), Vec::new());
         for mut call in self.all {
@@ -196,19 +197,19 @@ impl Call {
         Self { index, id, name, arguments, value: None, rest: Map::new(), told: Told::nothing(cleaner) }
     }
 
-    /// Whether a fragment with an id and the same index may belong here: some endpoints say index 0 of every call, others
-    /// give each fragment of one call a new id. Only the first of a call has a name.
+    /// Whether a fragment with an id and the same index may continue this call: some endpoints send index 0 for every
+    /// call, others give each fragment of a call a new id. Only the first fragment of a call has a name.
     fn may_have(&self, fragment: &Fragment) -> bool {
         self.id.is_empty() || self.id == fragment.id || fragment.name.is_empty()
     }
 
-    /// Whether the call was whole, and the fragment names one and has arguments again.
+    /// Whether the call is already complete and the fragment brings a name and arguments again.
     fn is_over_before(&self, fragment: &Fragment) -> bool {
         let again = !fragment.name.is_empty() && !self.name.is_empty() && !fragment.arguments.trim().is_empty();
         again && self.arguments.trim_end().ends_with('}') && serde_json::from_str::<Map<_, _>>(&self.arguments).is_ok()
     }
 
-    /// Adds a fragment, and says whether a name that may have been told is another one now.
+    /// Adds a fragment; returns whether a possibly emitted name has changed.
     fn add(&mut self, fragment: Fragment) -> bool {
         if self.id.is_empty() {
             self.id = fragment.id;
@@ -229,9 +230,9 @@ impl Call {
         renamed
     }
 
-    /// Tells what is new, if the name is known.
+    /// Emits what is new, once the name is known.
     fn tell(&mut self, at: usize, cleaner: &Cleaner, telling: &mut Telling<'_>) {
-        // A name that ends with a good part of what may become a secret waits until it is clear that it is whole.
+        // A name that ends with a good part of a possible secret is held back until it is known to be complete.
         let held = || cleaner.text(&self.name).len().saturating_sub(cleaner.passing_text().push(&self.name).len());
         let clear = || !self.arguments.is_empty() || held() < PART;
         if !self.name.is_empty() && clear() {

@@ -1,15 +1,14 @@
-//! Puts the pieces of a streamed message together, those whose meaning nobody here knows too, so that it becomes what the
-//! endpoint would have sent in one piece.
+//! Merges the deltas of a streamed message, including members unknown to us, into the message that the endpoint would
+//! have sent unstreamed.
 
 use serde_json::{Map, Value};
 
-/// Members that say what something is: a later piece repeats them, it adds nothing.
+/// Members that identify something: later deltas repeat them and do not extend them.
 const SAID_ONCE: [&str; 7] = ["role", "type", "id", "name", "format", "provider", "model"];
-/// How far back the element of a list is looked for that a piece belongs to.
+/// How many elements from the end of a list are searched for the element that a delta continues.
 const FAR: usize = 64;
 
-/// Adds the members of a piece to those that came before: texts and lists go on, the rest is what was said last. A `null`
-/// says nothing.
+/// Merges the members of a delta: texts and lists are appended, other values replaced. A `null` changes nothing.
 pub(super) fn members(whole: &mut Map<String, Value>, piece: Map<String, Value>) {
     for (name, value) in piece {
         match (whole.get_mut(&name), value) {
@@ -33,7 +32,7 @@ fn text(name: &str, said: &mut String, more: &str) {
     }
 }
 
-/// Adds to a list: to the element with the same `index`, else to a text or a thought that goes on, else at the end.
+/// Adds to a list: to the element with the same `index`, else to a text or thinking that continues, else at the end.
 fn element(all: &mut Vec<Value>, piece: Value) {
     let place = match piece.get("index").filter(|index| index.is_u64()) {
         Some(index) => {
@@ -54,7 +53,7 @@ fn same_type(one: &Value, other: &Value) -> bool {
     matches!((kind(one), kind(other)), (one, other) if one.is_none() || other.is_none() || one == other)
 }
 
-/// Whether a piece goes on with the last element: with a text, or with a thought that is not signed yet.
+/// Whether a delta continues the last element: a text, or thinking that is not signed yet.
 fn goes_on(last: &Value, piece: &Value) -> bool {
     let kind = |value: &Value| value.get("type").and_then(Value::as_str).map(str::to_owned);
     let is_text = |value: &Value| value.get("text").is_some_and(Value::is_string);
@@ -66,7 +65,7 @@ fn goes_on(last: &Value, piece: &Value) -> bool {
     }
 }
 
-/// Adds to `content`, which is a text, or parts, or first one and then the other.
+/// Adds to `content`, which is a text, or parts, or first a text and then parts.
 pub(super) fn content(message: &mut Map<String, Value>, piece: Value) {
     let content = message.entry("content").or_insert(Value::Null);
     match (&mut *content, piece) {

@@ -1,5 +1,5 @@
-//! Reads an answer: `choices[0].message` and what surrounds it. Unknown members are kept in `raw`; what is missing is
-//! tolerated where the meaning is clear, and is no answer where it is not.
+//! Reads an answer: `choices[0].message` and its surroundings. `raw` keeps unknown members. Missing members are
+//! tolerated where the meaning is clear; otherwise the answer is rejected.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -11,7 +11,7 @@ use crate::model::protocol::{Attempt, CALLS, again, too_many_calls};
 use crate::model::{Answer, AnswerCall};
 use crate::task::item::{FinishReason, Usage};
 
-/// An answer that cannot be read may have been cut, so it is asked for again.
+/// Reads an unstreamed answer. An unreadable one may have been truncated, so the attempt is repeated.
 pub(super) fn read(body: &str, cleaner: &Cleaner) -> Attempt {
     let body = mended(body, Mend::LoneSurrogates);
     let Ok(Value::Object(mut reply)) = serde_json::from_str::<Value>(&body) else {
@@ -43,7 +43,7 @@ pub(super) fn read(body: &str, cleaner: &Cleaner) -> Attempt {
     answer(Said { message, calls, finish, usage: reply.remove("usage") }, cleaner)
 }
 
-/// An answer, taken apart.
+/// A parsed answer.
 pub(super) struct Said {
     pub(super) message: Map<String, Value>,
     pub(super) calls: Vec<AnswerCall>,
@@ -51,7 +51,7 @@ pub(super) struct Said {
     pub(super) usage: Option<Value>,
 }
 
-/// What was said, as an answer; it is none when it says itself that it ended in an error.
+/// Builds the answer; rejects a message that itself reports an error as its end.
 pub(super) fn answer(said: Said, cleaner: &Cleaner) -> Attempt {
     let Said { message, calls, finish, usage: used } = said;
     if finish.as_deref() == Some(ERROR) {
@@ -67,7 +67,7 @@ pub(super) fn answer(said: Said, cleaner: &Cleaner) -> Attempt {
     }))
 }
 
-/// The `finish_reason` of an answer that is none.
+/// The `finish_reason` of an answer that ended in an error.
 pub(super) const ERROR: &str = "error";
 
 pub(super) fn ended_in_error() -> Attempt {
@@ -78,7 +78,7 @@ pub(super) fn unreadable() -> Attempt {
     again("its tool_calls cannot be read")
 }
 
-/// What a message says: its content; where that is nothing, its refusal.
+/// The text of a message: its content; if that is empty, its refusal.
 pub(super) fn text(message: &Map<String, Value>) -> String {
     let content = text_of(message.get("content"));
     if content.is_empty() { text_of(message.get("refusal").filter(|refusal| refusal.is_string())) } else { content }
@@ -98,7 +98,7 @@ fn part(part: &Value) -> Option<&str> {
     text.as_str()
 }
 
-/// The calls, in the model's order; `None` when they cannot be read. `body` is what the message was read from.
+/// The calls, in the model's order; `None` if they cannot be read. `body` is the JSON that the message was read from.
 pub(super) fn calls(message: &Map<String, Value>, body: Option<&str>, cleaner: &Cleaner) -> Option<Vec<AnswerCall>> {
     let sent: Vec<(&str, &Value)> = match message.get("tool_calls") {
         None | Some(Value::Null) => Vec::new(),
@@ -125,13 +125,13 @@ pub(super) fn calls(message: &Map<String, Value>, body: Option<&str>, cleaner: &
     calls.collect()
 }
 
-/// Whether arguments came as text, as they should.
+/// Whether the arguments came as text, as documented.
 pub(super) fn is_text(arguments: Option<&Value>) -> bool {
     matches!(arguments, None | Some(Value::Null | Value::String(_)))
 }
 
-/// The bytes of arguments that were sent as JSON instead of text, of an answer or of a part of a streamed one: read as a
-/// value, a member that is there twice or a number with too many digits would vanish before anybody could refuse it.
+/// The bytes of arguments sent as JSON instead of text, in an answer or a chunk. Parsed as a value they would lose
+/// repeated members and excess digits before validation could refuse them.
 pub(super) fn exact_arguments(body: &str) -> Option<Vec<&str>> {
     #[derive(Deserialize)]
     struct Reply<'a> {
@@ -178,7 +178,7 @@ pub(super) fn exact_arguments(body: &str) -> Option<Vec<&str>> {
 
 fn finish_reason(said: Option<&str>, has_calls: bool) -> FinishReason {
     match said.map(str::to_ascii_lowercase).as_deref() {
-        // Some endpoints say `stop` beside calls, and some say nothing of an answer that came in one piece.
+        // Some endpoints say `stop` beside calls, and some give no reason in an unstreamed answer.
         Some("stop" | "eos" | "eos_token" | "stop_sequence" | "end_turn") | None if has_calls => {
             FinishReason::ToolCalls
         }
@@ -186,7 +186,7 @@ fn finish_reason(said: Option<&str>, has_calls: bool) -> FinishReason {
         Some("tool_calls" | "function_call" | "tool_use") => FinishReason::ToolCalls,
         Some("length" | "max_tokens" | "model_length") => FinishReason::Length,
         Some("content_filter") => FinishReason::ContentFilter,
-        // It may have been cut anywhere: none of its calls runs.
+        // Possibly truncated: none of its calls runs.
         Some(_) => FinishReason::Other,
     }
 }
@@ -202,7 +202,7 @@ fn usage(sent: Option<&Value>) -> Usage {
     Usage { prompt_tokens, completion_tokens, total_tokens }
 }
 
-/// The message as it is kept and sent back: as it came, cleaned, with the arguments as they are kept beside it.
+/// The message as we store it and send it back: as received, redacted, with the same arguments as the stored calls.
 fn raw(message: Map<String, Value>, calls: &[AnswerCall], cleaner: &Cleaner) -> Value {
     let mut raw = cleaner.json(Value::Object(message));
     let sent = raw.get_mut("tool_calls").and_then(Value::as_array_mut).into_iter().flatten();

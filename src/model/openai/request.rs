@@ -1,4 +1,4 @@
-//! The body of a request: the prompt as Chat Completions messages and functions.
+//! The request body: the prompt as Chat Completions messages and functions.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::model::{OfferedTool, Prompt, data_about_the_user};
 use crate::task::item::{Part, PartType};
 use crate::task::transcript::Message;
 
-/// The whole body; `extra` is what the configuration merges into it.
+/// `extra` is merged in from the configuration.
 pub(super) fn body(prompt: &Prompt, model: &str, extra: &Map<String, Value>, manner: Manner) -> Value {
     let mut body = extra.clone();
     body.insert("model".to_owned(), json!(model));
@@ -46,7 +46,7 @@ fn about_the_user(context: &BTreeMap<String, String>) -> Value {
     json!({"role": "user", "content": data_about_the_user(context)})
 }
 
-/// One text is sent as a string, which every endpoint takes; anything else as parts.
+/// A single text is sent as a string, which every endpoint takes; anything else as parts.
 fn content(parts: &[Part]) -> Value {
     match parts {
         [] => json!(""),
@@ -69,14 +69,14 @@ fn function(tool: &OfferedTool) -> Value {
     json!({"type": "function", "function": function})
 }
 
-/// A turn of the model: its own JSON, with the ids its results will be known by. A turn that did not come from this
-/// protocol (the model of an agent may be changed while a task waits) is written from what we read of it.
+/// A turn of the model: its own JSON, with the call ids that its results will name. A turn from another protocol (an
+/// agent's model may change while a task waits) is written from our parsed form.
 fn assistant(raw: &Value, text: Option<&str>, calls: &[(String, String, String)]) -> Value {
     let Some(mut message) = raw.as_object().filter(|raw| is_ours(raw, calls.len())).cloned() else {
         return rewritten(Map::new(), text, calls);
     };
     if calls.is_empty() {
-        // Some endpoints answer with no content at all, and refuse to be sent that.
+        // Some endpoints answer without any content, but refuse such a message in a request.
         let is_empty =
             message.get("content").is_none_or(Value::is_null) && message.get("refusal").is_none_or(Value::is_null);
         if is_empty {
@@ -99,8 +99,8 @@ fn assistant(raw: &Value, text: Option<&str>, calls: &[(String, String, String)]
     Value::Object(message)
 }
 
-/// Whether it is a message of this protocol with as many calls. A message of Anthropic's says of itself that it is one
-/// (`type`), and its content can be read by nobody else.
+/// Whether it is a message of this protocol with this many calls. Anthropic's messages say so in `type`, and this
+/// protocol cannot express their content.
 fn is_ours(raw: &Map<String, Value>, calls: usize) -> bool {
     if raw.get("type").is_some_and(|kind| kind == "message") {
         return false;

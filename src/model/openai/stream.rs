@@ -1,5 +1,5 @@
 //! Reads a streamed answer: chunks whose `delta`s add up to the message. What must stay true: without a `finish_reason`
-//! and the end marker `[DONE]` it is no answer; what is told adds up to what is read.
+//! and the end marker `[DONE]` there is no answer; the emitted pieces add up to the answer.
 
 use serde_json::{Map, Value};
 
@@ -12,16 +12,16 @@ use crate::model::problem::{broken_off, is_said};
 use crate::model::protocol::{Attempt, CALLS, Progress, Reading, Telling, again, too_many_calls};
 use crate::model::sse::Event;
 
-/// What a stream ends with.
+/// The end marker of a stream.
 const DONE: &str = "[DONE]";
 
-/// An answer while it comes.
+/// An answer while it arrives.
 pub(in crate::model) struct Streamed {
     cleaner: Cleaner,
     /// The message without its calls.
     message: Map<String, Value>,
     calls: Calls,
-    /// What the text is so far, and where it came from.
+    /// The text so far, and whether it is content or a refusal.
     text: String,
     voice: Voice,
     passing: Passing,
@@ -53,7 +53,7 @@ impl Streamed {
         }
     }
 
-    /// Takes what a choice adds.
+    /// Takes the delta of a choice.
     fn choice(
         &mut self,
         mut choice: Map<String, Value>,
@@ -63,7 +63,7 @@ impl Streamed {
         if let Some(error) = choice.get("error").filter(|error| is_said(error)) {
             return Err(broken_off(error, &self.cleaner));
         }
-        // A whole message, where an endpoint sends one in a single chunk.
+        // Some endpoints send a whole message in a single chunk.
         let delta = choice.remove("delta").filter(Value::is_object).or_else(|| choice.remove("message"));
         if let Some(Value::Object(delta)) = delta {
             self.delta(delta, chunk, telling)?;
@@ -117,7 +117,7 @@ impl Streamed {
         Ok(())
     }
 
-    /// A refusal is what is said when nothing else is.
+    /// A refusal is the text only while there is no content.
     fn say(&mut self, more: &str, voice: Voice, telling: &mut Telling<'_>) {
         if more.is_empty() || (self.voice, voice) == (Voice::Content, Voice::Refusal) {
             return;
@@ -132,10 +132,10 @@ impl Streamed {
         telling.text(&self.passing.push(more));
     }
 
-    /// The calls, and the message as it holds them.
+    /// The calls; puts them into the message too.
     fn with_calls(&mut self) -> Option<Vec<AnswerCall>> {
         let (calls, sent) = std::mem::replace(&mut self.calls, Calls::new(self.cleaner.clone())).finish()?;
-        // Where it is empty, that was only how the stream began.
+        // An empty content was only how the stream began.
         if self.message.get("content").is_some_and(|content| content == "") {
             self.message.insert("content".to_owned(), Value::Null);
         }
@@ -143,7 +143,7 @@ impl Streamed {
         Some(calls)
     }
 
-    /// The call that an old endpoint makes outside of `tool_calls`, told at once.
+    /// The call that an old endpoint makes outside of `tool_calls`, emitted at once.
     fn legacy(&mut self, telling: &mut Telling<'_>) -> Option<Vec<AnswerCall>> {
         let calls = reply::calls(&self.message, None, &self.cleaner)?;
         for (at, call) in calls.iter().enumerate() {
@@ -161,7 +161,7 @@ impl Streamed {
     }
 }
 
-/// How long a value is, about.
+/// The approximate length of a value in bytes.
 fn length(value: &Value) -> usize {
     if let Value::String(text) = value { text.len() } else { value.to_string().len() }
 }

@@ -1,4 +1,4 @@
-//! The client against a small endpoint on loopback that records what it was sent.
+//! The client against a small endpoint on loopback that records its requests.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -18,11 +18,11 @@ use crate::task::transcript::Message;
 mod extras;
 mod streamed;
 
-/// A clock whose sleeps are over at once, and recorded.
+/// A clock that records its sleeps and ends them at once.
 #[derive(Debug, Default)]
 struct Quick {
     slept: Mutex<Vec<Duration>>,
-    /// How long it has run.
+    /// The time for which it has run.
     up: Mutex<Duration>,
 }
 
@@ -41,7 +41,7 @@ impl Clock for Quick {
     }
 }
 
-/// One request as the endpoint got it.
+/// A request as the endpoint received it.
 #[derive(Clone, Debug)]
 struct Seen {
     head: String,
@@ -54,7 +54,7 @@ struct Endpoint {
 }
 
 impl Endpoint {
-    /// Answers with these, one for each connection; after the last it refuses.
+    /// Sends these answers, one per connection; refuses further connections.
     async fn new(answers: Vec<String>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());

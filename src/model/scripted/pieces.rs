@@ -1,14 +1,14 @@
-//! How a scripted answer is told while it comes: the text word by word, then each call's name and its arguments. What must
-//! stay true: the pieces add up to the answer, and telling them takes as long as was asked for and no longer.
+//! Emits a scripted answer in pieces: the text word by word, then each call's name and arguments. What must stay true:
+//! the pieces add up to the answer, and emitting them takes exactly the requested time.
 
 use std::time::Duration;
 
 use crate::model::{AnswerCall, Piece, Sink};
 use crate::world::Clock;
 
-/// How many bytes of a call's arguments are one piece, at least.
+/// The least number of bytes in a piece of arguments.
 const ARGUMENTS: usize = 8;
-/// The shortest pause: shorter ones are no longer kept by the machine's clock, and many of them would add up.
+/// The shortest pause: the machine's clock does not keep shorter ones, and their errors would add up.
 const SHORTEST: Duration = Duration::from_millis(25);
 
 /// All pieces of an answer, in order.
@@ -21,7 +21,7 @@ pub(super) fn pieces<'a>(text: Option<&'a str>, calls: &'a [AnswerCall]) -> Vec<
     pieces
 }
 
-/// Tells them, spread over `time`: the first after the first pause, the last at its end.
+/// Emits the pieces, spread over `time`: the first after the first pause, the last at its end.
 pub(super) async fn tell(pieces: &[Piece<'_>], time: Duration, clock: &dyn Clock, sink: &dyn Sink) {
     let most = usize::try_from(time.as_millis() / SHORTEST.as_millis()).unwrap_or(usize::MAX);
     let groups = most.min(pieces.len()).max(1);
@@ -39,18 +39,18 @@ pub(super) async fn tell(pieces: &[Piece<'_>], time: Duration, clock: &dyn Clock
     }
 }
 
-/// A text cut before each of its words.
+/// Cuts a text before each of its words.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     let starts_word = |(before, after): (char, char)| before.is_whitespace() && !after.is_whitespace();
     cut(text, move |_, pair| starts_word(pair))
 }
 
-/// A text cut about every few bytes.
+/// Cuts a text every few bytes.
 fn lengths(text: &str) -> impl Iterator<Item = &str> {
     cut(text, |length, _| length >= ARGUMENTS)
 }
 
-/// A text cut where `here` says so, of the piece's length so far and the characters on both sides.
+/// Cuts a text where `here` says so, given the piece's length so far and the characters on both sides.
 fn cut(text: &str, here: impl Fn(usize, (char, char)) -> bool) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! The rules of a script: read once, with every mistake found; the first that matches is played.
+//! The rules of a script: read once, reporting every mistake; the first rule that matches is played.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,13 +10,11 @@ use serde_json::Value;
 use super::template::{Arguments, Captures, Template};
 use crate::world::Mistakes;
 
-/// A whole script.
 #[derive(Debug)]
 pub(super) struct Script {
     rules: Vec<Rule>,
 }
 
-/// One rule.
 #[derive(Debug)]
 pub(super) struct Rule {
     when: When,
@@ -26,7 +24,6 @@ pub(super) struct Rule {
     pub(super) fail: Option<u16>,
 }
 
-/// One call of a rule.
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) name: Template,
@@ -41,26 +38,26 @@ struct When {
     turn: Option<u32>,
 }
 
-/// What a script looks at.
+/// The part of the conversation that rules match on.
 #[derive(Debug)]
 pub(super) struct Moment<'a> {
-    /// Who spoke last.
+    /// The last speaker.
     pub(super) last: Option<Last<'a>>,
-    /// What he said.
+    /// The last message.
     pub(super) text: String,
-    /// Which answer it is.
+    /// The number of the answer within the task.
     pub(super) turn: u32,
-    /// What the user said last.
+    /// The user's last message.
     pub(super) user_text: String,
-    /// Which answer followed that.
+    /// The number of the answer since the user's last message.
     pub(super) user_turn: u32,
 }
 
-/// Who spoke last.
+/// The last speaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Last<'a> {
     User,
-    /// A tool of this name.
+    /// The tool of this name.
     Tool(&'a str),
 }
 
@@ -139,8 +136,8 @@ impl Script {
         self.rules.iter().find(|rule| rule.when.holds(moment.last, &moment.text, moment.turn))
     }
 
-    /// What a rule's texts may use: what its own expression captured; and, by name, what the rule that answered the
-    /// user's last message captured from it, so that a value outlives the calls in between.
+    /// The captures that a rule's texts may use: those of its own expression, and by name those that the rule for the
+    /// user's last message took from it, so that a value outlives the calls in between.
     pub(super) fn captures(&self, rule: &Rule, moment: &Moment<'_>) -> Captures {
         let of_user = self
             .rules
@@ -158,7 +155,7 @@ impl Script {
 fn rule_text(rule: Value) -> Result<(RuleText, When), String> {
     let mut rule: RuleText = serde_json::from_value(rule).map_err(|error| error.to_string())?;
     let WhenText { last, matches, tool, turn } = std::mem::take(&mut rule.when);
-    // Bounded in time by its engine, and here in space.
+    // The `regex` engine bounds its time, its default size limit its memory.
     let matches = matches
         .map(|matches| Regex::new(&matches).map_err(|error| format!("`matches` is no regular expression: {error}")))
         .transpose()?;
@@ -197,13 +194,13 @@ impl When {
             && self.matches.as_ref().is_none_or(|matches| matches.is_match(text))
     }
 
-    /// The names it captures.
+    /// The names of its captures.
     fn names(&self) -> Vec<String> {
         let names = self.matches.iter().flat_map(|matches| matches.capture_names().flatten());
         names.map(str::to_owned).collect()
     }
 
-    /// The numbers it captures; 0 is all that matched.
+    /// The numbers of its captures; 0 is the whole match.
     fn numbers(&self) -> Vec<String> {
         self.matches.iter().flat_map(|matches| 0..matches.captures_len()).map(|number| number.to_string()).collect()
     }

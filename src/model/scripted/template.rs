@@ -1,14 +1,13 @@
-//! Text with `${captures}` in it, and JSON made of such texts. Checked when a script is read: a name that nothing
+//! Text with `${captures}` in it, and JSON made of such texts. Checked when a script is read: a name that no expression
 //! captures is a mistake. `$${` is a literal `${`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Number, Value};
 
-/// What was captured, by name and by number.
+/// Captured texts, by name and by number.
 pub(super) type Captures = BTreeMap<String, String>;
 
-/// A text with captures in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Template(Vec<Piece>);
 
@@ -50,7 +49,7 @@ impl Template {
         Ok(Self(pieces))
     }
 
-    /// With the captures filled in.
+    /// The text with the captures filled in.
     pub(super) fn text(&self, captures: &Captures) -> String {
         let pieces = self.0.iter().map(|piece| match piece {
             Piece::Text(text) => text.as_str(),
@@ -59,7 +58,8 @@ impl Template {
         pieces.collect()
     }
 
-    /// As JSON text. One that is a capture and nothing else, and reads as a JSON number, is that number, digit by digit.
+    /// The text as JSON: a single capture that reads as a JSON number becomes that number, digit by digit; all else a
+    /// string.
     fn json(&self, captures: &Captures) -> String {
         let text = self.text(captures);
         let is_capture = matches!(self.0.as_slice(), [Piece::Capture(_)]);
@@ -73,14 +73,14 @@ fn is_number(text: &str) -> bool {
         && serde_json::from_str::<Number>(text).is_ok()
 }
 
-/// Arguments: JSON with templates for its strings; or a template for the whole text, which may be anything.
+/// Arguments: JSON with templates as its strings; or a template for the whole text, which need not be JSON.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Arguments {
     Text(Template),
     Json(Json),
 }
 
-/// JSON with templates for its strings.
+/// JSON with templates as its strings.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Json {
     String(Template),
@@ -90,7 +90,8 @@ pub(super) enum Json {
 }
 
 impl Arguments {
-    /// Reads what stands under `arguments`: nothing is no arguments, a string is the whole text as the model writes it.
+    /// Reads the member `arguments`: without it there are no arguments, and a string is the whole text as the model
+    /// writes it.
     pub(super) fn read(value: &Value, known: &BTreeSet<String>) -> Result<Self, String> {
         match value {
             Value::Null => Ok(Self::Json(Json::Object(Vec::new()))),

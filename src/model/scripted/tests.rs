@@ -1,4 +1,4 @@
-//! Scripts as they are written, and the one that ships.
+//! Scripts that users write, and the built-in one.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -154,7 +154,7 @@ async fn a_script_is_a_file_or_built_in() {
     assert_eq!(say(&script, vec![user("x")], 1).await, "from a file");
 }
 
-/// What was told while an answer came: each piece, and how much time had been slept away by then.
+/// Records the emitted pieces, each with the time slept away before it.
 struct Heard {
     clock: Arc<Quick>,
     pieces: Mutex<Vec<(String, Duration)>>,
@@ -173,7 +173,7 @@ impl Sink for Heard {
     }
 }
 
-/// Plays one answer to somebody who looks on: the answer, what was told of it, and when.
+/// Plays one answer to a listener: the answer, and the pieces with their times.
 async fn watched(source: &str, rules: Option<&str>, messages: Vec<Message>) -> (Answer, Vec<(String, Duration)>) {
     let mut mistakes = Mistakes::default();
     let clock = Arc::new(Quick::default());
@@ -237,7 +237,7 @@ async fn the_demonstration_takes_its_time_where_somebody_looks_on_and_nowhere_el
     assert!(clock.0.lock().unwrap().is_empty());
 }
 
-/// Plays the demonstration: the user's text, then results for (lookup, refund); returns all that was asked and said.
+/// Plays the demonstration: the user's text, then results for (lookup, refund); returns the calls and the final text.
 async fn demonstration(text: &str, lookup: &str, refund: &str) -> (Vec<String>, String) {
     let mut mistakes = Mistakes::default();
     let clock = Arc::new(Quick::default());

@@ -1,5 +1,5 @@
-//! Looks at every string of a JSON text, member names included, without building its value. What must stay true: a
-//! member that comes twice is looked at twice; what is kept of a text is bounded.
+//! Inspects every string of a JSON text, member names included, without building its value.
+//! What must stay true: both copies of a duplicate member are inspected; the amount kept of a text is bounded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,25 +15,25 @@ use super::{is_hidden, without_emoji};
 use crate::task::request::Warning;
 use crate::task::text::cut;
 
-/// How many places are told of one code, beside the word that there are more. Six codes have many places, one has a
-/// single one: 49 warnings at most.
+/// Most places reported for one code, besides the note that there are more. Six codes have many places, one has a
+/// single place: 49 warnings at most.
 const PLACES: usize = 7;
-/// How long a pointer may be; of a longer one, the longest beginning that leads to a place around it.
+/// Most bytes of a pointer; a longer one is cut to its longest prefix that leads to an enclosing value.
 const POINTER: usize = 1024;
-/// How long a detail may be.
+/// Most bytes of a detail.
 const DETAIL: usize = 200;
-/// How many blanks or line ends in a row are usual.
+/// Most blanks or line ends in a row without a warning.
 const BLANKS: usize = 8;
-/// How many different characters or scripts are told.
+/// Most distinct characters or scripts that a warning names.
 const TOLD: usize = 6;
-/// Scripts that are written together in one word.
+/// Sets of scripts that one word may mix.
 const TOGETHER: [&[Script]; 3] = [
     &[Script::Han, Script::Hiragana, Script::Katakana],
     &[Script::Han, Script::Hangul],
     &[Script::Han, Script::Bopomofo],
 ];
 
-/// What was found so far.
+/// The findings so far.
 #[derive(Default)]
 pub struct Looked {
     found: Vec<Warning>,
@@ -42,7 +42,7 @@ pub struct Looked {
 }
 
 impl Looked {
-    /// Keeps what was found at a place, if that is new and there is room.
+    /// Adds a finding, if its place is new and the code has room.
     pub fn add(&mut self, code: &'static str, pointer: &str, detail: impl FnOnce() -> String) {
         if self.seen.contains(&(code, pointer.to_owned())) {
             return;
@@ -60,7 +60,7 @@ impl Looked {
         self.found.iter().filter(|warning| warning.code == code && !warning.pointer.is_empty()).count() >= PLACES
     }
 
-    /// All of it, the gravest first; where places were left out, a warning about the whole says so.
+    /// All warnings, the gravest first; where places were left out, a warning about the whole says so.
     pub fn warnings(mut self) -> Vec<Warning> {
         const MORE: &str = "There are more such places.";
         for code in self.more {
@@ -78,16 +78,16 @@ impl Looked {
     }
 }
 
-/// Reads a value, and looks at each string where it stands.
+/// Reads a value and inspects each string at its pointer.
 pub struct Walk<'l> {
     pointer: String,
-    /// Where each of the pointer's steps ends.
+    /// End of each step within `pointer`.
     steps: Vec<usize>,
     looked: &'l mut Looked,
 }
 
 impl<'l> Walk<'l> {
-    /// From the outermost value.
+    /// Starts at the outermost value.
     pub fn new(looked: &'l mut Looked) -> Self {
         Self { pointer: String::new(), steps: Vec::new(), looked }
     }
@@ -179,7 +179,7 @@ impl<'de> Visitor<'de> for &mut Walk<'_> {
     }
 }
 
-/// Looks at one text that stands at `pointer`.
+/// Inspects one text, found at `pointer`.
 pub fn at_text(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
     hidden(&without_emoji(text), pointer, what, looked);
     blanks(text, pointer, what, looked);
@@ -191,7 +191,7 @@ pub fn at_text(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
     }
 }
 
-/// Looks at the blanks of a JSON text that stand outside of its strings.
+/// Inspects the blanks of a JSON text outside of its strings.
 pub fn between_strings(json: &str, looked: &mut Looked) {
     let (mut inside, mut escaped, mut run) = (false, false, 0_usize);
     for byte in json.bytes() {
@@ -213,7 +213,7 @@ pub fn between_strings(json: &str, looked: &mut Looked) {
     }
 }
 
-/// Characters that cannot be seen. Tabs and line ends are what texts are made of; a `\r` alone is not.
+/// Finds invisible characters. Tabs and line ends are usual; a `\r` alone is not.
 fn hidden(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
     let mut told: Vec<char> = Vec::new();
     let mut more = false;
@@ -239,7 +239,7 @@ fn hidden(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
     });
 }
 
-/// Blanks and line ends in a row. What is drawn as nothing between them does not end the row.
+/// Finds runs of blanks and line ends. An invisible character does not end a run.
 fn blanks(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
     let mut run = 0_usize;
     for c in text.chars() {
@@ -258,13 +258,13 @@ fn blanks(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
     }
 }
 
-/// A character that takes room and draws nothing, and is no space by its category.
+/// Whether a character takes up room and draws nothing, without being a space by its category.
 fn is_blank_mark(c: char) -> bool {
     matches!(c, '\u{115f}' | '\u{1160}' | '\u{2800}' | '\u{3164}' | '\u{ffa0}')
 }
 
-/// Letters and digits of scripts that are written from right to left: digits and signs beside them are drawn in another
-/// order than they stand in.
+/// Finds letters and digits of right-to-left scripts: digits and signs beside them are drawn in another order than
+/// stored.
 fn reordered(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
     let turns = |c: &char| matches!(bidi_class(*c), BidiClass::R | BidiClass::AL | BidiClass::AN) && !is_hidden(*c);
     if let Some(c) = text.chars().find(turns) {
@@ -278,7 +278,7 @@ fn reordered(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
     }
 }
 
-/// Marks that strike through or surround what stands before them.
+/// Finds marks that strike through or surround the character before them.
 fn overlaid(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
     if let Some(c) = text.chars().find(|c| matches!(c, '\u{335}'..='\u{338}' | '\u{20d0}'..='\u{20ff}')) {
         looked.add(OVERLAY, pointer, || {
@@ -287,8 +287,8 @@ fn overlaid(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
     }
 }
 
-/// Words of another script whose every letter looks like a Latin one, where that script is not what the text is written
-/// in: in a Russian sentence such words are words.
+/// Finds words of another script whose every letter looks like a Latin one, unless the text is written in that script:
+/// in a Russian sentence such words are ordinary.
 fn look_alikes(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
     let (mut latin, mut genuine) = (0_usize, BTreeMap::<&str, usize>::new());
     let mut alike: Vec<(Script, char, String)> = Vec::new();
@@ -297,7 +297,7 @@ fn look_alikes(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
         let letters = || word.chars().filter(|c| c.is_alphabetic());
         let Some(first) = letters().find(|c| script_of(*c) != Script::Common) else { continue };
         let script = script_of(first);
-        // A Greek letter by itself is a sign.
+        // A single Greek letter is a symbol.
         if script == Script::Latin || (script == Script::Greek && letters().nth(1).is_none()) {
             latin += letters().filter(|_| script == Script::Latin).count();
             continue;
@@ -319,13 +319,13 @@ fn look_alikes(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
     }
 }
 
-/// The script of a letter; of the mathematical alphabets, which count as common to all, [`Script::Unknown`].
+/// The script of a letter; [`Script::Unknown`] for the mathematical alphabets, which count as common to all scripts.
 fn script_of(letter: char) -> Script {
     if matches!(letter, '\u{1d400}'..='\u{1d7ff}') { Script::Unknown } else { letter.script() }
 }
 
-/// The Latin letters that a letter of another script looks like; none of a script that is written from right to left, which
-/// is warned of by itself.
+/// The Latin letters that a letter of another script looks like; `None` for a right-to-left script, which has its own
+/// warning.
 fn latin_twin(letter: char) -> Option<String> {
     if letter.is_ascii() || bidi_class(letter) != BidiClass::L {
         return None;
@@ -334,7 +334,7 @@ fn latin_twin(letter: char) -> Option<String> {
     looks.chars().all(|c| c.is_ascii_alphabetic()).then_some(looks)
 }
 
-/// Words whose letters are of several scripts. What is drawn as nothing does not end a word.
+/// Finds words with letters of several scripts. An invisible character does not end a word.
 fn words(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
     let mut word = Word::default();
     for c in text.chars() {
@@ -359,13 +359,13 @@ fn words(text: &str, pointer: &str, what: &str, looked: &mut Looked) {
     }
 }
 
-/// The letters of a word so far, as far as their scripts go.
+/// The scripts of a word's letters so far.
 struct Word {
-    /// Scripts that all of its letters are used in.
+    /// Scripts in which all of its letters are used.
     common: ScriptExtension,
-    /// For each of [`TOGETHER`]: whether all of its letters are used in one of those.
+    /// For each set of [`TOGETHER`]: whether all of its letters are used in a script of the set.
     together: [bool; TOGETHER.len()],
-    /// The scripts of its letters, each once; a word of two is the last that is looked at.
+    /// The distinct scripts of its letters; the inspection ends at the first mixed word.
     scripts: Vec<Script>,
 }
 

@@ -1,4 +1,4 @@
-//! What is hidden, what is warned about, and where.
+//! Tests of invisible characters, of warnings and of their places.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! What is refused, and what is read as it is written.
+//! Refused argument texts, and texts read exactly as written.
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -207,7 +207,8 @@ proptest! {
                 prop_assert_eq!(&read, &serde_json::from_str::<Value>(&text).unwrap());
                 prop_assert_eq!(parse(&read.to_string()).unwrap(), read);
             }
-            // Only what a double cannot hold, or a control character's twin: the generator writes nothing else.
+            // The generator writes nothing else that is refused: only numbers a double cannot hold, and a control
+            // character's twin.
             Err(refused) => prop_assert!(refused.to_string().contains("double"), "{}", refused),
         }
     }

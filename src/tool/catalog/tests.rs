@@ -1,4 +1,4 @@
-//! What is a mistake, and what is in a definition.
+//! Mistakes in tool settings, and the contents of a definition.
 
 use super::*;
 use crate::secret::Secret;

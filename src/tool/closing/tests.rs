@@ -51,13 +51,13 @@ fn members_nobody_declares_are_refused_through_everything_that_applies_to_the_sa
         (json!({"properties": {"l": {"prefixItems": [{"properties": {"a": {}}}], "items": {"properties": {"b": {}}}}}}),
          vec![json!({"l": [{"a": 1}, {"b": 1}]})], vec![json!({"l": [{"b": 1}]}), json!({"l": [{}, {"a": 1}]})]),
         (json!({"additionalProperties": {"properties": {"a": {}}}}), vec![json!({"x": {"a": 1}})], vec![json!({"x": {"b": 1}})]),
-        // A closed place that another one also refers to is open for the one that combines it.
+        // A closed place that another schema also refers to is open for the schema that combines it.
         (json!({"properties": {"a": {"properties": {"x": {}}}, "b": {"allOf": [{"$ref": "#/properties/a"}, {"properties": {"y": {}}}]}}}),
          vec![json!({"a": {"x": 1}, "b": {"x": 1, "y": 1}})], vec![json!({"a": {"y": 1}}), json!({"b": {"z": 1}})]),
         (json!({"properties": {"x": {}, "child": {"$ref": "#"}}}), vec![json!({"child": {"child": {"x": 1}}})], vec![json!({"child": {"child": {"y": 1}}})]),
         (json!({"$defs": {"t": {"$anchor": "tree", "properties": {"kids": {"items": {"$ref": "#tree"}}}}}, "$ref": "#tree"}),
          vec![json!({"kids": [{"kids": []}]})], vec![json!({"kids": [{"kids": [{"y": 1}]}]})]),
-        // Closing inside a `not` would let more through.
+        // Closing inside a `not` would accept more.
         (json!({"properties": {"a": {"type": "object"}}, "not": {"required": ["a"], "properties": {"a": {"required": ["bad"], "properties": {"bad": {}}}}}}),
          vec![json!({"a": {"x": 1}})], vec![json!({"a": {"bad": 1}}), json!({"a": {"bad": 1, "x": 1}})]),
         (json!({"properties": {"$ref": {"type": "string"}, "properties": {}, "enum": {}}}), vec![json!({"$ref": "x", "properties": 1, "enum": 1})], vec![json!({"$ref": 1})]),

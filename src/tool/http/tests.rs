@@ -1,4 +1,4 @@
-//! HTTP tools against a loopback endpoint that records what it was sent.
+//! HTTP tools against a loopback endpoint that records its requests.
 
 use std::sync::LazyLock;
 
@@ -19,14 +19,14 @@ mod credentials;
 mod keepalive;
 mod wire;
 
-/// What the endpoint does with a connection once it has read the request.
+/// The endpoint's behaviour on a connection after it has read the request.
 enum Behaviour {
     Answer(Vec<u8>),
     Reset,
     Silence,
 }
 
-/// Answers one connection for each behaviour; returns what it was sent.
+/// Serves one connection per behaviour; returns the requests.
 async fn endpoint(behaviours: Vec<Behaviour>) -> (String, JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let origin = format!("http://{}", listener.local_addr().unwrap());
@@ -83,7 +83,7 @@ fn any() -> Value {
         "id": {"type": "string"}, "amount": {"type": "number"}, "note": {"type": "string"}}})
 }
 
-/// One for all tests: reading the machine's certificates takes long.
+/// Shared by all tests: reading the machine's certificates is slow.
 static NET: LazyLock<Net> = LazyLock::new(|| Net::new().unwrap());
 
 fn tool_of(method: Method, url: String, effect: Effect, parameters: Value, timeout: Duration) -> Arc<dyn Tool> {

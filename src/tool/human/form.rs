@@ -1,6 +1,6 @@
-//! The forms that a human fills in. What must stay true: a form of the agent's is one flat object of texts, numbers,
-//! booleans and choices, so that every client can draw it; it asks for no secret, because what is answered goes to the
-//! model and into the journal.
+//! The forms that a human fills in. What must stay true: an agent's form is one flat object of texts, numbers, booleans
+//! and choices, so that every client can draw it; it asks for no secret, because the answer goes to the model and into
+//! the journal.
 
 use std::collections::BTreeMap;
 
@@ -9,21 +9,21 @@ use serde_json::{Map, Number, Value, json};
 use super::super::names::folded;
 use super::super::schema::CompiledSchema;
 
-/// What a model is told of its own form.
+/// Describes the argument `form` to a model.
 pub(super) const DESCRIPTION: &str = "JSON Schema of the answer, if a text will not do: an object with 1 to 20 \
     `properties`, each of type string, number, integer or boolean, or an `enum` of strings. Further keywords: `title`, \
     `description`, `default`, `minLength`, `maxLength`, `minimum`, `maximum`, `exclusiveMinimum`, `exclusiveMaximum`, \
     `format` (email, uri, date), and `required`.";
 
-/// How many fields a form may have.
+/// The most fields of a form.
 const FIELDS: usize = 20;
-/// How many choices a field may have.
+/// The most choices of a field.
 const CHOICES: usize = 100;
-/// How long a field's name may be.
+/// The longest name of a field.
 const NAME: usize = 64;
-/// The formats a text may have.
+/// The allowed formats of a text.
 const FORMATS: [&str; 3] = ["email", "uri", "date"];
-/// What a secret is called, written together.
+/// Names of secrets, written without separators.
 const SECRETS: [&str; 33] = [
     "password",
     "passwd",
@@ -59,13 +59,13 @@ const SECRETS: [&str; 33] = [
     "验证码",
     "驗證碼",
 ];
-/// What a secret is called in one word, which other words may hold by chance.
+/// Names of secrets that count only as a whole word, since other words may contain them by chance.
 const SECRET_WORDS: [&str; 13] =
     ["pin", "pins", "otp", "otps", "totp", "2fa", "mfa", "cvv", "cvvs", "cvc", "cvcs", "pwd", "pwds"];
-/// Words that hold one of those by chance.
+/// Words that contain a name of a secret by chance.
 const HARMLESS: [&str; 2] = ["secretary", "secretari"];
 
-/// Of a question without a form.
+/// The form of a question without its own.
 pub(super) fn answer() -> Value {
     json!({
         "type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"],
@@ -73,7 +73,7 @@ pub(super) fn answer() -> Value {
     })
 }
 
-/// Of a confirmation.
+/// The form of a confirmation.
 pub(super) fn confirmation() -> Value {
     json!({
         "type": "object", "properties": {"confirmed": {"type": "boolean"}, "comment": {"type": "string"}},
@@ -81,7 +81,7 @@ pub(super) fn confirmation() -> Value {
     })
 }
 
-/// The agent's own form, as it is shown: only what is known, and no other members.
+/// The agent's own form, reduced to known keywords and closed to other members.
 pub(super) fn own(written: &Value) -> Result<Value, String> {
     read(written).map_err(|detail| format!("`form`: {detail}"))
 }
@@ -131,7 +131,7 @@ fn is_name(name: &str) -> bool {
     (1..=NAME).contains(&name.len()) && name.bytes().all(letter)
 }
 
-/// The fields that have to be filled in: names of fields, each once.
+/// The required fields: existing names, each once.
 fn required(members: &Map<String, Value>, fields: &Map<String, Value>) -> Result<Value, String> {
     let Some(written) = members.get("required") else { return Ok(json!([])) };
     let names = written.as_array().ok_or("`required` must be a list of names")?;
@@ -146,7 +146,6 @@ fn required(members: &Map<String, Value>, fields: &Map<String, Value>) -> Result
     Ok(json!(seen))
 }
 
-/// One field.
 fn field(written: &Value, at: &str) -> Result<Value, String> {
     let members = written.as_object().ok_or_else(|| format!("{at} must be a JSON Schema object"))?;
     if members.get("format").and_then(Value::as_str) == Some("password") {
@@ -187,7 +186,7 @@ fn field(written: &Value, at: &str) -> Result<Value, String> {
     Ok(Value::Object(field))
 }
 
-/// Refuses keywords other than these.
+/// Refuses all other keywords.
 fn only(members: &Map<String, Value>, known: &[&str], at: &str) -> Result<(), String> {
     let Some(other) = members.keys().find(|keyword| !known.contains(&keyword.as_str())) else { return Ok(()) };
     let plain = other.len() <= 32 && other.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'$');
@@ -196,7 +195,7 @@ fn only(members: &Map<String, Value>, known: &[&str], at: &str) -> Result<(), St
     Err(format!("{at} may not say {other}; known are {}", known.join(", ")))
 }
 
-/// Takes `title` and `description` over.
+/// Copies `title` and `description`.
 fn texts(members: &Map<String, Value>, at: &str, into: &mut Map<String, Value>) -> Result<(), String> {
     for keyword in ["title", "description"] {
         let Some(value) = members.get(keyword) else { continue };
@@ -233,7 +232,7 @@ fn check(keyword: &str, value: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether limits leave room for an answer.
+/// Whether the limits leave room for an answer.
 fn is_satisfiable(field: &Map<String, Value>) -> bool {
     let number = |keyword: &str| field.get(keyword).and_then(Value::as_number).and_then(Number::as_f64);
     let whole = |keyword: &str| field.get(keyword).and_then(Value::as_u64);
@@ -251,7 +250,7 @@ fn no_secret(at: &str) -> String {
     format!("{at} looks like a secret: use request_credentials, a form's answer is not kept secret")
 }
 
-/// Whether a text speaks of a secret, however it is written: case, `_`, `-`, blanks and what cannot be seen do not count.
+/// Whether a text names a secret, ignoring case, `_`, `-`, blanks and invisible characters.
 pub(super) fn is_secret(text: &str) -> bool {
     let together: String = folded(text).chars().filter(|c| c.is_alphanumeric()).collect();
     let together = HARMLESS.iter().fold(together, |text, word| text.replace(word, " "));
@@ -259,7 +258,7 @@ pub(super) fn is_secret(text: &str) -> bool {
         || words(text).iter().any(|word| SECRET_WORDS.contains(&word.as_str()))
 }
 
-/// The words of a text: `userPin2`, `USER_PIN` and `user-pin` have `pin` in them.
+/// The words of a text: `userPin2`, `USER_PIN` and `user-pin` all contain `pin`.
 fn words(text: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut before = ' ';

@@ -1,4 +1,4 @@
-//! What is offered, what a call asks, which forms pass and which do not.
+//! The offered tools, the questions of calls, and accepted and refused forms.
 
 use super::*;
 use crate::tool::arguments;
@@ -25,7 +25,7 @@ fn built(kind: RequestKind) -> Entry {
     entry(kind, &[jira()]).unwrap()
 }
 
-/// The question of a call that was read as every call is.
+/// The question of a call whose arguments were read as for every call.
 fn asks(kind: RequestKind, args: &Value) -> Result<Question, String> {
     let args = arguments::read(&args.to_string(), &built(kind).schema).map_err(|misfits| misfits.to_string())?;
     question(kind, &args, &[jira()])

@@ -1,4 +1,4 @@
-//! Whatever a model writes: a call either asks what every client can draw, or is refused.
+//! For any output of a model: a call either asks a question that every client can draw, or is refused.
 
 use proptest::prelude::*;
 
@@ -56,7 +56,7 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// A form that is often right.
+/// A form that is often valid.
 fn any_form() -> impl Strategy<Value = Value> {
     let kind = prop::sample::select(vec!["string", "number", "integer", "boolean", "array"]);
     let keyword = prop::sample::select(vec![

@@ -1,4 +1,4 @@
-//! Commands under a guard that is this test program again: `acts_as_the_guard` is what it runs there.
+//! Commands under a guard that is this test program again: it runs `acts_as_the_guard` there.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -76,7 +76,7 @@ fn failed(content: &str) -> ToolAnswer {
     ToolAnswer::Failed { content: content.to_owned(), http_status: None }
 }
 
-/// A named pipe that tells when a command begins to hold it, and when the last process that holds it is gone.
+/// A named pipe that signals when a command opens it, and when the last process that holds it is gone.
 struct Alive {
     directory: tempfile::TempDir,
     began: Option<oneshot::Receiver<()>>,
@@ -103,7 +103,7 @@ impl Alive {
         tool(self.directory.path(), timeout, 1000)
     }
 
-    /// A command that holds the pipe, with all its children, and then does something.
+    /// A command that holds the pipe, with all its children, and then runs `then`.
     fn held(then: &str) -> Invocation {
         invocation(&format!("exec 3>alive; echo began >&3; {then}"))
     }
@@ -198,7 +198,7 @@ fn holding(value: &str) -> Credentials {
     credentials
 }
 
-/// A tool whose environment takes a credential.
+/// A tool whose environment uses a credential.
 fn taking(directory: &Path) -> ShellTool {
     let mut tool = tool(directory, Duration::from_secs(20), 1000);
     let value = Secret::new("key={{credential:crm.token}};".to_owned());
@@ -238,7 +238,7 @@ async fn a_command_that_shows_a_credential_shows_its_name() {
         "stdout:\nkey=[secret crm.token];\n[secret TOKEN]\n[secret crm.token]\nstderr:\nkey=[secret crm.token];";
     assert_eq!(tool.call(&shown("true")).await, succeeded(&format!("exit code 0\n{expected}")));
     assert_eq!(tool.call(&shown("exit 3")).await, failed(&format!("exit code 3\n{expected}")));
-    // One that the tool does not take, too.
+    // A credential that the tool does not use is redacted too.
     let plain = tool_that_takes_nothing(directory.path());
     let echo = Invocation { credentials: holding("hunter2-hunter2"), ..invocation("echo hunter2-hunter2") };
     assert_eq!(plain.call(&echo).await, succeeded("exit code 0\nstdout:\n[secret crm.token]"));

@@ -1,4 +1,4 @@
-//! What an address becomes with arguments and credentials filled in, and what is refused.
+//! URLs with arguments and credentials filled in, and refused values.
 
 use percent_encoding::percent_decode_str;
 use proptest::prelude::*;
@@ -177,8 +177,8 @@ fn a_credential_is_one_segment_or_one_value_whatever_it_holds() {
     }
 }
 
-/// The text stands in the second of three segments of the address that was written, and nothing else has changed. The
-/// query is returned.
+/// Asserts that the text stands in the second of the three path segments and that nothing else changed; returns the
+/// query.
 fn in_its_segment(url: &Url, text: &str) -> Vec<(String, String)> {
     assert_eq!((url.scheme(), url.host_str(), url.port(), url.fragment()), ("http", Some("h"), Some(81), None));
     let segments: Vec<&str> = url.path_segments().unwrap().collect();
@@ -187,14 +187,14 @@ fn in_its_segment(url: &Url, text: &str) -> Vec<(String, String)> {
     url.query_pairs().into_owned().collect()
 }
 
-/// Whether a `.` or `..` stands between slashes, backslashes or the ends of a text, decoded as often as it changes.
+/// Whether `.` or `..` stands between slashes, backslashes or the ends of a text, at any level of decoding.
 fn climbs(text: &str) -> bool {
     let dots = |part: &[u8]| part == b"." || part == b"..";
     if text.as_bytes().split(|byte| matches!(byte, b'/' | b'\\')).any(dots) {
         return true;
     }
     let decoded: Vec<u8> = percent_decode_str(text).collect();
-    // A byte that is no text decodes to nothing that matters here.
+    // A byte outside ASCII decodes to nothing relevant here.
     let decoded: String =
         decoded.into_iter().map(|byte| if byte.is_ascii() { char::from(byte) } else { '?' }).collect();
     decoded.len() < text.len() && climbs(&decoded)
@@ -231,7 +231,7 @@ fn argument_with_dots_between_slashes_or_ends_is_refused_however_often_it_is_enc
             assert!(template.refuses(&arguments, false).unwrap().contains("the argument `id`"), "{id}");
             assert!(template.fill(&arguments, &Credentials::default(), false).is_err(), "{id}");
         }
-        // In a query it climbs nowhere.
+        // In a query it is harmless.
         assert!(url("http://h/a?k={id}", &json!({"id": id})).is_ok(), "{id}");
         assert!(climbs(id), "{id}");
     }

@@ -1,4 +1,4 @@
-//! Streams as endpoints send them, each read wherever it is cut.
+//! Streams as endpoints send them, each cut at every position.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ fn stream(chunks: &[Value]) -> String {
     events(chunks) + "data: [DONE]\n\n"
 }
 
-/// Reads a stream that comes in these pieces.
+/// Reads a stream that arrives in these pieces.
 fn read<'p>(pieces: impl IntoIterator<Item = &'p [u8]>, heard: &Heard) -> Result<Answer, (String, bool)> {
     let (mut decoder, mut telling) = (Decoder::new(1 << 20), Telling::new(heard));
     let mut reading = Streamed::new(cleaner());
@@ -72,7 +72,7 @@ fn read<'p>(pieces: impl IntoIterator<Item = &'p [u8]>, heard: &Heard) -> Result
     }
 }
 
-/// The answer of a stream, which is the same, and told the same, wherever the stream is cut.
+/// The answer of a stream; asserts that answer and pieces are the same wherever the stream is cut.
 fn answered(stream: &str) -> (Answer, Told) {
     let (stream, heard) = (stream.as_bytes(), Heard::default());
     let answer = read([stream], &heard).unwrap_or_else(|(why, _)| panic!("{why}"));

@@ -1,4 +1,4 @@
-//! What operators add to requests, and what endpoints say beside the documented.
+//! Operators' additions to requests, and undocumented members in answers.
 
 use super::*;
 

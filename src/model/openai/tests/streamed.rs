@@ -1,4 +1,4 @@
-//! Answers that come as streams, and endpoints that send none.
+//! Streamed answers, and endpoints that do not stream.
 
 use tokio::sync::Semaphore;
 
@@ -13,10 +13,10 @@ const HELLO: [&str; 4] = [
     "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":6,\"total_tokens\":11}}\n\n",
 ];
 const DONE: &str = "data: [DONE]\n\n";
-/// How a chunked body ends.
+/// The end of a chunked body.
 const END: &str = "0\r\n\r\n";
 
-/// The head of an answer whose body is chunked.
+/// The head of an answer with a chunked body.
 fn head(kind: &str) -> String {
     format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n")
 }
@@ -34,12 +34,12 @@ fn streamed() -> String {
     begun(&HELLO) + &chunk(DONE) + END
 }
 
-/// Answers each connection with one text and leaves it open until the other side closes it.
+/// Answers each connection with one text and leaves it open until the client closes it.
 async fn patient(answers: Vec<String>) -> Endpoint {
     in_parts(answers.into_iter().map(|answer| vec![answer]).collect(), Arc::new(Semaphore::new(0))).await
 }
 
-/// Answers each connection in parts: there is a permit before each but the first.
+/// Answers each connection in parts, waiting for a permit before each part but the first.
 async fn in_parts(answers: Vec<Vec<String>>, permits: Arc<Semaphore>) -> Endpoint {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -185,7 +185,7 @@ async fn a_stream_that_stops_coming_is_given_up_after_the_timeout() {
     assert_eq!((heard.told().text.as_str(), heard.told().resets), ("", 1));
 }
 
-/// With each piece that it hears so much time is over, and more may come.
+/// With each piece it receives, this much time passes, and one more part is permitted.
 struct Slow(Arc<Quick>, Duration, Arc<Semaphore>);
 
 impl Sink for Slow {

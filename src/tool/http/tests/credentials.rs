@@ -1,4 +1,4 @@
-//! Credentials in headers and URLs, against an endpoint that records what it was sent and sends it back.
+//! Credentials in headers and URLs, against an endpoint that records its requests and echoes them.
 
 use super::*;
 
@@ -28,7 +28,7 @@ fn tool_with(method: Method, url: String, headers: &[(&str, &str)]) -> Arc<dyn T
 
 const AUTHORIZATION: (&str, &str) = ("Authorization", "Bearer {{credential:jira.token}}");
 
-/// Hostile, and long enough to be looked for.
+/// Hostile values, long enough to be redacted.
 const HOSTILE: [&str; 6] = [
     "a/b?c#d@evil:80",
     ".../...admin",
@@ -81,7 +81,7 @@ async fn what_is_unicode_goes_as_utf_8() {
     assert!(seen.contains("\r\nauthorization: Bearer clé-中文-😀\r\n"), "{seen}");
 }
 
-/// The call fails before a connection is made, says why, and shows no value.
+/// Asserts that the call fails before a connection is made, with this reason and without showing a value.
 async fn not_sent(tool: &Arc<dyn Tool>, call: &Invocation, why: &str) {
     let call = Invocation { permit: SendPermit::of(|| panic!("it was about to be sent")), ..call.clone() };
     let ToolAnswer::Failed { content, http_status: None } = tool.call(&call).await else { panic!("it was sent") };
@@ -121,7 +121,7 @@ async fn what_comes_back_is_searched_for_every_credential_in_hand() {
         let base64 = base64::Engine::encode(&base64::prelude::BASE64_STANDARD, value);
         format!("{value} {} {} {base64}", &json[1..json.len() - 1], encoded(value))
     };
-    // The second one is in hand, and this tool does not take it.
+    // This tool does not use the second credential.
     let values = [("token", "hunter2/\"secret\"-é"), ("unused", "an0ther-one-1234"), ("short", "12345678901")];
     let mut body = String::from("you sent");
     for (_, value) in values {

@@ -1,4 +1,4 @@
-//! Servers that end connections they promised to keep, while the machine is busy: no outcome is lost to that.
+//! Servers that close connections they promised to keep, while the machine is busy: no outcome is lost to that.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -9,7 +9,7 @@ use super::*;
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nconnection: keep-alive\r\ncontent-length: 2\r\n\r\nok";
 
-/// Threads that do nothing but keep the processors busy, until dropped.
+/// Threads that keep the processors busy, until dropped.
 struct Load(Arc<AtomicBool>);
 
 impl Load {
@@ -29,7 +29,7 @@ impl Drop for Load {
     }
 }
 
-/// Answers as if it kept the connection, and closes it: at once, or after up to three milliseconds without a request.
+/// A server that claims to keep its connections and closes them: at once, or after up to three milliseconds of silence.
 fn impatient() -> (String, Arc<AtomicU64>) {
     let listener = tokio::net::TcpSocket::new_v4().unwrap();
     listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -70,7 +70,7 @@ async fn one(from: &mut tokio::net::tcp::OwnedReadHalf, to: &mut OwnedWriteHalf)
     to.write_all(ANSWER).await.is_ok()
 }
 
-/// Calls so often, so many at once; returns what else came than a success.
+/// Makes `count` calls, `at_once` in parallel; returns the answers that are not successes.
 async fn calls(tool: &Arc<dyn Tool>, count: u32, at_once: usize) -> Vec<ToolAnswer> {
     let places = Arc::new(Semaphore::new(at_once));
     let mut running = tokio::task::JoinSet::new();

@@ -1,5 +1,5 @@
-//! What servers do to a request, byte by byte, and what each makes of the call. It is the same for every effect: what
-//! follows from an unknown outcome is the engine's to say.
+//! Server behaviour byte by byte, and the resulting outcome of the call. The outcome is the same for every effect: only
+//! the engine decides what follows from an unknown outcome.
 
 use super::*;
 
@@ -8,14 +8,14 @@ use super::*;
 enum Step {
     /// Reads the whole request.
     Read,
-    /// Reads its first bytes only.
+    /// Reads only the first bytes of the request.
     Glance,
     Send(Vec<u8>),
     /// Sends byte by byte, a few milliseconds apart.
     Drip(Vec<u8>),
     /// Ends with a reset instead of an orderly close.
     Reset,
-    /// Keeps the connection open, silently, until the client has closed it.
+    /// Keeps the connection open, silently, until the client closes it.
     Hold,
 }
 
@@ -25,7 +25,7 @@ fn send(text: &str) -> Step {
     Send(text.as_bytes().to_vec())
 }
 
-/// What became of the call: `succeeded` with its content, `failed` with its status, or unknown.
+/// The outcome of the call: success with its content, failure with its status, or unknown.
 #[derive(Debug, PartialEq)]
 enum Became {
     Succeeded(u16, String),
@@ -39,7 +39,8 @@ fn ok(content: &str) -> Became {
     Succeeded(200, content.to_owned())
 }
 
-/// A server that does this with its first connection and would answer any other with a success; tells how many there were.
+/// A server that takes these steps with its first connection and would answer any other with a success; returns the
+/// number of connections.
 async fn server(steps: Vec<Step>) -> (String, JoinHandle<usize>, tokio::sync::oneshot::Sender<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let origin = format!("http://{}", listener.local_addr().unwrap());
@@ -187,8 +188,8 @@ async fn a_status_decides_what_an_answer_is() {
     }
 }
 
-/// An answer that comes while the request is still being written: it counts if it could be read whole, and nothing is sent
-/// again if it could not.
+/// The answer comes while the request is still being written: it counts if it could be read whole; if not, nothing is
+/// sent again.
 #[tokio::test]
 async fn an_answer_before_the_request_was_read_is_that_answer_or_unknown() {
     let text = format!(r#"{{"note":"{}"}}"#, "x".repeat(4 * 1024 * 1024));

@@ -1,4 +1,4 @@
-//! What endpoints send that is not quite what is documented.
+//! Streams that deviate from the documentation, as real endpoints send them.
 
 use super::*;
 
