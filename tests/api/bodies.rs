@@ -11,7 +11,7 @@ use crate::support::app::{On, TestApp};
 use crate::support::model::{calls, says};
 use crate::support::raw;
 
-/// Long before a body that waits for room is refused.
+/// Where nothing is waited for, however busy the machine is.
 const SOON: Duration = Duration::from_secs(50);
 const SMALL: usize = 1024 * 1024;
 const LARGE: usize = 20 * SMALL;

@@ -29,8 +29,10 @@ use crate::people::Caller;
 use crate::secret::seal::Body as Kept;
 use crate::world::Clock;
 
-/// How long a body may take to arrive, and how long a large one may wait for memory.
+/// How long a body may take to arrive.
 const PATIENCE: Duration = Duration::from_mins(1);
+/// How long a large body may wait for memory: clients give up a connection that takes nothing for 30 seconds.
+const ROOM: Duration = Duration::from_secs(20);
 /// What a page's form is sent as.
 const FORM: &str = "application/x-www-form-urlencoded";
 /// A larger body is understood off the runtime's threads.
@@ -146,7 +148,7 @@ async fn arrived(http: &Http, parts: &Parts, body: Body, caller: Option<&Caller>
     let mut reserved = tokio::select! {
         biased;
         reserved = http.parsing.budget.reserve(caller, most) => reserved.ok_or_else(Problem::internal)?,
-        () = http.clock.sleep(PATIENCE) => return Err(full()),
+        () = http.clock.sleep(ROOM) => return Err(full()),
         () = http.shutdown.cancelled() => return Err(Problem::unavailable()),
     };
     body.whole.reserve(most.saturating_sub(body.whole.len()));
