@@ -312,21 +312,7 @@ impl<S: Subscriber> Layer<S> for Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Mutex;
-
-    #[derive(Clone, Default)]
-    struct Sink(Arc<Mutex<Vec<u8>>>);
-
-    impl std::io::Write for Sink {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
+    use crate::world::captured::Captured;
 
     fn events() {
         tracing::info!(target: "holdpoint::metric", metric = "http_request", operation = "create_task", status = 201_u16, seconds = 0.2);
@@ -347,12 +333,10 @@ mod tests {
     #[test]
     fn observations_become_metrics_and_are_not_printed() {
         let metrics = Metrics::new().unwrap();
-        let sink = Sink::default();
-        let writer = sink.clone();
-        let subscriber =
-            layers(metrics.clone(), LogFormat::Json, EnvFilter::new(DEFAULT_FILTER), move || writer.clone());
+        let captured = Captured::default();
+        let subscriber = layers(metrics.clone(), LogFormat::Json, EnvFilter::new(DEFAULT_FILTER), captured.writer());
         tracing::subscriber::with_default(subscriber, events);
-        let lines = String::from_utf8(sink.0.lock().unwrap().clone()).unwrap();
+        let lines = captured.text();
         assert_eq!(lines.lines().count(), 1, "{lines}");
         let line: serde_json::Value = serde_json::from_str(lines.trim()).unwrap();
         assert_eq!(
@@ -381,15 +365,13 @@ mod tests {
 
     #[test]
     fn lines_for_people_are_text() {
-        let sink = Sink::default();
-        let writer = sink.clone();
-        let subscriber =
-            layers(Metrics::new().unwrap(), LogFormat::Text, EnvFilter::new("warn"), move || writer.clone());
+        let captured = Captured::default();
+        let subscriber = layers(Metrics::new().unwrap(), LogFormat::Text, EnvFilter::new("warn"), captured.writer());
         tracing::subscriber::with_default(subscriber, || {
             events();
             tracing::warn!("look here");
         });
-        let lines = String::from_utf8(sink.0.lock().unwrap().clone()).unwrap();
+        let lines = captured.text();
         assert!(lines.contains("look here") && !lines.contains("ordinary"), "{lines}");
     }
 }

@@ -1,6 +1,9 @@
 //! The sources of surprise, each through one door: the clock and fresh ids as traits, random bytes, and the list of
 //! mistakes that every room's settings add to.
 
+#[cfg(test)]
+pub mod captured;
+
 use std::time::Duration;
 
 use async_trait::async_trait;

@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering;
 use super::Engine;
 use super::lease::Lease;
 use super::live::Live;
+use super::unreadable::no_progress;
 use crate::agent::Agent;
-use crate::store::BESIDE;
-use crate::task::change::{LeaseChange, TaskRow};
+use crate::task::change::LeaseChange;
 use crate::task::decision::Then;
 use crate::task::failure::{Failure, FailureCode};
 use crate::task::item::{CloseReason, Fact};
@@ -51,9 +51,8 @@ impl Engine {
             Err(failure) => return self.orphaned(live, failure).await,
         };
         let agent = agent.as_ref();
-        if self.is_in_vain(&live.own.row) && live.own.progress.status == Some(TaskStatus::Running) {
-            let detail = "The task was taken over again and again without getting any further.";
-            return self.finish(live, Ending::Failed(Failure::new(FailureCode::NoProgress, detail))).await;
+        if self.is_in_vain(live.own.row.fruitless) && live.own.progress.status == Some(TaskStatus::Running) {
+            return self.finish(live, Ending::Failed(no_progress())).await;
         }
         match next_step(&live.own.progress, &self.budget(live, agent)) {
             Step::Judge(calls) => self.judge(live, agent, &calls).await,
@@ -93,11 +92,6 @@ impl Engine {
     fn gives_way(&self, live: &Live) -> bool {
         let to_another = live.moved && live.lone.is_none() && self.alone.is_taken();
         live.slot.is_none() || self.stop.is_cancelled() || to_another
-    }
-
-    /// Whether as many processes as may be have died of a task, or with it, that they drove alone.
-    pub(super) fn is_in_vain(&self, row: &TaskRow) -> bool {
-        row.fruitless >= BESIDE + self.settings.takeovers
     }
 
     /// Nobody knows its agent as it was: it can only end. What a human has ended ends as he said.

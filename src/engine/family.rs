@@ -122,7 +122,11 @@ impl Family {
     /// A relative, to be changed by the next commit.
     pub(super) fn touch(&mut self, task: TaskId) -> Option<&mut Touched> {
         if !self.touched.contains_key(&task) {
-            let member = Member::new(self.rows.get(&task)?.clone(), self.tree.progress(task)?, Vec::new());
+            let row = self.rows.get(&task)?.clone();
+            let member = match self.tree.progress(task) {
+                Some(progress) => Member::new(row, progress, Vec::new()),
+                None => Member::unread(row, 0),
+            };
             self.touched.insert(task, Touched { member, lease: LeaseChange::Keep, begins: false });
         }
         self.touched.get_mut(&task)

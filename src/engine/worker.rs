@@ -128,7 +128,7 @@ impl Engine {
             self.room.notify_one();
         }
         let (mut drivers, mut last) = (Vec::with_capacity(count), None);
-        for Claimed { task, drive } in claimed {
+        for Claimed { task, drive, fruitless } in claimed {
             let lease = || self.leases.hold(task, until);
             // Without a slot (a door took it meanwhile) the driver queues the task again at its next effect.
             let slot = || Arc::clone(&self.slots).try_acquire_owned().ok();
@@ -139,6 +139,9 @@ impl Engine {
                 }
                 Drive::Fresh => drivers.push(engine.take_over(task, lease(), slot(), None).boxed()),
                 Drive::Again => drivers.push(engine.take_over_again(task, lease(), slot(), None).boxed()),
+                Drive::Alone if self.dies_of_reading(fruitless) => {
+                    drivers.push(engine.end_unread(task, lease()).boxed());
+                }
                 Drive::Alone => {
                     last = lone.take().map(|lone| engine.take_over_alone(task, lease(), lone.taken()).boxed());
                 }

@@ -1,19 +1,23 @@
 //! The body of a POST: read once, whole, within its operation's limit; its type; its JSON. A replayed key comes before
-//! all that, so reading and understanding are two steps. A large body is understood off the runtime's threads.
+//! all that, so reading and understanding are two steps. A large body is read when there is memory for it, and
+//! understood off the runtime's threads.
 
-use axum::body::Body;
+pub mod budget;
+
+use axum::body::{Body, BodyDataStream};
 use axum::extract::{FromRequest, Request};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt as _;
 use http::HeaderMap;
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::request::Parts;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
 
+use self::budget::{BodyBudget, Reserved};
 use super::caller::Who;
 use super::fields::{Errors, refuse_nul};
 use super::operation::Op;
@@ -23,9 +27,12 @@ use super::{Http, json};
 use crate::engine::{Accepted, Key};
 use crate::people::Caller;
 use crate::secret::seal::Body as Kept;
+use crate::world::Clock;
 
 /// How long a body may take to arrive.
 const PATIENCE: Duration = Duration::from_mins(1);
+/// How long a large body may wait for memory: clients give up a connection that takes nothing for 30 seconds.
+const ROOM: Duration = Duration::from_secs(20);
 /// What a page's form is sent as.
 const FORM: &str = "application/x-www-form-urlencoded";
 /// A larger body is understood off the runtime's threads.
@@ -35,15 +42,25 @@ const AT_ONCE: usize = 2;
 
 /// Where large bodies are understood. All others go on meanwhile.
 #[derive(Clone, Debug)]
-pub struct Parsing(Arc<Semaphore>);
+pub struct Parsing {
+    turns: Arc<Semaphore>,
+    /// The memory for those that are read or wait for their turn.
+    budget: BodyBudget,
+}
 
 impl Default for Parsing {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(AT_ONCE)))
+        Self::new(BodyBudget::default())
     }
 }
 
 impl Parsing {
+    /// With so much memory.
+    #[must_use]
+    pub fn new(budget: BodyBudget) -> Self {
+        Self { turns: Arc::new(Semaphore::new(AT_ONCE)), budget }
+    }
+
     /// Does `work` for a body of so many bytes.
     async fn run<T: Send + 'static>(
         &self,
@@ -53,7 +70,7 @@ impl Parsing {
         if bytes <= SHORT {
             return work();
         }
-        let turn = Arc::clone(&self.0).acquire_owned().await.map_err(|_| Problem::internal())?;
+        let turn = Arc::clone(&self.turns).acquire_owned().await.map_err(|_| Problem::internal())?;
         let done = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             work()
@@ -79,10 +96,9 @@ impl FromRequest<Arc<Http>> for Posted {
     type Rejection = Problem;
 
     async fn from_request(request: Request, http: &Arc<Http>) -> Result<Self, Problem> {
-        let limit = request.extensions().get::<&'static Op>().map_or(0, |op| op.body);
         let (parts, body) = request.into_parts();
         let Some(Who(caller)) = parts.extensions.get::<Who>().cloned() else { return Err(Problem::internal()) };
-        let bytes = arrived(body, limit).await?;
+        let bytes = arrived(http, &parts, body, Some(&caller)).await?;
         let key = idempotency_key(&parts.headers).map(|key| {
             key.map(|key| Key {
                 path: format!("{} {}", parts.method, parts.uri.path()),
@@ -94,22 +110,81 @@ impl FromRequest<Arc<Http>> for Posted {
     }
 }
 
-async fn arrived(body: Body, limit: usize) -> Result<Bytes, Problem> {
-    let slow = |_| Problem::bad_request("The body took too long to arrive.");
-    timeout(PATIENCE, read(body, limit)).await.map_err(slow)?
+/// A body on its way in.
+struct Arriving<'h> {
+    stream: BodyDataStream,
+    /// What has arrived of it.
+    whole: BytesMut,
+    /// How many bytes it may have.
+    limit: usize,
+    clock: &'h dyn Clock,
 }
 
-async fn read(body: Body, limit: usize) -> Result<Bytes, Problem> {
-    let mut stream = body.into_data_stream();
-    let mut whole = BytesMut::new();
-    while let Some(piece) = stream.next().await {
-        let piece = piece.map_err(|_| Problem::bad_request("The body could not be read to its end."))?;
-        if whole.len() + piece.len() > limit {
-            return Err(too_large(limit));
-        }
-        whole.extend_from_slice(&piece);
+/// A large body, and its part of the memory.
+struct Large {
+    bytes: BytesMut,
+    _reserved: Reserved,
+}
+
+impl AsRef<[u8]> for Large {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
-    Ok(whole.freeze())
+}
+
+/// The body of a request of `caller`. A short one is read at once; a large one waits until there is memory for it, and
+/// the time that it may take to arrive begins only then.
+async fn arrived(http: &Http, parts: &Parts, body: Body, caller: Option<&Caller>) -> Result<Bytes, Problem> {
+    let limit = parts.extensions.get::<&'static Op>().map_or(0, |op| op.body);
+    let mut body =
+        Arriving { stream: body.into_data_stream(), whole: BytesMut::new(), limit, clock: http.clock.as_ref() };
+    let announced = announced(&parts.headers).filter(|length| *length > SHORT);
+    if announced.is_none() && body.read(SHORT).await? {
+        return Ok(body.whole.freeze());
+    }
+    let most = announced.unwrap_or(limit).min(limit);
+    let mut reserved = tokio::select! {
+        biased;
+        reserved = http.parsing.budget.reserve(caller, most) => reserved.ok_or_else(Problem::internal)?,
+        () = http.clock.sleep(ROOM) => return Err(full()),
+        () = http.shutdown.cancelled() => return Err(Problem::unavailable()),
+    };
+    body.whole.reserve(most.saturating_sub(body.whole.len()));
+    body.read(limit).await?;
+    reserved.shrink_to(body.whole.len());
+    Ok(Bytes::from_owner(Large { bytes: body.whole, _reserved: reserved }))
+}
+
+impl Arriving<'_> {
+    /// Reads until there are more than `enough` bytes. Whether that was all.
+    async fn read(&mut self, enough: usize) -> Result<bool, Problem> {
+        let late = self.clock.sleep(PATIENCE);
+        tokio::pin!(late);
+        while self.whole.len() <= enough {
+            let piece = tokio::select! {
+                biased;
+                piece = self.stream.next() => piece,
+                () = &mut late => return Err(Problem::bad_request("The body took too long to arrive.")),
+            };
+            let Some(piece) = piece else { return Ok(true) };
+            let piece = piece.map_err(|_| Problem::bad_request("The body could not be read to its end."))?;
+            if self.whole.len() + piece.len() > self.limit {
+                return Err(too_large(self.limit));
+            }
+            self.whole.extend_from_slice(&piece);
+        }
+        Ok(false)
+    }
+}
+
+/// How many bytes the head of a request says that its body has.
+pub fn announced(headers: &HeaderMap) -> Option<usize> {
+    headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok())
+}
+
+fn full() -> Problem {
+    let detail = "The service holds as many large bodies as it keeps at once. Try again shortly.";
+    Problem::new(Code::Unavailable, detail)
 }
 
 /// The body is larger than `limit` bytes.
@@ -140,6 +215,12 @@ impl Posted {
             Ok(accepted) => Ok(accepted),
             Err(refusal) => Err(refused(http, &self.caller, refusal).await),
         }
+    }
+
+    /// Lets go of its body, once what it asked for is stored: its answer may wait for minutes.
+    pub fn release(&mut self) {
+        self.bytes = Bytes::new();
+        self.key = Ok(None);
     }
 
     /// Its key.
@@ -204,10 +285,9 @@ impl Posted {
 ///
 /// # Errors
 /// Another type, a body that is too large or slow, a field sent twice, or a U+0000 somewhere.
-pub async fn form(request: Request) -> Result<(HeaderMap, BTreeMap<String, String>), Problem> {
-    let limit = request.extensions().get::<&'static Op>().map_or(0, |op| op.body);
+pub async fn form(http: &Http, request: Request) -> Result<(HeaderMap, BTreeMap<String, String>), Problem> {
     let (parts, body) = request.into_parts();
-    let bytes = arrived(body, limit).await?;
+    let bytes = arrived(http, &parts, body, None).await?;
     if !is_type(&parts.headers, FORM) {
         return Err(Problem::new(Code::UnsupportedMediaType, "The body is a form: application/x-www-form-urlencoded."));
     }
@@ -310,7 +390,7 @@ mod tests {
         begins.recv().await.unwrap();
         // The runtime goes on, and short bodies wait for nobody.
         assert_eq!(parsing.run(SHORT, thread).await.unwrap(), here);
-        assert!(begins.is_empty() && parsing.0.available_permits() == 0, "only two of five have begun");
+        assert!(begins.is_empty() && parsing.turns.available_permits() == 0, "only two of five have begun");
         for _ in 0..5 {
             leave.send(()).unwrap();
         }

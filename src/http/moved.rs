@@ -56,14 +56,15 @@ pub async fn perform(
 /// The database's.
 pub async fn answer(
     http: &Arc<Http>,
-    posted: &Posted,
+    mut posted: Posted,
     mut accepted: Accepted,
     done: Done,
     seat: Option<Seat>,
 ) -> Result<Response, Problem> {
+    posted.release();
     let mut response = match seat {
-        Some(seat) => opening::from_commit(http, posted, &mut accepted, seat).await?,
-        None => waited(http, posted, &mut accepted, done).await?,
+        Some(seat) => opening::from_commit(http, &posted, &mut accepted, seat).await?,
+        None => waited(http, &posted, &mut accepted, done).await?,
     };
     if done == Done::Created {
         let location = format!("{}/v1/tasks/{}", http.settings.public_url, accepted.task_id);

@@ -8,12 +8,11 @@ use axum::extract::{FromRequestParts, Path, Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 use http::HeaderMap;
-use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use std::str::FromStr;
 
 use super::Http;
-use super::body::too_large;
+use super::body::{announced, too_large};
 use super::caller::Who;
 use super::connections::Place;
 use super::edge::Seen;
@@ -76,8 +75,7 @@ pub async fn guard(
     if !http.origins.may_change(request.method(), request.headers(), request.uri()) {
         return Err(Problem::forbidden("The request comes from a page of another origin, which is not allowed here."));
     }
-    let announced = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    if announced.is_some_and(|length| length > op.body as u64) {
+    if announced(request.headers()).is_some_and(|length| length > op.body) {
         return Err(too_large(op.body));
     }
     let mut found = None;

@@ -1,10 +1,13 @@
 //! The router with an engine and a store that do nothing: what is refused before either is asked.
 
+mod bodies;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
+use axum::response::Response;
 use http::{HeaderMap, Method, Request, StatusCode};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -120,7 +123,10 @@ async fn ask(app: &Router, method: &str, path: &str, headers: &[(&str, &str)], b
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
-    let response = app.clone().oneshot(request.body(Body::from(body.to_owned())).unwrap()).await.unwrap();
+    answer(app.clone().oneshot(request.body(Body::from(body.to_owned())).unwrap()).await.unwrap()).await
+}
+
+async fn answer(response: Response) -> Answer {
     let (status, headers) = (response.status().as_u16(), response.headers().clone());
     let bytes = to_bytes(response.into_body(), usize::MAX).await.unwrap();
     Answer { status, headers, text: String::from_utf8_lossy(&bytes).into_owned() }

@@ -32,11 +32,6 @@ pub trait Authenticator: Send + Sync {
     fn by_session(&self, _headers: &HeaderMap, _token: &Token, _binding: &str) -> Result<Caller, AuthError> {
         Err(AuthError::Missing)
     }
-
-    /// Whether there are accounts. Without, the door looks at `Host` and proxies' headers too.
-    fn accounts(&self) -> bool {
-        true
-    }
 }
 
 /// Why nobody comes in.
@@ -74,12 +69,6 @@ impl Keys {
     #[must_use]
     pub fn new(directory: Directory) -> Self {
         Self { directory }
-    }
-
-    /// The accounts.
-    #[must_use]
-    pub fn directory(&self) -> &Directory {
-        &self.directory
     }
 }
 
@@ -224,10 +213,6 @@ impl Authenticator for Open {
             may: May::ALL,
             unaccounted: true,
         })
-    }
-
-    fn accounts(&self) -> bool {
-        false
     }
 }
 

@@ -170,30 +170,6 @@ pub fn may_move(caller: &Caller, how: Move, tenant: &str, owner: &str, open: boo
     })
 }
 
-/// What somebody comes for; `may` of his key narrows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Door {
-    /// A POST under `/v1`.
-    Create,
-    /// A GET of a task, a list or anything that is no request.
-    Read,
-    /// A POST under `/resume`.
-    Decide,
-    /// A GET of a request, the inbox, or a task that one may decide something of.
-    ReadDecidable,
-}
-
-/// Whether the caller's key is one for that.
-#[must_use]
-pub fn may_enter(caller: &Caller, door: Door) -> bool {
-    match door {
-        Door::Create => caller.may.create,
-        Door::Read => caller.may.read,
-        Door::Decide => caller.may.decide,
-        Door::ReadDecidable => caller.may.read || caller.may.decide,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -203,7 +179,6 @@ mod tests {
     const READ: May = May { create: false, read: true, decide: false };
     const DECIDE: May = May { create: false, read: false, decide: true };
     const CREATE: May = May { create: true, read: false, decide: false };
-    const NOTHING: May = May { create: false, read: false, decide: false };
 
     fn caller(user: &str, tenant: &str, groups: &[&str], admin: bool, may: May) -> Caller {
         Caller {
@@ -247,21 +222,6 @@ mod tests {
             let people = [&owner, &named, &member, &admin, &foreign, &reader, &local];
             let found = people.map(|person| may_decide(person, "acme", "alice", &approvers));
             assert_eq!(found, expected, "{approvers:?}");
-        }
-    }
-
-    #[test]
-    fn who_comes_through_which_door() {
-        let doors = [Door::Create, Door::Read, Door::Decide, Door::ReadDecidable];
-        for (may, expected) in [
-            (May::ALL, [true, true, true, true]),
-            (CREATE, [true, false, false, false]),
-            (READ, [false, true, false, true]),
-            (DECIDE, [false, false, true, true]),
-            (NOTHING, [false, false, false, false]),
-        ] {
-            let who = caller("alice", "acme", &[], true, may);
-            assert_eq!(doors.map(|door| may_enter(&who, door)), expected, "{may:?}");
         }
     }
 

@@ -166,6 +166,8 @@ pub struct Claimed {
     pub task: TaskId,
     /// How it is to be driven.
     pub drive: Drive,
+    /// How many leases in a row ran out after work had begun, and without a new item.
+    pub fruitless: i32,
 }
 
 /// How a task is to be driven.
@@ -189,7 +191,7 @@ impl Row {
             (false, 1.., _) => Drive::Again,
             (false, ..) => Drive::Fresh,
         };
-        Claimed { task: TaskId(self.task_id), drive }
+        Claimed { task: TaskId(self.task_id), drive, fruitless: i32::try_from(self.fruitless).unwrap_or(i32::MAX) }
     }
 }
 

@@ -126,14 +126,24 @@ with changes as materialized (
       from unnest($62::bigint[], $63::uuid[], $64::uuid[], $65::text[], $66::text[], $67::boolean[], $68::uuid[],
             $69::bigint[]) as d (change, request_id, call_id, user_id, action, settles, task_id, seq)
       join taken k on k.change = d.change join held h on h.request_id = d.request_id cross join moment m
-), inserted_keys as (
-    insert into idempotency (tenant, user_id, path, key, body_digest, task_id, request_id, person, created_at)
+), used_keys as materialized (
     select y.tenant, y.user_id, y.path, y.key, y.body_digest, y.task_id, y.request_id, y.person, m.at
       from unnest($70::bigint[], $71::text[], $72::text[], $73::text[], $74::text[], $75::text[], $76::uuid[],
             $77::uuid[], $86::text[])
             as y (change, tenant, user_id, path, key, body_digest, task_id, request_id, person)
       join taken k on k.change = y.change cross join moment m
-     order by y.tenant, y.user_id, y.path, y.key
+     order by y.tenant, y.path, y.key, y.user_id
+), spent_keys as (
+    -- One spelling of a person takes the place of another, which is another row of the table. The condition is written
+    -- so that no plan looks at every key that is over.
+    delete from idempotency i using used_keys y
+     where i.tenant = y.tenant and i.person = y.person and i.path = y.path and i.key = y.key
+       and i.created_at <= case when i.request_id is null then y.at - 86400000000 end
+    returning 1
+), inserted_keys as (
+    insert into idempotency (tenant, user_id, path, key, body_digest, task_id, request_id, person, created_at)
+    select y.tenant, y.user_id, y.path, y.key, y.body_digest, y.task_id, y.request_id, y.person, y.at
+      from used_keys y where (select count(*) from spent_keys) >= 0
     -- A key that is over is used anew; one that is not (no task: null is forbidden) refuses the change whole.
     on conflict (tenant, user_id, path, key) do update set body_digest = excluded.body_digest,
         created_at = excluded.created_at, request_id = excluded.request_id, person = excluded.person,

@@ -87,6 +87,13 @@ update intervention_request as r
  where r.request_id = unhex(u.value ->> 0)
    and (u.value ->> 1 is not null or ((u.value ->> 2) and r.status = 'responded'))";
 
+/// One spelling of a person takes the place of another, which is another row of the table.
+pub(super) const DELETE_SPENT_KEYS: &str = "
+delete from idempotency where rowid in (
+    select i.rowid from json_each($1) as y cross join idempotency i
+     where i.tenant = y.value ->> 0 and i.person = y.value ->> 7 and i.path = y.value ->> 2 and i.key = y.value ->> 3
+       and i.request_id is null and i.created_at <= $2 - 86400000000)";
+
 pub(super) const INSERT_KEYS: &str = "
 insert into idempotency (tenant, user_id, path, key, body_digest, task_id, request_id, person, created_at)
 select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, unhex(value ->> 5), unhex(value ->> 6),
@@ -119,6 +126,7 @@ pub(super) const STATEMENTS: &[&str] = &[
     INSERT_APPROVERS,
     INSERT_DECISIONS,
     UPDATE_REQUESTS,
+    DELETE_SPENT_KEYS,
     INSERT_KEYS,
     INSERT_CREDENTIALS,
     DELETE_CREDENTIALS,
@@ -170,6 +178,7 @@ async fn in_transaction(tx: &mut LiteTx, db: &Db, batch: &[&Rows]) -> Result<Vec
         (INSERT_APPROVERS, approvers(&rows)),
         (INSERT_DECISIONS, decisions(&rows)),
         (UPDATE_REQUESTS, touched(&rows)),
+        (DELETE_SPENT_KEYS, keys(&rows)),
         (INSERT_KEYS, keys(&rows)),
         (INSERT_CREDENTIALS, credentials(&rows)),
         (DELETE_CREDENTIALS, ended(&rows, &state)),

@@ -114,6 +114,7 @@ pub(super) fn reason(error: &sqlx::Error) -> String {
 mod tests {
     use super::*;
     use crate::task::time::Time;
+    use crate::world::captured::Captured;
 
     /// A clock that stands where a test puts it.
     #[derive(Default)]
@@ -138,23 +139,10 @@ mod tests {
 
     /// The lines that are logged while `steps` run, each without its time.
     fn lines(steps: impl FnOnce()) -> Vec<String> {
-        #[derive(Clone, Default)]
-        struct Sink(Arc<Mutex<Vec<u8>>>);
-        impl std::io::Write for Sink {
-            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-                self.0.lock().unwrap().extend_from_slice(bytes);
-                Ok(bytes.len())
-            }
-            fn flush(&mut self) -> std::io::Result<()> {
-                Ok(())
-            }
-        }
-        let sink = Sink::default();
-        let writer = sink.clone();
+        let captured = Captured::default();
         let printing = tracing_subscriber::fmt().with_ansi(false).without_time().with_target(false);
-        tracing::subscriber::with_default(printing.with_writer(move || writer.clone()).finish(), steps);
-        let text = String::from_utf8(sink.0.lock().unwrap().clone()).unwrap();
-        text.lines().map(|line| line.trim().to_owned()).collect()
+        tracing::subscriber::with_default(printing.with_writer(captured.writer()).finish(), steps);
+        captured.text().lines().map(|line| line.trim().to_owned()).collect()
     }
 
     #[test]

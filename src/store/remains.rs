@@ -1,4 +1,4 @@
-//! What is left of a task whose journal cannot be read: its row, which is enough to end it. What must stay true: only a
+//! What is left of a task whose journal cannot be read, or must not be: its row, which is enough to end it. What must stay true: only a
 //! journal that is damaged counts. One that a newer version of this program has written, which runs beside this one
 //! during an upgrade, may be read by others and is left to them.
 
@@ -91,16 +91,21 @@ impl Store {
             // Without any item it is no task that can go on.
             Ok(None) | Err(ReadError::Corrupt(_)) => {}
         }
+        let Some(remains) = self.unread(task).await? else { return Ok(None) };
+        let bodies: Vec<Body> = self.db().all(BODIES, vec![Value::Id(task.0)]).await?;
+        Ok(Some(Remains { newer: bodies.iter().any(|body| is_newer(&body.body)), ..remains }))
+    }
+
+    /// The same of any task, whose journal is not read; `None` when there is no such task.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the database does not answer, or not even the row can be understood.
+    pub async fn unread(&self, task: TaskId) -> Result<Option<Remains>, ReadError> {
         let records: Vec<Record> = self.db().all(REMAINS, vec![Value::Id(task.0)]).await?;
         let open = records.iter().filter_map(|record| record.request_id.map(RequestId)).collect();
         let Some(record) = records.into_iter().next() else { return Ok(None) };
-        let bodies: Vec<Body> = self.db().all(BODIES, vec![Value::Id(task.0)]).await?;
-        Ok(Some(Remains {
-            root_task_id: TaskId(record.root_task_id),
-            version: record.version,
-            open,
-            newer: bodies.iter().any(|body| is_newer(&body.body)),
-        }))
+        let (root_task_id, version) = (TaskId(record.root_task_id), record.version);
+        Ok(Some(Remains { root_task_id, version, open, newer: false }))
     }
 
     fn reports(&self) -> MutexGuard<'_, BTreeSet<TaskId>> {

@@ -104,6 +104,49 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the database does not answer, or not even the rows can be understood.
     pub async fn tree(&self, root: TaskId, after: i64) -> Result<Option<Tree>, ReadError> {
+        let Some(mut tree) = self.tree_rows(root).await? else { return Ok(None) };
+        let last_event = tree.last_event;
+        let values = vec![Value::Id(root.0), Value::Int(after), Value::Int(last_event)];
+        let records: Vec<EventRecord> = self.db().all(EVENTS, values).await?;
+        tree.items.reserve(records.len());
+        for EventRecord { task_id, record } in &records {
+            let task_id = TaskId(*task_id);
+            match record.item() {
+                Ok(item) => tree.items.push(TreeItem { event: record.event_number, task_id, item }),
+                Err(_) => {
+                    tree.unreadable.insert(task_id);
+                }
+            }
+        }
+        let whole = i64::try_from(records.len()).is_ok_and(|items| items == (last_event - after).max(0));
+        tree.unreadable.extend(tree.with_gaps(after));
+        // What is over stays as it is.
+        for row in tree.rows.iter().filter(|row| !row.status.is_terminal()) {
+            if tree.unreadable.contains(&row.task_id) {
+                self.report_unreadable(row.task_id);
+            }
+        }
+        if !whole && tree.unreadable.is_empty() {
+            // Nobody can say whose it is that is missing: whoever looks at each of them finds out.
+            tree.rows.iter().for_each(|row| self.report_unreadable(row.task_id));
+        }
+        Ok(Some(tree))
+    }
+
+    /// The same without any item: no task of it is known to be readable.
+    ///
+    /// # Errors
+    /// As [`Store::tree`].
+    pub async fn unread_tree(&self, root: TaskId) -> Result<Option<Tree>, ReadError> {
+        let mut tree = self.tree_rows(root).await?;
+        if let Some(tree) = &mut tree {
+            tree.unreadable = tree.rows.iter().map(|row| row.task_id).collect();
+        }
+        Ok(tree)
+    }
+
+    /// The rows of a tree; unreadable are those that cannot be understood.
+    async fn tree_rows(&self, root: TaskId) -> Result<Option<Tree>, ReadError> {
         let records: Vec<Head> = self.db().all(ROWS, vec![Value::Id(root.0), Value::Now]).await?;
         let Some(head) = records.iter().find(|record| record.task.id() == root) else { return Ok(None) };
         let (now, doubted_at) = (Time(head.moment), head.doubted_at.map(Time));
@@ -118,31 +161,6 @@ impl Store {
         }
         rows.sort_unstable_by_key(|row| row.task_id);
         let last_event = rows.iter().find(|row| row.task_id == root).map_or(0, |row| row.next_event);
-        let values = vec![Value::Id(root.0), Value::Int(after), Value::Int(last_event)];
-        let records: Vec<EventRecord> = self.db().all(EVENTS, values).await?;
-        let mut items = Vec::with_capacity(records.len());
-        for EventRecord { task_id, record } in &records {
-            let task_id = TaskId(*task_id);
-            match record.item() {
-                Ok(item) => items.push(TreeItem { event: record.event_number, task_id, item }),
-                Err(_) => {
-                    unreadable.insert(task_id);
-                }
-            }
-        }
-        let whole = i64::try_from(records.len()).is_ok_and(|items| items == (last_event - after).max(0));
-        let mut tree = Tree { rows, items, last_event, now, doubted_at, unreadable };
-        tree.unreadable.extend(tree.with_gaps(after));
-        // What is over stays as it is.
-        for row in tree.rows.iter().filter(|row| !row.status.is_terminal()) {
-            if tree.unreadable.contains(&row.task_id) {
-                self.report_unreadable(row.task_id);
-            }
-        }
-        if !whole && tree.unreadable.is_empty() {
-            // Nobody can say whose it is that is missing: whoever looks at each of them finds out.
-            tree.rows.iter().for_each(|row| self.report_unreadable(row.task_id));
-        }
-        Ok(Some(tree))
+        Ok(Some(Tree { rows, items: Vec::new(), last_event, now, doubted_at, unreadable }))
     }
 }

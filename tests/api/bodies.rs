@@ -1,15 +1,42 @@
 //! Bodies as clients really send them: too large, in pieces, with numbers that no double holds.
 
+use std::time::Duration;
+
 use reqwest::Method;
 use serde_json::json;
+use tokio::time::timeout;
 
 use super::cycle::on_both;
 use crate::support::app::{On, TestApp};
-use crate::support::model::says;
+use crate::support::model::{calls, says};
 use crate::support::raw;
 
+/// Where nothing is waited for, however busy the machine is.
+const SOON: Duration = Duration::from_secs(50);
 const SMALL: usize = 1024 * 1024;
 const LARGE: usize = 20 * SMALL;
+
+/// 68 MiB of bodies, of which one caller may have 64 at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_body_of_a_post_that_waits_leaves_room_for_the_next() {
+    let app = TestApp::start(On::Sqlite).await;
+    app.tool.close();
+    app.model.otherwise(|messages| {
+        let called = messages.to_string().contains("tool_call_id");
+        if called { says("done") } else { calls(&[("lookup", r#"{"order":1}"#)]) }
+    });
+    let body = format!(r#"{{"input":"go"{}}}"#, " ".repeat(17 * SMALL));
+    let post = async || app.owner().header("prefer", "wait=300").bytes("/v1/tasks", body.clone().into_bytes()).await;
+    let opened = async {
+        timeout(SOON, app.tool.reached(4)).await.expect("each of them has been read");
+        app.tool.open();
+    };
+    let (first, second, third, fourth, ()) = tokio::join!(post(), post(), post(), post(), opened);
+    for reply in [first, second, third, fourth] {
+        assert_eq!((reply.status, reply.str("/output").as_str()), (201, "done"), "{}", reply.text);
+    }
+    app.stop().await;
+}
 
 on_both! {
     async fn who_is_refused_while_he_still_sends_reads_why(on: On) {

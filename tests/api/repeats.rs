@@ -3,7 +3,6 @@
 use futures_util::future::{join, join_all};
 use reqwest::Method;
 use serde_json::{Value, json};
-use sqlx::{Connection as _, Executor as _};
 
 use super::cycle::on_both;
 use crate::support::app::{ALICE, Actor, BOB, OTHER, On, REFUNDS, Reply, TestApp};
@@ -211,14 +210,7 @@ on_both! {
         let held = app.held().await;
         let path = format!("/resume/{}/approve", held.request);
         assert_eq!(owner().hit(&path).await.status, 200);
-        let older = "update idempotency set created_at = created_at - 86400000000";
-        if on == On::Postgres {
-            let mut connection = sqlx::PgConnection::connect(app.database.url()).await.unwrap();
-            connection.execute(older).await.unwrap();
-        } else {
-            let mut connection = sqlx::SqliteConnection::connect(app.database.url()).await.unwrap();
-            connection.execute(older).await.unwrap();
-        }
+        app.database.execute("update idempotency set created_at = created_at - 86400000000").await;
         let again = owner().post("/v1/tasks", &json!({"input": "another"})).await;
         assert_eq!((again.status, again.header("idempotency-replayed")), (201, ""), "{}", again.text);
         assert_ne!(again.str("/task_id"), made.str("/task_id"));

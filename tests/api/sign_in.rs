@@ -47,16 +47,6 @@ async fn at(on: On, public_url: &str) -> TestApp {
     TestApp::with(on, &(REFUNDS.replace("{approvers}", "{ groups: [finance] }") + ACCOUNTS + &server)).await
 }
 
-/// Runs a statement beside the service.
-async fn beside(app: &TestApp, sql: &str) {
-    let (url, sql) = (app.database.url(), AssertSqlSafe(sql.to_owned()));
-    if url.starts_with("postgres") {
-        PgConnection::connect(url).await.unwrap().execute(sql).await.unwrap();
-    } else {
-        SqliteConnection::connect(url).await.unwrap().execute(sql).await.unwrap();
-    }
-}
-
 /// The names under which sessions are kept.
 async fn sessions(app: &TestApp) -> Vec<String> {
     let (url, sql) = (app.database.url(), "select token_sha256 from browser_session");
@@ -274,9 +264,9 @@ on_both! {
         let app = TestApp::start(on).await;
         let cookie = cookie(&app, ALICE).await;
         // As if that much time had passed.
-        beside(&app, "update browser_session set expires_at = expires_at - 43140000000").await;
+        app.database.execute("update browser_session set expires_at = expires_at - 43140000000").await;
         assert_eq!(program(&app, &cookie).get("/v1/me").await.status, 200, "a minute is left");
-        beside(&app, "update browser_session set expires_at = expires_at - 60000000").await;
+        app.database.execute("update browser_session set expires_at = expires_at - 60000000").await;
         assert_eq!(program(&app, &cookie).get("/v1/me").await.status, 401);
         let page = browser(&app, &cookie).get("/sign-in").await;
         assert!(page.text.contains(r#"name="key""#), "he may sign in again: {}", page.text);
@@ -287,7 +277,7 @@ on_both! {
         let mut app = TestApp::start(on).await;
         let (over, alive) = (cookie(&app, ALICE).await, cookie(&app, BOB).await);
         let digest = |cookie: &str| BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(BASE64_URL_SAFE_NO_PAD.decode(&cookie[18..]).unwrap()));
-        beside(&app, &format!("update browser_session set expires_at = 1 where token_sha256 = '{}'", digest(&over))).await;
+        app.database.execute(&format!("update browser_session set expires_at = 1 where token_sha256 = '{}'", digest(&over))).await;
         app.restart().await;
         while sessions(&app).await.contains(&digest(&over)) {
             tokio::task::yield_now().await;

@@ -32,19 +32,6 @@ fn finance<'a>(app: &'a TestApp, user: &str) -> Actor<'a> {
     app.actor(WEB).header("holdpoint-user", user).header("holdpoint-groups", "finance")
 }
 
-/// A task of `actor` whose refund is held.
-async fn held(app: &TestApp, actor: &Actor<'_>) -> Held {
-    app.model.then(calls(&[("refund", r#"{"order": 17, "amount": 120}"#)]));
-    let reply = actor.post("/v1/tasks", &json!({"input": "please"})).await;
-    assert_eq!((reply.status, reply.str("/status").as_str()), (201, "Paused"), "{}", reply.text);
-    Held {
-        task: reply.str("/task_id"),
-        request: reply.str("/pending/0/request_id"),
-        call: reply.str("/pending/0/tool_calls/0/tool_call_id"),
-        body: reply.body,
-    }
-}
-
 fn per_call(held: &Held, answer: &Value) -> Value {
     json!({"decisions": {held.call.as_str(): answer}})
 }
@@ -70,7 +57,7 @@ on_both! {
     async fn other_spelling_of_the_owner_decides_at_no_door(on: On) {
         let app = app(on).await;
         for (one, other) in ONE_PERSON {
-            let held = held(&app, &finance(&app, one)).await;
+            let held = app.held_by(&finance(&app, one)).await;
             let twin = || finance(&app, other);
             let path = format!("/resume/{}", held.request);
             let answers = [
@@ -99,7 +86,7 @@ on_both! {
     async fn two_spellings_of_one_approver_are_one_vote(on: On) {
         let app = app(on).await;
         for (round, (one, other)) in ONE_PERSON.into_iter().enumerate() {
-            let held = held(&app, &app.owner()).await;
+            let held = app.held_by(&app.owner()).await;
             let (first, twin) = (if one == "alice" { "bob" } else { one }, if other == "ALICE" { "BOB" } else { other });
             let voted = answer(&finance(&app, first), &held, &approval()).await;
             assert_eq!((voted.status, voted.str("/status").as_str()), (200, "Paused"), "{}", voted.text);
@@ -131,7 +118,7 @@ on_both! {
 
     async fn other_spelling_of_an_editor_cannot_approve_the_edit(on: On) {
         let app = app(on).await;
-        let first = held(&app, &app.owner()).await;
+        let first = app.held_by(&app.owner()).await;
         let edited = answer(&finance(&app, "Zoé"), &first, &edit(&first)).await;
         assert_eq!(edited.status, 200, "{}", edited.text);
         let request = edited.str("/pending/0/request_id");
@@ -182,7 +169,7 @@ on_both! {
     async fn letters_that_folding_keeps_apart_are_two_people(on: On) {
         let app = app(on).await;
         for (one, other) in [("alice", "ａｌｉｃｅ"), ("ines", "\u{131}nes"), ("Ines", "\u{130}nes"), ("alice", "аlice"), ("jose", "josé")] {
-            let held = held(&app, &finance(&app, one)).await;
+            let held = app.held_by(&finance(&app, one)).await;
             let path = format!("/v1/tasks/{}", held.task);
             let stranger = app.actor(WEB).header("holdpoint-user", other);
             assert_eq!(stranger.get(&path).await.status, 403, "{other}");
@@ -207,12 +194,29 @@ on_both! {
             assert_eq!(keyed(one, "cancel").hit(&cancel).await.status, 200);
             assert_eq!(keyed(other, "cancel").hit(&cancel).await.header("idempotency-replayed"), "true", "{other}");
         }
-        let ours = held(&app, &app.owner()).await;
+        let ours = app.held_by(&app.owner()).await;
         let path = format!("/resume/{}", ours.request);
         let vote = |user: &str| finance(&app, user).header("idempotency-key", "vote");
         assert_eq!(vote("Zed").post(&path, &approval()).await.status, 200);
         let again = vote("zED").post(&path, &approval()).await;
         assert_eq!((again.status, again.header("idempotency-replayed")), (200, "true"), "{}", again.text);
+    }
+
+    async fn key_over_a_day_old_is_as_new_in_every_spelling_of_its_user(on: On) {
+        let app = app(on).await;
+        app.model.otherwise(|_| says("done"));
+        let body = json!({"input": "go"});
+        for (one, other) in ONE_PERSON {
+            let keyed = |user: &str| finance(&app, user).header("idempotency-key", "k");
+            let first = keyed(one).post("/v1/tasks", &body).await;
+            app.database.execute("update idempotency set created_at = created_at - 86400000000").await;
+            let anew = keyed(other).post("/v1/tasks", &body).await;
+            assert_eq!((anew.status, anew.header("idempotency-replayed")), (201, ""), "{other}: {}", anew.text);
+            assert_ne!(anew.str("/task_id"), first.str("/task_id"));
+            let again = keyed(one).post("/v1/tasks", &body).await;
+            assert_eq!((again.status, again.header("idempotency-replayed")), (201, "true"), "{one}: {}", again.text);
+            assert_eq!(again.str("/task_id"), anew.str("/task_id"));
+        }
     }
 
     async fn sixteen_spellings_at_once_create_one_task(on: On) {
@@ -243,11 +247,11 @@ on_both! {
         let cookie = entered.header("set-cookie").split(';').next().unwrap().to_owned();
         let browser = || app.nobody().header("cookie", &cookie);
         // Bob's task, posted for him by a proxy that writes his name otherwise: it is not his to approve.
-        let own = held(&app, &finance(&app, "BOB")).await;
+        let own = app.held_by(&finance(&app, "BOB")).await;
         assert_eq!(browser().hit(&format!("/resume/{}/approve", own.request)).await.status, 403);
         assert_eq!(ids(&browser().get("/v1/tasks").await), [own.task.as_str()]);
         assert_eq!(browser().get(&format!("/v1/tasks/{}", own.task)).await.str("/user_id"), "bob", "as the file spells it");
-        let others = held(&app, &app.owner()).await;
+        let others = app.held_by(&app.owner()).await;
         assert_eq!(browser().hit(&format!("/resume/{}/approve", others.request)).await.status, 200);
         assert_eq!(finance(&app, "Bob").hit(&format!("/resume/{}/approve", others.request)).await.status, 409);
         for header in ["holdpoint-user", "holdpoint-groups", "holdpoint-session", "holdpoint-runner", "holdpoint-other"] {
@@ -285,8 +289,8 @@ on_both! {
     async fn stored_votes_of_two_spellings_count_once_after_ids_are_folded(on: On) {
         let mut app = app(on).await;
         app.restart_with(|yaml| yaml.replace("required: 2", "required: 3").replace("auth:", "auth:\n  user_ids: exact")).await;
-        let old = held(&app, &finance(&app, "Olga")).await;
-        let other = held(&app, &app.owner()).await;
+        let old = app.held_by(&finance(&app, "Olga")).await;
+        let other = app.held_by(&app.owner()).await;
         for spelling in ["zoe", "Zoe"] {
             assert_eq!(answer(&finance(&app, spelling), &other, &approval()).await.status, 200, "two people then");
         }

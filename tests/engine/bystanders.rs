@@ -238,6 +238,28 @@ both! {
         assert_eq!(stage.status(suspect).await, TaskStatus::Completed);
     }
 
+    async fn task_driven_alone_lets_the_others_in_with_its_first_new_item(house) {
+        let stage = Stage::set(house, &[]).await;
+        let model = Gated::new();
+        let suspect = queued(&stage, LOOK).await;
+        stage.house.numbers("update agent_task set fruitless = 2 returning fruitless").await.unwrap();
+        stage.tool.close();
+        let here = model.engine(&stage, 4);
+        let alone = spawn(here.claim().await.unwrap().pop().unwrap());
+        // The call stands in the journal before it is out.
+        stage.tool.reached(1).await;
+        let other = here.create(&alice(), go(), None).await.unwrap().task_id;
+        let row = stage.journal(other).await.row;
+        assert!(row.lease_owner.is_some() || row.status == TaskStatus::Completed, "it has a slot at once");
+        while stage.status(other).await == TaskStatus::Running {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!((stage.status(other).await, stage.status(suspect).await), (TaskStatus::Completed, TaskStatus::Running));
+        stage.tool.open();
+        alone.await.unwrap();
+        assert_eq!(stage.status(suspect).await, TaskStatus::Completed);
+    }
+
     async fn task_to_be_driven_alone_is_given_back_where_calls_outlast_a_lease(house) {
         let stage = Stage::set(house, &[]).await;
         let model = Gated::new();

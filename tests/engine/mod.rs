@@ -39,5 +39,6 @@ mod trees3;
 mod trees4;
 mod trees5;
 mod trees6;
+mod unread;
 mod unreadable;
 mod versions;

@@ -1,10 +1,12 @@
-"""What the fuzzer must know of this service: which agents there are, what an `x-constraint` excuses, and which operations it
-has seen succeed."""
+"""What the fuzzer must know of this service: which agents there are, what is in the state that an operation needs, what an
+`x-constraint` excuses, and which operations it has seen succeed."""
 
 import atexit
 import itertools
 import json
 import os
+import re
+import urllib.request
 from collections import Counter, defaultdict
 
 import schemathesis
@@ -12,6 +14,14 @@ import schemathesis
 AGENTS = ["refunds", "asking", "failing"]
 SEEN: dict[str, Counter[int]] = defaultdict(Counter)
 CREATED = itertools.count()
+# For each of these operations the agent whose tasks are in the state it needs, and the place of what it is about in one.
+NEEDS = {
+    "approve_request": ("refunds", "request_id"),
+    "decide_request": ("refunds", "request_id"),
+    "reject_request": ("refunds", "request_id"),
+    "cancel_task": ("refunds", "task_id"),
+    "retry_task": ("failing", "task_id"),
+}
 
 
 def is_positive(case) -> bool:
@@ -22,7 +32,14 @@ def is_positive(case) -> bool:
 def before_call(context, case, kwargs) -> None:
     """Names and keys that a schema cannot know: some of the data that fits is made to mean something."""
     operation = case.operation.definition.raw["operationId"]
-    if not is_positive(case) or not isinstance(case.body, dict):
+    if not is_positive(case):
+        return
+    if operation in NEEDS and not any(status < 400 for status in SEEN[operation]):
+        aim(case, *NEEDS[operation])
+        if operation == "decide_request":
+            # Of the generated answers few fit a request of this kind.
+            case.body = {"action": "approve"}
+    if not isinstance(case.body, dict):
         return
     if operation == "create_task" and isinstance(case.body.get("agent"), str):
         length = len(case.body["agent"])
@@ -39,6 +56,21 @@ def before_call(context, case, kwargs) -> None:
 def after_call(context, case, response) -> None:
     operation = case.operation.definition.raw["operationId"]
     SEEN[operation][response.status_code] += 1
+
+
+def aim(case, agent: str, place: str) -> None:
+    """Makes a case about a fresh task, or its question: what another case left behind may be over. What could refuse it even
+    so is left out."""
+    headers = {"Authorization": f"Bearer {os.environ['FUZZ_KEY']}", "Content-Type": "application/json"}
+    body = json.dumps({"input": "go", "agent": agent}).encode()
+    request = urllib.request.Request(os.environ["FUZZ_URL"] + "/v1/tasks", body, headers)
+    with urllib.request.urlopen(request, timeout=30) as response:
+        task = json.load(response)
+    case.path_parameters[place] = task["pending"][0][place] if place == "request_id" else task[place]
+    if case.headers is not None:
+        case.headers.pop("Idempotency-Key", None)
+    if isinstance(case.body, dict):
+        case.body.pop("digest", None)
 
 
 @schemathesis.hook
@@ -63,8 +95,16 @@ def filter_failure(context, failure, case, response) -> bool:
     if problem["code"] == "idempotency_key_reused":
         return False
     if problem["code"] == "bad_request":
-        return not any("x-constraint" in resolved(case, one["schema"]) for one in parameters(case))
+        return not any(is_blamed(case, one, problem["detail"]) for one in parameters(case))
     return True
+
+
+def is_blamed(case, parameter: dict, detail: str) -> bool:
+    """Whether a refusal names a parameter that was sent and has an `x-constraint`."""
+    name = parameter["name"]
+    sent = {"query": case.query, "header": case.headers}.get(parameter["in"]) or {}
+    named = re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", detail)
+    return "x-constraint" in resolved(case, parameter["schema"]) and name in sent and named is not None
 
 
 def parameters(case) -> list[dict]:

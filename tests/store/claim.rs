@@ -40,28 +40,28 @@ both! {
 
     async fn second_lease_that_runs_out_after_work_began_puts_the_task_to_sleep_until_it_is_driven_alone(house) {
         let id = house.task().await;
-        let one = |drive| vec![Claimed { task: id, drive }];
+        let one = |drive, fruitless| vec![Claimed { task: id, drive, fruitless }];
         let claims = async |alone| house.store.claim("me", LEASE, 9, alone).await.unwrap();
         let fruitless = async || house.store.task(id).await.unwrap().unwrap().fruitless;
-        assert_eq!(claims(true).await, one(Drive::Fresh));
+        assert_eq!(claims(true).await, one(Drive::Fresh, 0));
         for known in [0, 1] {
             assert!(house.store.begin("me", id, true).await.unwrap());
             assert_eq!(fruitless().await, known);
             house.forward(LEASE);
             if known == 0 {
-                assert_eq!(claims(true).await, one(Drive::Again));
+                assert_eq!(claims(true).await, one(Drive::Again, 1));
             }
         }
         for (count, seconds) in (2..).zip([1, 2, 4, 8, 16, 32, 60, 60]) {
             let before = house.store.now().await.unwrap();
-            assert_eq!(claims(true).await, one(Drive::Later));
+            assert_eq!(claims(true).await, one(Drive::Later, count));
             assert_eq!(fruitless().await, count);
             let slept = Duration::from_secs(seconds);
             let wakes = Time(house.number("select wake_at from agent_task").await);
             assert!(before + slept <= wakes && wakes <= house.store.now().await.unwrap() + slept, "{seconds} s");
             house.forward(slept);
             assert!(claims(false).await.is_empty(), "no process has room for it alone");
-            assert_eq!(claims(true).await, one(Drive::Alone));
+            assert_eq!(claims(true).await, one(Drive::Alone, count));
             assert!(house.store.begin("me", id, true).await.unwrap());
             house.forward(LEASE);
         }
@@ -70,7 +70,7 @@ both! {
         next.lease = LeaseChange::Queue;
         house.write(next).await.unwrap();
         assert_eq!(fruitless().await, 0);
-        assert_eq!(claims(false).await, one(Drive::Fresh));
+        assert_eq!(claims(false).await, one(Drive::Fresh, 0));
     }
 
     async fn lease_of_a_commit_counts_as_begun_and_that_of_a_claim_only_for_its_owner(house) {

@@ -5,9 +5,9 @@ use std::time::Duration;
 use holdpoint::store::CommitError;
 use holdpoint::task::change::{Change, IdempotencyRow};
 use holdpoint::task::id::{RequestId, TaskId};
-use holdpoint::task::user::UserId;
+use holdpoint::task::user::{UserId, UserIds};
 
-use super::house::{both, change, fresh, new_task};
+use super::house::{House, both, change, fresh, new_task};
 
 const DAY: Duration = Duration::from_hours(24);
 
@@ -32,6 +32,21 @@ fn create(key: &str, request_id: Option<RequestId>) -> (TaskId, Change) {
     (id, create)
 }
 
+/// The creation of a task under a key, by a user in this spelling, while ids are compared so.
+fn create_as(user: &str, ids: UserIds, key: &str) -> (TaskId, Change) {
+    let id = TaskId(fresh());
+    let mut create = change(id, vec![new_task(id, "acme", user)]);
+    let person = ids.id(user).folded();
+    create.idempotency = Some(IdempotencyRow { user_id: user.to_owned(), person, ..row(key, id, None) });
+    (id, create)
+}
+
+/// The task of a key, asked for in this spelling.
+async fn known(house: &House, user: &str, key: &str) -> Option<TaskId> {
+    let found = house.store.idempotency("acme", &user.into(), "POST /v1/tasks", key).await.unwrap();
+    found.map(|row| row.task_id)
+}
+
 both! {
     async fn a_key_lasts_a_day_and_then_counts_as_never_used(house) {
         let known = async |key: &str| house.store.idempotency("acme", &"alice".into(), "POST /v1/tasks", key).await.unwrap();
@@ -52,6 +67,61 @@ both! {
         let winner = ids[results.iter().position(Result::is_ok).unwrap()];
         assert_eq!(known("k").await, Some(row("k", winner, None)));
         assert_eq!(house.number("select count(*) from agent_task").await, 2, "nothing is left of the others");
+    }
+
+    async fn spent_key_is_used_anew_in_another_spelling_of_its_user(house) {
+        // The row of `alice` stems from the time when ids were compared byte by byte: both spellings have one.
+        let (_, exact) = create_as("alice", UserIds::Exact, "k");
+        house.store.commit(exact).await.unwrap();
+        house.forward(DAY);
+        let (first, one) = create_as("Alice", UserIds::Folded, "k");
+        house.store.commit(one).await.unwrap();
+        assert_eq!(house.number("select count(*) from idempotency").await, 2);
+        assert_eq!(house.store.commit(create_as("ALICE", UserIds::Folded, "k").1).await, Err(CommitError::Refused));
+        assert_eq!(known(&house, "alice", "k").await, Some(first));
+        house.forward(DAY);
+        assert_eq!(known(&house, "alice", "k").await, None);
+        // Many spellings try it anew at once: one of them has it.
+        let attempts: Vec<_> = ["alice", "Alice", "ALICE", "alice", "aLICE", "Alice"]
+            .map(|spelling| create_as(spelling, UserIds::Folded, "k"))
+            .into();
+        let ids: Vec<_> = attempts.iter().map(|(id, _)| *id).collect();
+        let commits = attempts.into_iter().map(|(_, change)| house.store.commit(change));
+        let results = futures_util::future::join_all(commits).await;
+        assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1, "{results:?}");
+        assert!(results.iter().all(|result| matches!(result, Ok(_) | Err(CommitError::Refused))), "{results:?}");
+        let winner = ids[results.iter().position(Result::is_ok).unwrap()];
+        for spelling in ["alice", "Alice", "ALICE", "aLICE", "alICE"] {
+            assert_eq!(known(&house, spelling, "k").await, Some(winner), "{spelling}");
+        }
+        assert_eq!(house.number("select count(*) from agent_task").await, 3, "nothing is left of the others");
+    }
+
+    async fn spent_keys_of_two_spellings_give_way_to_the_first_use_of_either(house) {
+        house.store.commit(create_as("alice", UserIds::Exact, "k").1).await.unwrap();
+        house.forward(DAY);
+        house.store.commit(create_as("Alice", UserIds::Folded, "k").1).await.unwrap();
+        house.forward(DAY);
+        assert_eq!(house.number("select count(*) from idempotency").await, 2);
+        let (id, anew) = create_as("alice", UserIds::Folded, "k");
+        house.store.commit(anew).await.unwrap();
+        assert_eq!(known(&house, "ALICE", "k").await, Some(id));
+        assert_eq!(house.number("select count(*) from idempotency").await, 1);
+    }
+
+    async fn key_of_an_answer_is_kept_from_every_spelling_of_its_user(house) {
+        let (_, mut answer) = create_as("Alice", UserIds::Folded, "k");
+        answer.idempotency.as_mut().unwrap().request_id = Some(RequestId(fresh()));
+        house.store.commit(answer).await.unwrap();
+        house.forward(DAY * 400);
+        assert_eq!(house.store.commit(create_as("alice", UserIds::Folded, "k").1).await, Err(CommitError::Refused));
+        // Those of other people, paths and keys are no concern of it.
+        for (user, key) in [("Bob", "k"), ("Alice", "l")] {
+            house.store.commit(create_as(user, UserIds::Folded, key).1).await.unwrap();
+        }
+        house.forward(DAY);
+        house.store.commit(create_as("alice", UserIds::Folded, "l").1).await.unwrap();
+        assert_eq!(house.number("select count(*) from idempotency where user_id in ('Alice', 'Bob')").await, 2);
     }
 
     async fn the_key_of_an_answer_lasts_as_long_as_its_request(house) {

@@ -211,8 +211,13 @@ impl TestApp {
 
     /// A task whose model asks for one refund of 120, which is held.
     pub async fn held(&self) -> Held {
+        self.held_by(&self.owner()).await
+    }
+
+    /// The same, of this actor.
+    pub async fn held_by(&self, actor: &Actor<'_>) -> Held {
         self.model.then(super::model::calls(&[("refund", r#"{"order": 17, "amount": 120}"#)]));
-        let reply = self.owner().post("/v1/tasks", &json!({"input": "please"})).await;
+        let reply = actor.post("/v1/tasks", &json!({"input": "please"})).await;
         assert_eq!((reply.status, reply.str("/status").as_str()), (201, "Paused"), "{}", reply.text);
         Held {
             task: reply.str("/task_id"),

@@ -1,5 +1,7 @@
 //! A database for one test, gone with it.
 
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, SqliteConnection};
+
 use super::postgres::TestDatabase;
 
 /// The database of a test; clones of [`Database::shared`] keep it alive.
@@ -29,6 +31,16 @@ impl Database {
 
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Runs a statement beside the service.
+    pub async fn execute(&self, sql: &str) {
+        let sql = AssertSqlSafe(sql.to_owned());
+        if self.url.starts_with("postgres") {
+            PgConnection::connect(&self.url).await.unwrap().execute(sql).await.unwrap();
+        } else {
+            SqliteConnection::connect(&self.url).await.unwrap().execute(sql).await.unwrap();
+        }
     }
 
     /// The same database, for another replica.

@@ -48,7 +48,7 @@ pub async fn open(http: &Arc<Http>, watcher: Watcher, asked: Asked, seat: Seat) 
     };
     let after = asked.after.unwrap_or(head);
     if after > head {
-        return Err(Problem::bad_request("There is no event of that number yet."));
+        return Err(Problem::bad_request("`after` or Last-Event-ID is beyond the last event."));
     }
     let posted = watcher.posted;
     let reader = Reader::new(Part { root: asked.root, task: asked.task }, after, row.status);

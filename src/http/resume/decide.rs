@@ -82,7 +82,7 @@ pub async fn decide(
 ) -> Result<Response, Problem> {
     let seat = opening::seat(http, &posted)?;
     match stored(http, id, &posted, in_path).await {
-        Ok(accepted) => respond(http, id, &posted, accepted, seat).await,
+        Ok(accepted) => respond(http, id, posted, accepted, seat).await,
         Err(problem) => again::again(http, id, &posted, in_path, problem).await,
     }
 }
@@ -132,7 +132,7 @@ fn of_form(row: &RequestRow, bytes: &[u8], in_path: Option<Action>) -> Result<An
 async fn respond(
     http: &Arc<Http>,
     id: RequestId,
-    posted: &Posted,
+    posted: Posted,
     accepted: Accepted,
     seat: Option<Seat>,
 ) -> Result<Response, Problem> {

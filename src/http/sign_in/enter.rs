@@ -74,7 +74,7 @@ impl std::fmt::Debug for SignIn {
 pub(crate) async fn sign_in(State(http): State<Arc<Http>>, request: Request) -> Result<Response, Problem> {
     let language = Language::of(request.headers());
     let source = Source::of(request.extensions());
-    let (headers, fields) = form(request).await?;
+    let (headers, fields) = form(&http, request).await?;
     let sent = SignIn::read(fields)?;
     if http.settings.open {
         return Ok(page::not_needed(language).into_response());

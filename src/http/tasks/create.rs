@@ -63,7 +63,7 @@ pub(crate) async fn create_task(State(http): State<Arc<Http>>, posted: Posted) -
         let (engine, caller) = (http.engine.clone(), caller.clone());
         perform(&http, &posted.caller, async move { engine.create(&caller, task, key).await }).await?
     };
-    answer(&http, &posted, accepted, Done::Created, seat).await
+    answer(&http, posted, accepted, Done::Created, seat).await
 }
 
 /// Reads a body; `text` is what it was written as.

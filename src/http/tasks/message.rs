@@ -72,7 +72,7 @@ pub(crate) async fn send_message(
         let (engine, caller) = (http.engine.clone(), caller.clone());
         perform(&http, &posted.caller, async move { engine.message(&caller, id, message, key).await }).await?
     };
-    answer(&http, &posted, accepted, Done::Moved, seat).await
+    answer(&http, posted, accepted, Done::Moved, seat).await
 }
 
 fn parse(body: Value) -> Result<NewMessage, Problem> {

@@ -68,5 +68,5 @@ pub(crate) async fn retry_task(
         let (engine, caller) = (http.engine.clone(), caller.clone());
         perform(&http, &posted.caller, async move { engine.retry(&caller, id, key).await }).await?
     };
-    answer(&http, &posted, accepted, Done::Moved, seat).await
+    answer(&http, posted, accepted, Done::Moved, seat).await
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::json;
-use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, SqliteConnection};
 use tokio::time::timeout;
 
 use super::super::cycle::on_both;
@@ -30,16 +29,6 @@ async fn sign_in(app: &TestApp, key: &str) -> String {
     let form = ("application/x-www-form-urlencoded", format!("key={key}"));
     let entered = app.nobody().send(Method::POST, "/sign-in", Some(form)).await;
     entered.header("set-cookie").split(';').next().unwrap().to_owned()
-}
-
-/// Runs a statement beside the service.
-async fn beside(app: &TestApp, sql: &str) {
-    let (url, sql) = (app.database.url(), AssertSqlSafe(sql.to_owned()));
-    if url.starts_with("postgres") {
-        PgConnection::connect(url).await.unwrap().execute(sql).await.unwrap();
-    } else {
-        SqliteConnection::connect(url).await.unwrap().execute(sql).await.unwrap();
-    }
 }
 
 on_both! {
@@ -122,7 +111,7 @@ on_both! {
     async fn what_cannot_be_read_ends_the_stream_and_is_an_error_at_its_beginning(on: On) {
         let app = TestApp::start(on).await;
         let held = app.held().await;
-        beside(&app, "update agent_task_item set body = 'x' where event_number = 4").await;
+        app.database.execute("update agent_task_item set body = 'x' where event_number = 4").await;
         let seen = app.owner().events(&held.task, None).await;
         assert_eq!(numbers(&seen), [1, 2, 3]);
         let reply = app.owner().get(&format!("/v1/tasks/{}/events?after=3", held.task)).await;
@@ -134,7 +123,7 @@ on_both! {
         let held = app.held().await;
         let rest = app.owner().watch(&held.task, Some(4)).await.until("caught_up").await;
         assert_eq!(numbers(&rest), [5, 6]);
-        beside(&app, "delete from agent_task_item where event_number = 2").await;
+        app.database.execute("delete from agent_task_item where event_number = 2").await;
         let seen = app.owner().events(&held.task, None).await;
         assert_eq!(numbers(&seen), [1]);
         assert_eq!(app.owner().watch(&held.task, Some(1)).await.status, 500);

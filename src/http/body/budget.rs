@@ -1,0 +1,117 @@
+//! How many bytes of large bodies are in memory at once: in this process, and of each caller. A body reserves its bytes
+//! before it is read and keeps them until its operation is stored. What must stay true: a body reserves once, so that no
+//! two bodies wait for each other.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::people::Caller;
+use crate::task::user::UserKey;
+
+/// All large bodies together.
+const ALL: usize = 256 * 1024 * 1024;
+/// The large bodies of one caller: others are read beside the bodies of a caller who sends many, or slowly.
+const SHARE: usize = ALL / 4;
+
+/// A tenant and a user of it; `None` stands for all requests without a key.
+type Person = Option<(String, UserKey)>;
+
+/// The bytes that large bodies may hold.
+#[derive(Clone, Debug)]
+pub struct BodyBudget {
+    all: Arc<Semaphore>,
+    share: usize,
+    each: Arc<Mutex<HashMap<Person, Weak<Semaphore>>>>,
+}
+
+/// The bytes of one body, until they are dropped.
+#[derive(Debug)]
+pub struct Reserved {
+    own: OwnedSemaphorePermit,
+    all: OwnedSemaphorePermit,
+}
+
+impl Default for BodyBudget {
+    fn default() -> Self {
+        Self::new(ALL, SHARE)
+    }
+}
+
+impl BodyBudget {
+    /// So many bytes in all, and of each caller.
+    #[must_use]
+    pub fn new(all: usize, share: usize) -> Self {
+        Self { all: Arc::new(Semaphore::new(all)), share: share.min(all), each: Arc::default() }
+    }
+
+    /// Waits until so many bytes are free for a body of `caller`. First come, first served.
+    pub async fn reserve(&self, caller: Option<&Caller>, bytes: usize) -> Option<Reserved> {
+        let bytes = u32::try_from(bytes.min(self.share)).unwrap_or(u32::MAX);
+        let own = self.share_of(caller).acquire_many_owned(bytes).await.ok()?;
+        let all = Arc::clone(&self.all).acquire_many_owned(bytes).await.ok()?;
+        Some(Reserved { own, all })
+    }
+
+    fn share_of(&self, caller: Option<&Caller>) -> Arc<Semaphore> {
+        let person = caller.map(|caller| (caller.tenant.clone(), caller.user_id.key().clone()));
+        let mut each = self.each.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(share) = each.get(&person).and_then(Weak::upgrade) {
+            return share;
+        }
+        each.retain(|_, share| share.strong_count() > 0);
+        let share = Arc::new(Semaphore::new(self.share));
+        each.insert(person, Arc::downgrade(&share));
+        share
+    }
+}
+
+impl Reserved {
+    /// Gives back what is more than `bytes`.
+    pub fn shrink_to(&mut self, bytes: usize) {
+        for permit in [&mut self.own, &mut self.all] {
+            drop(permit.split(permit.num_permits().saturating_sub(bytes)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+    use crate::http::sample;
+
+    fn now(budget: &BodyBudget, caller: &Caller, bytes: usize) -> Option<Reserved> {
+        budget.reserve(Some(caller), bytes).now_or_never().flatten()
+    }
+
+    #[test]
+    fn bytes_of_one_caller_and_of_all_are_bounded_and_come_back() {
+        let (budget, alice, bob) = (BodyBudget::new(100, 60), sample::caller(), sample::approver());
+        let other_spelling = Caller { user_id: "ALICE".into(), ..alice.clone() };
+        let mut first = now(&budget, &alice, 60).unwrap();
+        assert!(now(&budget, &alice, 1).is_none() && now(&budget, &other_spelling, 1).is_none());
+        let second = now(&budget, &bob, 40).unwrap();
+        assert!(now(&budget, &bob, 1).is_none(), "100 in all");
+        first.shrink_to(10);
+        assert!(now(&budget, &alice, 51).is_none() && now(&budget, &bob, 21).is_none());
+        let third = now(&budget, &alice, 50).unwrap();
+        drop((first, second, third));
+        assert!(now(&budget, &alice, 1_000_000).is_some(), "a body larger than the share takes the share");
+        assert_eq!(budget.all.available_permits(), 100);
+        drop(now(&budget, &bob, 1));
+        assert_eq!(budget.each.lock().unwrap().len(), 1, "callers without a body are forgotten");
+    }
+
+    #[test]
+    fn reservation_that_waits_and_is_given_up_holds_nothing() {
+        let (budget, alice, bob) = (BodyBudget::new(100, 60), sample::caller(), sample::approver());
+        let _first = now(&budget, &alice, 50).unwrap();
+        for _ in 0..3 {
+            assert!(now(&budget, &bob, 60).is_none(), "it waits for all, with its own share in hand, and is dropped");
+        }
+        assert!(now(&budget, &bob, 50).is_some());
+    }
+}

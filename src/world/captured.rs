@@ -1,0 +1,33 @@
+//! The log lines of a test.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What a test's subscriber has written.
+#[derive(Clone, Debug, Default)]
+pub struct Captured(Arc<Mutex<Vec<u8>>>);
+
+impl Captured {
+    /// Where a subscriber writes to.
+    pub fn writer(&self) -> impl Fn() -> Self + Send + Sync + use<> {
+        let writer = self.clone();
+        move || writer.clone()
+    }
+
+    /// All of it.
+    #[must_use]
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
+    }
+}
+
+impl io::Write for Captured {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
