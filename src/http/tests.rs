@@ -289,6 +289,17 @@ async fn a_known_origin_is_told_so_and_another_is_not() {
 }
 
 #[tokio::test]
+async fn without_accounts_preflight_through_a_proxy_or_for_another_host_is_403() {
+    let app = app(true, &["https://app.example"]);
+    let asks = [("origin", "https://app.example"), ("access-control-request-method", "POST")];
+    assert_eq!(ask(&app, "OPTIONS", REQUEST, &asks, "").await.status, 204);
+    for added in [("host", "evil.example"), ("x-forwarded-for", "1.2.3.4")] {
+        let answer = ask(&app, "OPTIONS", REQUEST, &[asks[0], asks[1], added], "").await;
+        assert_eq!((answer.status, answer.code().as_str()), (403, "forbidden"), "{added:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_browser_reads_its_error_as_a_page() {
     let app = app(false, &[]);
     let html = ("accept", "text/html,*/*;q=0.8");

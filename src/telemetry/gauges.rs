@@ -143,6 +143,23 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn count_that_panics_is_followed_by_the_next_one_15_seconds_later() {
+        let (counts, clock) = (Arc::new(AtomicI64::new(0)), Arc::new(Mutex::new(Duration::ZERO)));
+        let count: Count = Arc::new(move || {
+            let number = counts.fetch_add(1, Ordering::SeqCst) + 1;
+            Box::pin(async move {
+                assert!(number > 1, "the first one fails");
+                counted(number)
+            })
+        });
+        let told = Arc::<Mutex<Duration>>::clone(&clock);
+        let gauges = Gauges::new(count, Arc::new(move || *told.lock().unwrap()), TaskTracker::new());
+        assert_eq!(gauges.census().await, Census::default());
+        *clock.lock().unwrap() = EVERY;
+        assert_eq!(gauges.census().await, counted(2));
+    }
+
+    #[tokio::test]
     async fn a_slow_count_runs_once_and_only_its_first_asker_waits() {
         let World { clock, counts, leave, gauges } = world();
         let first = TaskTracker::new().spawn({

@@ -116,6 +116,19 @@ on_both! {
         assert!(mine.body["requests"].as_array().unwrap().iter().any(|request| request["tool_calls"][0]["approvals"][1]["by"] == "Eve"));
     }
 
+    async fn second_vote_in_another_spelling_is_told_the_first_of_its_person(on: On) {
+        let mut app = app(on).await;
+        app.restart_with(|yaml| yaml.replace("required: 2", "required: 3")).await;
+        let held = held(&app, &app.owner()).await;
+        for voter in ["Zoë", "Eve"] {
+            assert_eq!(answer(&finance(&app, voter), &held, &approval()).await.status, 200, "{voter}");
+        }
+        for body in [approval(), per_call(&held, &approval())] {
+            let again = answer(&finance(&app, "zOË"), &held, &body).await;
+            assert_eq!((again.status, again.str("/decision/by").as_str()), (409, "Zoë"), "{}", again.text);
+        }
+    }
+
     async fn other_spelling_of_an_editor_cannot_approve_the_edit(on: On) {
         let app = app(on).await;
         let first = app.held_by(&app.owner()).await;

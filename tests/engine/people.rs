@@ -11,7 +11,7 @@ use holdpoint::task::id::{CallId, RequestId, TaskId};
 use holdpoint::task::item::Outcome;
 use holdpoint::task::status::TaskStatus;
 
-use super::replies::{approve, asked, became, bodies, each, edit, question, refused, respond};
+use super::replies::{approve, asked, became, bodies, each, edit, message, question, refused, respond};
 use super::stage::{Stage, alice, go, person, too_late, whole};
 use crate::store::house::{House, both};
 
@@ -93,6 +93,19 @@ async fn ran(stage: &Stage, task: TaskId) {
 }
 
 both! {
+    async fn stranger_moves_no_task_whatever_the_operation_asked_before(house) {
+        let stage = Stage::set(house, LARGE).await;
+        let (task, door) = (stage.held().await, stage.engine(4));
+        for said in [
+            door.message(&person("bob"), task, message(), None).await,
+            door.retry(&person("bob"), task, None).await,
+            door.cancel(&person("bob"), task, None).await,
+        ] {
+            assert!(matches!(said, Err(Refusal::Forbidden(_))), "{said:?}");
+        }
+        assert_eq!(stage.status(task).await, TaskStatus::Paused);
+    }
+
     async fn who_has_lost_his_right_since_has_not_approved(house) {
         let bob = || account("bob", &["finance"]);
         let table = [

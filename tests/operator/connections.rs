@@ -1,11 +1,13 @@
 //! Connections: those that nobody needs do not keep the service from anybody.
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::served::{Folder, Served};
-use crate::support::app::{On, TestApp};
+use crate::support::app::{ACCOUNTS, On, REFUNDS, TestApp};
 use crate::support::model::{FakeModel, calls, says};
 use crate::support::tool::FakeTool;
 
@@ -47,6 +49,13 @@ async fn flood(address: &str) -> Vec<TcpStream> {
     held
 }
 
+/// The sockets that the service has open.
+fn sockets(served: &Served) -> usize {
+    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", served.process.id())).unwrap();
+    let targets = descriptors.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+    targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_connections_without_a_key_stop_neither_answers_nor_outbound_calls() {
     let (model, tool, folder) = (FakeModel::start().await, FakeTool::start().await, Folder::new());
@@ -61,6 +70,8 @@ async fn idle_connections_without_a_key_stop_neither_answers_nor_outbound_calls(
     let task = served.task("pay").await;
     let held = flood(&served.address).await;
     assert_eq!(served.status("/readyz").await, 200);
+    let sockets = sockets(&served);
+    assert!(sockets < 80, "{sockets} sockets are open: more than the connections' share");
     let done = served.approve(&task).await;
     assert_eq!((&done["status"], tool.ledger().len()), (&"Completed".into(), 1), "{done}");
     drop(held);
@@ -72,15 +83,57 @@ async fn connections_are_no_more_than_the_file_says() {
     let served = Served::start(folder.path(), &paying(&model, &tool, ", max_connections: 5"), &[]);
     let mut held = flood(&served.address).await;
     assert_eq!(served.status("/readyz").await, 200);
-    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", served.process.id())).unwrap();
-    let sockets = descriptors.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
-    let sockets = sockets.filter(|target| target.to_string_lossy().starts_with("socket:")).count();
+    let sockets = sockets(&served);
     assert!(sockets < 20, "{sockets} sockets are open");
     // All but the last few were closed.
     for connection in &mut held[..190] {
         let mut rest = Vec::new();
         let _ = connection.read_to_end(&mut rest).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stream_of_a_known_caller_outlives_strangers_and_their_requests_make_room() {
+    let room = "\nserver: { max_connections: 3 }\n";
+    let app = TestApp::with(On::Sqlite, &(REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS + room)).await;
+    let held = app.held().await;
+    let mut watch = app.owner().watch(&held.task, None).await;
+    watch.until("request.created").await;
+    let url = app.url();
+    let mut strangers = Vec::new();
+    for _ in 0..4 {
+        let mut stranger = TcpStream::connect(url.strip_prefix("http://").unwrap()).await.unwrap();
+        let half = "POST /sign-in HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-www-form-urlencoded\r\ncontent-length: 40\r\n\r\nkey=";
+        stranger.write_all(half.as_bytes()).await.unwrap();
+        strangers.push(stranger);
+    }
+    app.model.then(says("done"));
+    assert_eq!(app.owner().hit(&format!("/resume/{}/approve", held.request)).await.status, 200);
+    let events = watch.rest().await;
+    assert!(events.iter().any(|event| event.name == "request.decided"), "{events:?}");
+    // Two had room beside the stream; three were closed for the others and the approval.
+    let ends = strangers.iter_mut().map(|stranger| async {
+        let mut rest = Vec::new();
+        let _ = stranger.read_to_end(&mut rest).await;
+        rest
+    });
+    let closed: Vec<_> = ends.collect::<FuturesUnordered<_>>().take(3).collect().await;
+    assert!(closed.iter().all(Vec::is_empty), "no answer: {closed:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_leave_a_connection_to_other_requests() {
+    let room = "\nserver: { max_connections: 4 }\n";
+    let app = TestApp::with(On::Sqlite, &(REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS + room)).await;
+    let held = app.held().await;
+    let mut watching = Vec::new();
+    for _ in 0..3 {
+        watching.push(app.owner().watch(&held.task, None).await);
+    }
+    assert!(watching.iter().all(|watch| watch.status == 200));
+    assert_eq!(app.owner().watch(&held.task, None).await.status, 429);
+    app.model.then(says("done"));
+    assert_eq!(app.owner().hit(&format!("/resume/{}/approve", held.request)).await.status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,9 +1,16 @@
 //! `/metrics`, after something has happened.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use holdpoint::task::time::Time;
+use holdpoint::world::{Clock, SystemClock};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::served::{Folder, Served};
+use crate::support::app::{ACCOUNTS, On, REFUNDS, TestApp};
 use crate::support::model::{FakeModel, calls, says};
 use crate::support::tool::FakeTool;
 
@@ -45,4 +52,41 @@ tools: {{ pay: {{ http: {{ url: '{}/pay' }} }} }}
     }
     let batches = metrics.lines().find_map(|line| line.strip_prefix("holdpoint_commit_batch_size_sum "));
     assert!(batches.and_then(|sum| sum.parse::<f64>().ok()).is_some_and(|sum| sum >= 4.0), "{metrics}");
+}
+
+/// The machine's clock, but it has been up for as many milliseconds as a test says.
+struct Up(AtomicU64);
+
+#[async_trait::async_trait]
+impl Clock for Up {
+    fn now(&self) -> Time {
+        SystemClock.now()
+    }
+
+    fn uptime(&self) -> Duration {
+        Duration::from_millis(self.0.load(Ordering::SeqCst))
+    }
+
+    async fn sleep(&self, time: Duration) {
+        SystemClock.sleep(time).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scrapes_of_15_seconds_show_tasks_as_the_first_one_counted_them() {
+    let clock = Arc::new(Up(AtomicU64::new(1_000_000)));
+    let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS;
+    let app = TestApp::timed(On::Sqlite, &yaml, Arc::<Up>::clone(&clock)).await;
+    let paused = async || {
+        let metrics = app.nobody().get("/metrics").await.text;
+        let line = metrics.lines().find_map(|line| line.strip_prefix("holdpoint_tasks{status=\"Paused\"} "));
+        line.map_or(0, |count| count.parse::<u32>().unwrap())
+    };
+    assert_eq!(paused().await, 0);
+    app.held().await;
+    for (passed, expected) in [(0, 0), (14_999, 0), (1, 1)] {
+        clock.0.fetch_add(passed, Ordering::SeqCst);
+        assert_eq!(paused().await, expected, "{passed} ms later");
+    }
+    app.stop().await;
 }

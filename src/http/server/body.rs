@@ -378,6 +378,11 @@ mod tests {
         }
         begins.recv().await.unwrap();
         begins.recv().await.unwrap();
+        // Whatever else could begin has had its time to.
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+            tokio::task::spawn_blocking(|| ()).await.unwrap();
+        }
         // The runtime goes on, and short bodies wait for nobody.
         assert_eq!(parsing.run(SHORT, thread).await.unwrap(), here);
         assert!(begins.is_empty() && parsing.turns.available_permits() == 0, "only two of five have begun");

@@ -211,6 +211,22 @@ mod tests {
     }
 
     #[test]
+    fn refused_source_is_logged_once_until_its_keys_are_answered_again() {
+        let (keys, one) = (WrongKeys::default(), source("192.0.2.1"));
+        let lines = || keys.0.lock().unwrap().log.lines;
+        for second in 0..10 {
+            assert!(keys.note(one, at(second)).is_ok());
+        }
+        for second in 10..40 {
+            assert!(keys.note(one, at(second)).is_err());
+        }
+        assert_eq!(lines(), 11, "ten wrong keys, and that further ones are refused");
+        // In the next minute lines are counted anew.
+        assert!(keys.note(one, at(110)).is_ok());
+        assert_eq!(lines(), 1);
+    }
+
+    #[test]
     fn siege_logs_a_bounded_number_of_lines() {
         let lines = || {
             let mut log = Log::default();

@@ -85,6 +85,7 @@ impl World {
             .route("/endless", get(endless))
             .route("/large", get(|| async { "x".repeat(1024 * 1024) }))
             .route("/body", post(|body: Bytes| async move { body.len().to_string() }))
+            .route("/early", post(answers_first))
             .route_layer(from_fn(kept))
             .route("/sign-in", post(|body: Bytes| async move { body.len().to_string() }));
         let connections = Connections::new(most);
@@ -98,6 +99,12 @@ impl World {
         self.opened.send(Ok(server)).unwrap();
         Client(client)
     }
+}
+
+/// Answers before the body is read to its end.
+async fn answers_first(body: Body) -> &'static str {
+    TaskTracker::new().spawn(axum::body::to_bytes(body, usize::MAX));
+    "early"
 }
 
 /// Keeps the connection, as a key that is known does.
@@ -254,6 +261,18 @@ async fn longest_idle_connection_makes_room_for_the_next() {
 }
 
 #[tokio::test]
+async fn request_on_a_connection_that_was_told_to_close_is_not_answered() {
+    let world = World::new(1);
+    let mut first = world.open();
+    first.asks().await;
+    // Its connection hears both at once: that it makes room, and a request.
+    let mut next = world.open();
+    first.get("/").await;
+    assert!(first.is_closed().await);
+    next.asks().await;
+}
+
+#[tokio::test]
 async fn request_of_a_stranger_makes_room_for_the_next_client() {
     let world = World::new(2);
     let mut strangers = [world.open(), world.open()];
@@ -302,6 +321,18 @@ async fn body_that_is_still_read_keeps_its_connection() {
     slow.send("cd").await;
     assert_eq!(slow.answer().await.1, "4");
     world.clock.leap(just_before(KEEP_ALIVE_TIMEOUT));
+    slow.asks().await;
+}
+
+#[tokio::test]
+async fn body_that_is_read_after_its_answer_keeps_its_connection() {
+    let world = World::new(10);
+    let mut slow = world.open();
+    slow.send("POST /early HTTP/1.1\r\nhost: h\r\ncontent-length: 4\r\n\r\nab").await;
+    assert_eq!(slow.answer().await.1, "early");
+    world.clock.leap(Duration::from_mins(2));
+    tokio::task::yield_now().await;
+    slow.send("cd").await;
     slow.asks().await;
 }
 
