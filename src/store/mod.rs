@@ -3,6 +3,8 @@
 //! What must stay true: tasks are written only by `commit`, which is atomic; `claim`, `begin`, `renew` and `release`
 //! change leases only; all other functions on tasks read.
 
+#![warn(missing_docs)]
+
 mod batch;
 mod claim;
 mod commit;

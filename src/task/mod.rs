@@ -1,6 +1,8 @@
 //! Nouns of the contract, and `step::next_step`. Pure: no clock, no I/O, no memory. Every room may import this one; it
 //! imports none.
 
+#![warn(missing_docs)]
+
 pub mod apply_decision;
 pub mod call_state;
 pub mod change;

@@ -11,7 +11,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use holdpoint::engine::{DecisionBody, Engine, MessageInput, Parts, Settings};
+use holdpoint::engine::{DecisionBody, Engine, MessageInput, Parts, Refusal, Settings};
 use holdpoint::model::{self, AnswerCall, Prompt};
 use holdpoint::store::{News, RequestRow, TaskFilter};
 use holdpoint::task::change::{Journal, TaskRow};
@@ -379,7 +379,12 @@ impl<'s> Play<'s> {
             if !so(self) {
                 return false;
             }
-            self.drivers.extend(self.engine.claim().await.unwrap());
+            // On a busy machine the embedded database may not answer in time: then nothing was claimed.
+            match self.engine.claim().await {
+                Ok(claimed) => self.drivers.extend(claimed),
+                Err(Refusal::Unavailable) => continue,
+                Err(error) => panic!("{error}"),
+            }
             if self.drivers.is_empty() {
                 return true;
             }

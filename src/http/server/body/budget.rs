@@ -81,7 +81,7 @@ mod tests {
     use futures_util::FutureExt as _;
 
     use super::*;
-    use crate::http::sample;
+    use crate::http::openapi::sample;
 
     fn now(budget: &BodyBudget, caller: &Caller, bytes: usize) -> Option<Reserved> {
         budget.reserve(Some(caller), bytes).now_or_never().flatten()
