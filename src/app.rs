@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_database_that_does_not_answer_is_waited_for_a_minute_and_not_longer() {
+    async fn database_that_does_not_answer_is_waited_for_one_minute() {
         let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let flags = Flags { listen: None, database_url: Some(format!("postgres://user:a-password@{gone}/db")) };
         let (config, _) = config::load(Source::Demo, &Environment::default(), &flags, check).unwrap();

@@ -311,7 +311,7 @@ mod tests {
     const GOOD: &str = "models: { m: { provider: openai, model: x } }\nagents: { a: { model: m } }\n";
 
     #[test]
-    fn check_says_0_or_2() {
+    fn check_exits_with_0_or_2() {
         let files = [("/good.yaml", GOOD), ("/bad.yaml", "agents: {}\n")];
         let environment = Environment::of(&[], &files);
         assert_eq!(code(&["check", "--config", "/good.yaml"], &environment), OK);
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_use_is_2() {
+    fn wrong_usage_exits_with_2() {
         let environment = Environment::default();
         for wrong in [&["frobnicate"][..], &["serve", "--nothing"], &["serve", "--log-format", "xml"], &["check", "a"]]
         {
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn no_command_is_serve() {
+    fn serve_is_the_default_command() {
         let cli = Cli::try_parse_from(["holdpoint", "--config", "x", "--log-format", "text", "--unsafe"]).unwrap();
         assert!(cli.command.is_none() && cli.serve.permit_unsafe && cli.serve.log_format == LogFormat::Text);
         assert_eq!(cli.serve.common.config, Some(PathBuf::from("x")));

@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_for_people_are_text() {
+    fn text_log_lines_are_plain_text() {
         let captured = Captured::default();
         let subscriber = layers(Metrics::new().unwrap(), LogFormat::Text, EnvFilter::new("warn"), captured.writer());
         tracing::subscriber::with_default(subscriber, || {

@@ -29,7 +29,7 @@ struct Source {
 }
 
 #[test]
-fn no_room_imports_what_it_may_not() {
+fn modules_import_only_what_the_table_allows() {
     let table = table();
     let wrong: Vec<String> =
         sources("src").iter().flat_map(|source| forbidden_imports(&table, &source.path, &source.text)).collect();
@@ -37,7 +37,7 @@ fn no_room_imports_what_it_may_not() {
 }
 
 #[test]
-fn every_room_stands_in_the_table_and_the_table_names_no_other() {
+fn every_module_is_in_the_table_and_the_table_names_no_other() {
     let there: BTreeSet<String> = sources("src")
         .iter()
         .filter_map(|source| Place::of_file(&source.path).module.first().cloned())
@@ -54,7 +54,7 @@ fn every_room_stands_in_the_table_and_the_table_names_no_other() {
 }
 
 #[test]
-fn a_forbidden_import_is_found_however_it_is_written() {
+fn forbidden_import_is_found_however_it_is_written() {
     let table = read_table("```\ntask    → nothing\nworld   → task\nengine  → task world\nhttp    → engine\n```");
     let hides: [(&str, &str, &str); 13] = [
         ("src/http/mod.rs", "use crate::task::id::TaskId;", "task"),
@@ -83,7 +83,7 @@ fn a_forbidden_import_is_found_however_it_is_written() {
 }
 
 #[test]
-fn what_is_allowed_or_only_looks_like_an_import_is_left_alone() {
+fn allowed_import_or_text_like_one_is_not_reported() {
     let table = read_table("```\ntask    → nothing\nworld   → task\nengine  → task world\nhttp    → engine\n```");
     let fine: [(&str, &str); 9] = [
         ("src/engine/drive.rs", "use crate::task::id::TaskId;\nuse crate::{engine::Key, world::Clock};"),
@@ -103,7 +103,7 @@ fn what_is_allowed_or_only_looks_like_an_import_is_left_alone() {
 }
 
 #[test]
-fn nothing_has_a_name_that_says_nothing() {
+fn files_and_types_have_no_vague_names() {
     let mut wrong = Vec::new();
     for source in all_sources() {
         let place = Place::of_file(&source.path);
@@ -151,7 +151,7 @@ fn declared_names(text: &str, names: &BTreeSet<String>) -> Vec<String> {
 }
 
 #[test]
-fn every_file_opens_with_what_lives_in_it_and_none_is_too_long() {
+fn every_file_opens_with_its_doc_comment_and_is_not_too_long() {
     let mut wrong = Vec::new();
     for Source { path, text } in all_sources() {
         if !text.starts_with("//!") {
@@ -215,7 +215,7 @@ fn unreached(sources: &[Source]) -> Vec<&str> {
 }
 
 #[test]
-fn nothing_is_left_open_in_the_code() {
+fn code_has_no_markers_of_unfinished_work() {
     let mut wrong = Vec::new();
     for Source { path, text } in all_sources() {
         for (number, line) in text.lines().enumerate() {
@@ -315,7 +315,7 @@ fn root() -> PathBuf {
 }
 
 #[test]
-fn what_is_guaranteed_names_tests_that_exist() {
+fn guarantees_name_only_tests_that_exist() {
     let page = fs::read_to_string(root().join("docs/guarantees.md")).expect("docs/guarantees.md");
     let code: String = all_sources().into_iter().map(|source| source.text).collect();
     let names: BTreeSet<_> = page
@@ -334,7 +334,7 @@ fn what_is_guaranteed_names_tests_that_exist() {
 const COMPARED: [&str; 7] = [
     "Phase::Asked(by) | Phase::OutcomeUnknown(by) if by == request",
     "approvers.owner == Some(false)",
-    "*owner == self.replica",
+    "*owner == engine.replica",
     "*user != caller.user_id",
     "record.user_id == user.as_str()",
     "vote.by == LOCAL",
@@ -352,7 +352,7 @@ fn raw_comparisons(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn no_user_id_is_compared_byte_by_byte() {
+fn user_ids_are_never_compared_byte_by_byte() {
     let mut wrong = Vec::new();
     for Source { path, text } in sources("src") {
         let of_tests =

@@ -48,7 +48,7 @@ impl Drop for Demonstration {
 }
 
 #[test]
-fn the_printed_commands_lead_from_a_task_to_its_end_and_a_restart_in_between_does_no_harm() {
+fn printed_commands_lead_from_a_task_to_its_end_across_a_restart() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut first = Demonstration::start(folder.path());
     let paused = json(&run(&first.commands[0]));
@@ -68,7 +68,7 @@ fn the_printed_commands_lead_from_a_task_to_its_end_and_a_restart_in_between_doe
 }
 
 #[test]
-fn the_readme_shows_the_printed_commands() {
+fn readme_shows_the_printed_commands() {
     let folder = tempfile::tempdir().expect("a folder");
     let demonstration = Demonstration::start(folder.path());
     let readme = fs::read_to_string(root().join("README.md")).expect("the README");
@@ -80,7 +80,7 @@ fn the_readme_shows_the_printed_commands() {
 }
 
 #[test]
-fn what_the_readme_says_of_slow_models_works_as_it_stands() {
+fn readme_commands_for_slow_models_work_as_shown() {
     let readme = fs::read_to_string(root().join("README.md")).expect("the README");
     let (_, section) = readme.split_once("## When the model takes its time").expect("the section");
     let commands: Vec<&str> = section.lines().filter(|line| line.starts_with("curl ")).take(2).collect();

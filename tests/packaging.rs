@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 #[test]
-fn the_compose_file_waits_for_a_healthy_postgres_that_keeps_its_data() {
+fn compose_file_waits_for_a_healthy_postgres_that_keeps_its_data() {
     let compose = yaml("docker-compose.yml");
     let services = &compose["services"];
     assert_eq!(services["postgres"]["image"], "postgres:17");
@@ -25,7 +25,7 @@ fn the_compose_file_waits_for_a_healthy_postgres_that_keeps_its_data() {
 }
 
 #[test]
-fn every_variable_of_the_compose_file_stands_in_the_example_with_no_value() {
+fn every_compose_variable_is_in_the_example_without_a_value() {
     let asked: BTreeSet<String> = read("docker-compose.yml")
         .split("${")
         .skip(1)
@@ -43,7 +43,7 @@ fn every_variable_of_the_compose_file_stands_in_the_example_with_no_value() {
 }
 
 #[test]
-fn the_configuration_of_the_compose_file_is_accepted_and_nothing_but_the_demonstration_with_an_account() {
+fn compose_configuration_is_accepted_and_is_the_demonstration_with_an_account() {
     let check = |key: &str| {
         holdpoint(
             &["check", "--config", "docker/holdpoint.yaml"],
@@ -65,7 +65,7 @@ fn the_configuration_of_the_compose_file_is_accepted_and_nothing_but_the_demonst
 }
 
 #[test]
-fn the_image_runs_as_nobody_in_particular_and_says_how_it_feels() {
+fn image_runs_as_an_unprivileged_user_and_reports_its_health() {
     let image = read("Dockerfile");
     let toolchain = read("rust-toolchain.toml");
     let version = toolchain.split('"').nth(1).expect("a channel");
@@ -78,7 +78,7 @@ fn the_image_runs_as_nobody_in_particular_and_says_how_it_feels() {
 }
 
 #[test]
-fn the_readme_shows_the_file_that_init_writes() {
+fn readme_shows_the_file_that_init_writes() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("holdpoint.yaml");
     let written = holdpoint(&["init", &file.to_string_lossy()], &[]);

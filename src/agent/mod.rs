@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_agent_is_open_to_anybody_in_one_of_its_lists() {
+    fn agent_is_open_to_callers_in_any_of_its_lists() {
         let open = Agent { name: "open".into(), ..Agent::default() };
         let to = OpenTo { tenants: vec!["acme".into()], users: vec!["eve".into()], groups: vec!["support".into()] };
         let closed = Agent { name: "closed".into(), open_to: Some(to), ..Agent::default() };

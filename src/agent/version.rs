@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_depends_on_what_is_written_and_not_on_its_order() {
+    fn version_depends_on_the_content_and_not_on_its_order() {
         let definition = json!({"model": "m", "instructions": "x", "tools": ["t"]});
         let tool = json!({"http": {"url": "http://h/${KEY}"}, "effect": "once"});
         let one = of(&definition, &tool);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_a_header_is_not_kept() {
+    fn header_values_are_not_kept_in_a_definition() {
         let told =
             json!({"http": {"headers": {"X-Key": "written-into-the-file"}, "url": "http://h"}, "effect": "once"});
         let text = text_of(&json!({"model": "m", "tools": ["t"]}), &told);
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_is_read_back_with_todays_texts_and_todays_limits() {
+    fn pinned_agent_is_read_with_current_variables_and_limits() {
         let own = json!({
             "model": "m", "instructions": "You are ${WHO}.", "tools": ["t"], "human": ["guidance"],
             "sub_agents": ["s", {"agent": "u", "session": true}], "limits": {"max_calls": 2},

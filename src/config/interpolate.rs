@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_empty_is_a_mistake_each_for_itself() {
+    fn missing_or_empty_values_are_reported_one_by_one() {
         for (text, details) in [
             ("${NOT_SET}", vec!["the variable `NOT_SET` is not set"]),
             ("${EMPTY} ${GONE}", vec!["the variable `EMPTY` is empty", "the variable `GONE` is not set"]),

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_overrides_a_key_and_its_value_is_yaml() {
+    fn variable_overrides_a_key_with_a_yaml_value() {
         let (json, mistakes) = over(
             "server: {listen: a, cors_origins: [x]}\ntools: {Lookup-Order: {http: {timeout: 1s}}}\n",
             &[
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_of_a_list_go_by_name_or_index_and_sections_are_made() {
+    fn list_elements_are_addressed_by_name_or_index_and_sections_are_created() {
         let (json, mistakes) = over(
             "policy: [{name: reads, decide: allow}, {name: small-refund, decide: allow}]\nauth: {api_keys: [{user: bob}]}\n",
             &[
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_put_anywhere_is_reported_by_the_variables_name() {
+    fn override_without_a_place_is_reported_by_its_variable() {
         let (_, mistakes) = over(
             "policy: []\na-b: 1\na_b: 2\nmodels: {m: text}\n",
             &[
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_beats_a_variable() {
+    fn flag_overrides_a_variable() {
         let mut node = Node::new(Origin::Flag("x"), Kind::Null);
         let flags = Flags { listen: Some("1.2.3.4:5".into()), database_url: Some("sqlite://x".into()) };
         put_flags(&mut node, &flags);

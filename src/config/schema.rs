@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn the_schema_describes_every_key_and_has_the_defaults() {
+    fn schema_describes_every_key_and_has_the_defaults() {
         let schema = schema();
         assert_eq!(schema["required"], serde_json::json!(["models", "agents"]));
         let server = &schema["$defs"]["ServerSettings"]["properties"];
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_schema_accepts_the_built_in_files() {
+    fn schema_accepts_the_built_in_files() {
         let validator = jsonschema::validator_for(&schema()).unwrap();
         for text in [crate::config::DEMO, crate::config::SMALLEST] {
             let mut mistakes = crate::world::Mistakes::default();

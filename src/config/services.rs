@@ -172,7 +172,7 @@ agents:
     }
 
     #[test]
-    fn an_agent_asks_for_what_its_tree_takes_and_says_who_takes_it() {
+    fn agent_is_offered_the_credentials_its_tree_takes_with_their_receivers() {
         let catalog = catalog(&read(TREE).unwrap());
         let names = |agent: &str| catalog.services(agent).iter().map(|one| one.name.as_str()).collect::<Vec<_>>();
         assert_eq!(names("boss"), ["crm", "jira", "ssh"]);
@@ -212,7 +212,7 @@ agents:
     }
 
     #[test]
-    fn each_agent_is_offered_what_its_list_says() {
+    fn each_agent_is_offered_the_human_tools_of_its_list() {
         let config = read(TREE).unwrap();
         let catalog = catalog(&config);
         for (agent, settings) in &config.agents {
@@ -228,7 +228,7 @@ agents:
     }
 
     #[test]
-    fn rules_see_each_of_these_tools_as_it_is_offered() {
+    fn rules_see_each_human_tool_as_it_is_offered() {
         let config = read(TREE).unwrap();
         let catalog = catalog(&config);
         let seen = config.other_tools();
@@ -242,7 +242,7 @@ agents:
     }
 
     #[test]
-    fn an_agent_that_another_one_may_call_is_a_tool_that_rules_see_as_it_is_offered() {
+    fn callable_agent_is_a_tool_that_rules_see_as_it_is_offered() {
         let config = read(TREE).unwrap();
         let catalog = catalog(&config);
         let called = ["boss", "clerk", "hand"];
@@ -256,7 +256,7 @@ agents:
     }
 
     #[test]
-    fn a_rule_may_read_the_task_of_a_sub_agent_and_nothing_else_of_it() {
+    fn rule_may_read_only_the_task_argument_of_a_sub_agent_call() {
         let mistakes = |when: &str| {
             let rule = format!("policy: [ {{ name: r, tools: [clerk], when: \"{when}\", decide: deny }} ]\n");
             let config = read(&format!("{TREE}{rule}")).unwrap();
@@ -269,7 +269,7 @@ agents:
     }
 
     #[test]
-    fn credentials_that_no_tool_of_the_tree_takes_are_not_offered() {
+    fn agent_may_not_offer_credentials_that_no_tool_of_its_tree_takes() {
         let without = TREE.replace("tools: [deploy]", "tools: [plain]");
         let told = read(&without).unwrap_err();
         assert_eq!(

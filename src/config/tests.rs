@@ -125,7 +125,7 @@ fn lines(report: &Report) -> Vec<String> {
 use report::Line;
 
 #[test]
-fn the_whole_file_of_the_contract_loads() {
+fn complete_file_of_the_contract_loads() {
     let config = read(WHOLE).unwrap();
     assert_eq!(config.default_agent, "billing");
     assert_eq!(config.server.public_url.as_deref(), Some("http://127.0.0.1:8080"));
@@ -150,7 +150,7 @@ fn the_whole_file_of_the_contract_loads() {
 }
 
 #[test]
-fn the_whole_file_fits_its_schema() {
+fn complete_file_fits_its_schema() {
     let validator = jsonschema::validator_for(&schema::schema()).unwrap();
     let json = tree::parse(WHOLE, None, &mut Mistakes::default()).unwrap().to_json();
     let errors: Vec<_> = validator.iter_errors(&json).map(|error| error.to_string()).collect();
@@ -158,7 +158,7 @@ fn the_whole_file_fits_its_schema() {
 }
 
 #[test]
-fn the_smallest_file_and_the_demonstration_load() {
+fn smallest_file_and_demonstration_load() {
     let config = read(SMALLEST).unwrap();
     assert_eq!((config.default_agent.as_str(), config.auth.is_none()), ("helper", true));
     assert_eq!(config.models["main"].base_url.as_deref(), Some("https://api.openai.com/v1"));
@@ -173,7 +173,7 @@ agents: { helper: { model: main, tools: [orders] } }";
 }
 
 #[test]
-fn no_message_ever_shows_a_value() {
+fn messages_never_show_a_value() {
     let hidden = "sk-hidden-0123456789";
     let text = WHOLE
         .replace("listen: 127.0.0.1:8080", "listen: \"${HIDDEN}\"")
@@ -201,7 +201,7 @@ fn no_message_ever_shows_a_value() {
 }
 
 #[test]
-fn secrets_are_found_wherever_they_stand_and_not_in_names_and_texts() {
+fn secrets_are_found_wherever_they_stand_but_not_in_names_and_texts() {
     let text = WHOLE
         .replace("description: Pay an order back.", "description: \"Shown ${SHOWN}\"")
         .replace("http://payments.internal/refunds", "http://${SHOWN}/refunds")
@@ -243,7 +243,7 @@ fn secrets_are_found_wherever_they_stand_and_not_in_names_and_texts() {
 }
 
 #[test]
-fn a_flag_beats_the_environment_which_beats_the_file() {
+fn flag_overrides_the_environment_which_overrides_the_file() {
     let variables = [("HOLDPOINT_SERVER__LISTEN", "127.0.0.1:1"), ("HOLDPOINT_DATABASE__URL", "sqlite://there.db")];
     let (config, _) = with(WHOLE, &variables, &Flags::default()).unwrap();
     assert_eq!(config.server.listen, "127.0.0.1:1");
@@ -266,7 +266,7 @@ fn a_flag_beats_the_environment_which_beats_the_file() {
 }
 
 #[test]
-fn every_agent_is_read_back_from_its_definition_as_it_is() {
+fn every_agent_is_read_back_unchanged_from_its_definition() {
     let (config, _) = with(WHOLE, &[], &Flags::default()).unwrap();
     let agents = config.agents();
     for agent in agents.all() {
@@ -292,7 +292,7 @@ agents: { a: { model: m, instructions: 'Say ${WORD}.' } }";
 }
 
 #[test]
-fn the_schema_accepts_the_whole_file() {
+fn schema_accepts_the_complete_file() {
     let validator = jsonschema::validator_for(&schema::schema()).unwrap();
     let file = tree::parse(WHOLE, None, &mut Mistakes::default()).unwrap().to_json();
     let errors: Vec<_> =
@@ -301,7 +301,7 @@ fn the_schema_accepts_the_whole_file() {
 }
 
 #[test]
-fn a_filled_in_value_is_shown_neither_with_a_schema_nor_with_a_directory() {
+fn filled_in_value_is_shown_in_neither_schema_nor_directory() {
     let text = "models: { m: { provider: openai, model: x } }
 agents: { a: { model: m, tools: [s, t] } }
 tools:
@@ -328,7 +328,7 @@ tools:
 }
 
 #[test]
-fn what_the_rooms_find_is_reported_beside_the_rest_but_not_twice() {
+fn mistakes_of_other_modules_are_reported_with_the_rest_but_not_twice() {
     let text = format!(
         "{BASE}{TOOL}policy: [{{ name: x, tools: [gone], decide: hold, when: '1' }}]\ndatabase: {{ url: 'postgres://h@localhost/h' }}\n"
     );
@@ -347,7 +347,7 @@ fn what_the_rooms_find_is_reported_beside_the_rest_but_not_twice() {
 }
 
 #[test]
-fn a_file_that_is_damaged_anywhere_is_read_to_its_end() {
+fn file_damaged_anywhere_is_read_to_its_end() {
     let lines: Vec<&str> = WHOLE.lines().collect();
     for at in 0..lines.len() {
         let (key, _) = lines[at].split_once(':').unwrap_or((lines[at], ""));
@@ -365,7 +365,7 @@ fn a_file_that_is_damaged_anywhere_is_read_to_its_end() {
 }
 
 #[test]
-fn relative_paths_are_the_files() {
+fn relative_paths_are_relative_to_the_file() {
     let text = WHOLE.replace("working_dir: /srv/ops", "working_dir: ops").replace("env: [PATH]", "env: [PATH, GONE]");
     let text = text.replace("script: builtin:refunds", "script: rules.yaml");
     let (config, report) = with(&text, &[], &Flags::default()).unwrap();
@@ -377,7 +377,7 @@ fn relative_paths_are_the_files() {
 }
 
 #[test]
-fn a_password_in_the_databases_address_is_a_secret() {
+fn password_in_the_database_url_is_a_secret() {
     let (config, _) =
         with(&WHOLE.replace("sqlite://holdpoint.db", "postgres://u:pass%20word-12@h/d"), &[], &Flags::default())
             .unwrap();
@@ -385,7 +385,7 @@ fn a_password_in_the_databases_address_is_a_secret() {
 }
 
 #[test]
-fn an_agents_version_is_that_of_its_own_definition() {
+fn version_of_an_agent_depends_only_on_its_own_definition() {
     let config = read(WHOLE).unwrap();
     let agents = config.agents();
     assert_eq!(agents.default_name(), "billing");

@@ -366,7 +366,7 @@ const BAD_PARTS: &[(&str, &[&str])] = &[
 ];
 
 #[test]
-fn a_variable_that_is_passed_on_may_refer_to_a_credential_that_there_is_and_to_no_other() {
+fn passed_on_variable_may_refer_only_to_a_declared_credential() {
     let text = "models: { m: { provider: openai, model: x } }\nagents: { a: { model: m } }\ntools: { t: { shell: { env: [PASSED] } } }\ncredentials: { crm: { fields: { token: {} } } }\nsecrets: { keys: [ { id: a, key: 'MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=' } ] }\n";
     let passed = |value| with(text, &[("PASSED", value)], &Flags::default());
     assert!(passed("{{credential:crm.token}}").is_ok());
@@ -390,7 +390,7 @@ fn every_mistake_in_models_tools_and_agents_is_found_at_its_place() {
 }
 
 #[test]
-fn a_rule_that_nobody_could_satisfy_is_refused() {
+fn rule_that_no_approvers_can_satisfy_is_refused() {
     let web = AUTH.replace("eve,", "web, act_as: true,");
     let reader = AUTH.replace("bob, groups: [g],", "bob, groups: [g], may: [read],");
     let exact = AUTH.replace("auth: {", "auth: { user_ids: exact,");

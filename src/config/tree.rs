@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_that_is_no_yaml_says_where() {
+    fn invalid_yaml_is_reported_with_its_place() {
         let (node, mistakes) = read("a: 1\nb: [1, 2\nkey: sk-secret\n");
         assert!(node.is_none());
         assert!(mistakes.found[0].place[0].starts_with('@'), "{mistakes:?}");

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_reads_the_same() {
+    fn written_durations_and_sizes_read_the_same() {
         for text in ["500ms", "30s", "10m", "24h", "7d", "1h", "90s", "60s", "0ms"] {
             assert_eq!(write_duration(duration(text).unwrap()), text);
         }

@@ -47,7 +47,7 @@ mod tests {
     use crate::http::openapi::sample;
 
     #[test]
-    fn public_url_loses_its_slash_at_the_end() {
+    fn public_url_loses_its_trailing_slash() {
         let settings = Settings { public_url: "https://hold.example/base/".into(), ..sample::settings() };
         assert_eq!(settings.trimmed().public_url, "https://hold.example/base");
     }

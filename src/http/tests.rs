@@ -134,7 +134,7 @@ async fn answer(response: Response) -> Answer {
 }
 
 #[tokio::test]
-async fn every_error_is_a_whole_problem() {
+async fn every_error_is_a_complete_problem() {
     let app = app(false, &[]);
     for (method, path, headers, body, status, code) in [
         ("GET", "/nowhere", vec![], "", 404, "not_found"),
@@ -165,7 +165,7 @@ async fn every_error_is_a_whole_problem() {
 }
 
 #[tokio::test]
-async fn the_headers_that_belong_to_an_error_are_there() {
+async fn errors_carry_their_headers() {
     let app = app(false, &[]);
     assert_eq!(ask(&app, "GET", "/v1/me", &[], "").await.header("www-authenticate"), "Bearer");
     let allow = ask(&app, "DELETE", "/v1/tasks", &[], "").await;
@@ -181,7 +181,7 @@ async fn the_headers_that_belong_to_an_error_are_there() {
 }
 
 #[tokio::test]
-async fn the_checks_come_in_their_order() {
+async fn checks_run_in_their_order() {
     let app = app(false, &[]);
     let evil = ("origin", "https://evil.example");
     let large = ("content-length", "2000000");
@@ -206,7 +206,7 @@ async fn the_checks_come_in_their_order() {
 }
 
 #[tokio::test]
-async fn a_body_without_a_length_is_too_large_where_it_is_read() {
+async fn body_without_a_length_is_too_large_when_it_is_read() {
     let app = app(false, &[]);
     let body = "x".repeat(crate::http::server::operation::SMALL + 1);
     let answer = ask(&app, "POST", REQUEST, &[KEY], &body).await;
@@ -245,7 +245,7 @@ async fn pages_of_other_origins_change_nothing() {
 }
 
 #[tokio::test]
-async fn without_accounts_health_is_answered_by_every_name() {
+async fn health_is_answered_under_every_name_without_accounts() {
     let app = app(true, &[]);
     let host = [("host", "probe.internal"), ("x-forwarded-for", "10.0.0.1")];
     assert_eq!(ask(&app, "GET", "/healthz", &host, "").await.status, 200);
@@ -258,7 +258,7 @@ async fn without_accounts_health_is_answered_by_every_name() {
 }
 
 #[tokio::test]
-async fn a_known_origin_is_told_so_and_another_is_not() {
+async fn known_origin_gets_cors_headers_and_another_does_not() {
     let app = app(false, &["https://app.example"]);
     let preflight = |origin| {
         [
@@ -300,7 +300,7 @@ async fn without_accounts_preflight_through_a_proxy_or_for_another_host_is_403()
 }
 
 #[tokio::test]
-async fn a_browser_reads_its_error_as_a_page() {
+async fn browser_gets_its_error_as_a_page() {
     let app = app(false, &[]);
     let html = ("accept", "text/html,*/*;q=0.8");
     let wrong = ("authorization", "Bearer other");
@@ -316,7 +316,7 @@ async fn a_browser_reads_its_error_as_a_page() {
 }
 
 #[tokio::test]
-async fn a_browser_without_a_key_is_shown_the_way_in_and_a_program_is_not() {
+async fn browser_without_a_key_is_redirected_to_sign_in_and_a_program_is_not() {
     let app = app(false, &[]);
     let html = ("accept", "text/html,*/*;q=0.8");
     for method in ["GET", "HEAD"] {
@@ -351,7 +351,7 @@ async fn a_browser_without_a_key_is_shown_the_way_in_and_a_program_is_not() {
 }
 
 #[tokio::test]
-async fn a_form_that_is_none_signs_nobody_in() {
+async fn invalid_sign_in_form_starts_no_session() {
     let app = app(false, &[]);
     let form = ("content-type", "application/x-www-form-urlencoded");
     let html = ("accept", "text/html");
@@ -386,7 +386,7 @@ async fn a_form_that_is_none_signs_nobody_in() {
 }
 
 #[tokio::test]
-async fn without_accounts_no_sign_in_is_needed() {
+async fn sign_in_page_needs_no_key_without_accounts() {
     let app = app(true, &[]);
     let form = ("content-type", "application/x-www-form-urlencoded");
     for (method, headers, body) in [("GET", vec![], ""), ("POST", vec![form], "key=key")] {
@@ -402,7 +402,7 @@ async fn without_accounts_no_sign_in_is_needed() {
 }
 
 #[tokio::test]
-async fn what_needs_no_key_is_served() {
+async fn public_endpoints_are_served_without_a_key() {
     let app = app(false, &[]);
     assert_eq!(ask(&app, "GET", "/healthz", &[], "").await.text, "ok\n");
     assert_eq!(ask(&app, "HEAD", "/healthz", &[], "").await.text, "");
@@ -427,7 +427,7 @@ async fn what_needs_no_key_is_served() {
 }
 
 #[tokio::test]
-async fn a_panic_is_an_internal_problem() {
+async fn panic_is_an_internal_problem() {
     let http = Arc::new(http(false, &[]));
     let boom = axum::routing::get(|| async { std::hint::black_box(None::<&str>).expect("boom") });
     let app = super::wrapped(Router::new().route("/boom", boom), http);
@@ -438,7 +438,7 @@ async fn a_panic_is_an_internal_problem() {
 }
 
 #[tokio::test]
-async fn the_caller_is_told_who_he_is() {
+async fn me_returns_the_caller() {
     let answer = ask(&app(false, &[]), "GET", "/v1/me", &[KEY], "").await;
     assert_eq!(
         answer.json(),

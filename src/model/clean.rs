@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_one_short_line_without_addresses_and_secrets() {
+    fn error_is_one_short_line_without_addresses_and_secrets() {
         let problem = cleaner().problem("bad key\n sk-very-secret\0, see https://host.internal/x?y=sk-very-secret.");
         assert_eq!(problem, "bad key [secret KEY]\u{FFFD}, see [address]");
         let long = cleaner().problem(&"é".repeat(900));
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_cleaned_everywhere() {
+    fn value_is_cleaned_everywhere() {
         let clean = cleaner().json(json!({"a\0": ["x sk-very-secret", {"b": "\0"}], "n": 1.5}));
         assert_eq!(clean, json!({"a\u{FFFD}": ["x [secret KEY]", {"b": "\u{FFFD}"}], "n": 1.5}));
     }
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_in_pieces_is_cleaned_as_the_whole_wherever_it_is_cut() {
+    fn streamed_text_is_cleaned_like_the_whole_text_wherever_it_is_cut() {
         let cleaner = cleaner();
         for text in [
             r#"{"a":"x\u0000y\\u0000 \\\u0000 \u00e9\n\u000"}"#,

@@ -188,37 +188,37 @@ async fn all(provider: Provider, sent: Sent) {
 }
 
 #[tokio::test]
-async fn conversations_over_chat_completions_mean_what_they_must() {
+async fn conversations_over_chat_completions_keep_their_meaning() {
     all(Provider::OpenAi, Sent::AsRecorded).await;
 }
 
 #[tokio::test]
-async fn conversations_over_messages_mean_what_they_must() {
+async fn conversations_over_the_messages_api_keep_their_meaning() {
     all(Provider::Anthropic, Sent::AsRecorded).await;
 }
 
 #[tokio::test]
-async fn an_answer_over_chat_completions_may_come_in_crumbs() {
+async fn chat_completions_answer_may_come_in_tiny_pieces() {
     all(Provider::OpenAi, Sent::InCrumbs).await;
 }
 
 #[tokio::test]
-async fn an_answer_over_messages_may_come_in_crumbs() {
+async fn messages_answer_may_come_in_tiny_pieces() {
     all(Provider::Anthropic, Sent::InCrumbs).await;
 }
 
 #[tokio::test]
-async fn an_endpoint_of_chat_completions_may_answer_in_one_piece() {
+async fn chat_completions_endpoint_may_answer_in_one_piece() {
     all(Provider::OpenAi, Sent::Whole).await;
 }
 
 #[tokio::test]
-async fn an_endpoint_of_messages_may_answer_in_one_piece() {
+async fn messages_endpoint_may_answer_in_one_piece() {
     all(Provider::Anthropic, Sent::Whole).await;
 }
 
 #[tokio::test]
-async fn headers_of_an_operator_are_added_or_take_the_place_of_ours() {
+async fn operator_headers_are_added_or_replace_the_built_in_ones() {
     let played = Played::begin(Traffic::of("anthropic", "text").answers, Sent::AsRecorded).await;
     let secret = |text: &str| Secret::new(text.to_owned());
     let mut settings = Provider::Anthropic.settings(&format!("{}/deep/", played.url));
@@ -243,7 +243,7 @@ async fn headers_of_an_operator_are_added_or_take_the_place_of_ours() {
 }
 
 #[test]
-fn a_body_may_not_name_what_is_ours() {
+fn configured_body_may_not_name_reserved_members() {
     for provider in [Provider::OpenAi, Provider::Anthropic] {
         let mut settings = provider.settings("http://x");
         for name in ["messages", "tools", "model", "stream", "system", "max_tokens"] {
@@ -263,7 +263,7 @@ fn a_body_may_not_name_what_is_ours() {
 }
 
 #[test]
-fn every_file_of_traffic_belongs_to_a_case_and_every_case_has_one_for_each_provider() {
+fn every_traffic_file_belongs_to_a_case_and_every_case_has_one_per_provider() {
     for provider in [Provider::OpenAi, Provider::Anthropic] {
         let cases = cases().into_iter().filter(|case| case.only.is_none_or(|only| only == provider));
         let mut names: Vec<_> = cases.map(|case| format!("{}.txt", case.name)).collect();
@@ -318,11 +318,11 @@ fn is_the_same_wherever_it_is_cut<P: Protocol>(provider: Provider) {
 }
 
 #[test]
-fn a_stream_of_chat_completions_is_the_same_wherever_it_is_cut() {
+fn chat_completions_stream_is_the_same_wherever_it_is_cut() {
     is_the_same_wherever_it_is_cut::<ChatCompletions>(Provider::OpenAi);
 }
 
 #[test]
-fn a_stream_of_messages_is_the_same_wherever_it_is_cut() {
+fn messages_stream_is_the_same_wherever_it_is_cut() {
     is_the_same_wherever_it_is_cut::<Messages>(Provider::Anthropic);
 }

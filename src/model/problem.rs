@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_words_of_an_error_are_found_wherever_a_provider_puts_them() {
+    fn error_text_is_found_wherever_a_provider_puts_it() {
         for (body, said) in [
             (r#"{"error":{"message":"too long","type":"x"}}"#, "too long"),
             (r#"{"error":"plain"}"#, "plain"),

@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_asks_in_seconds_or_with_a_date_but_not_for_hours() {
+    fn retry_after_is_read_in_seconds_or_as_a_date_and_bounded() {
         let now = Time(1_445_412_480_000_000 - 5_000_000);
         assert_eq!(asked_for(&header("3"), now), Some(Duration::from_secs(3)));
         assert_eq!(asked_for(&header("0.5"), now), Some(Duration::from_millis(500)));
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_wait_doubles_up_to_a_bound_and_varies() {
+    fn backoff_doubles_up_to_a_bound_and_varies() {
         for (attempt, whole) in [(1, 500), (2, 1000), (3, 2000), (4, 4000), (5, 8000), (9, 8000), (u32::MAX, 8000)] {
             let (least, most) = (Duration::from_millis(whole / 2), Duration::from_millis(whole));
             for _ in 0..50 {

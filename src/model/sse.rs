@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_held_than_is_allowed() {
+    fn decoder_holds_no_more_than_its_limit() {
         let mut decoder = Decoder::new(10);
         assert_eq!(decoder.push(b"data: 1\n\ndata: 2\n\n").unwrap().len(), 2);
         assert_eq!(decoder.push(b"data: 1234567890"), Err(TooLong));

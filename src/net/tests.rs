@@ -35,7 +35,7 @@ async fn get(net: &Net, url: &str) -> Result<(Vec<u8>, bool), Failure> {
 }
 
 #[tokio::test]
-async fn a_refused_connection_was_provably_not_sent() {
+async fn refused_connection_is_reported_as_not_sent() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     drop(listener);
@@ -43,14 +43,14 @@ async fn a_refused_connection_was_provably_not_sent() {
 }
 
 #[tokio::test]
-async fn a_peer_that_does_not_speak_tls_was_provably_not_sent_anything() {
+async fn peer_that_does_not_speak_tls_is_reported_as_not_sent() {
     let (url, _seen) = endpoint(vec!["HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n"]).await;
     let failure = get(&Net::new().unwrap(), &url.replace("http:", "https:")).await.unwrap_err();
     assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
 }
 
 #[tokio::test]
-async fn what_ends_early_after_sending_is_lost_and_is_not_repeated() {
+async fn answer_that_ends_early_is_lost_and_not_repeated() {
     let (url, seen) = endpoint(vec!["", "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf"]).await;
     let net = Net::new().unwrap();
     let lost = Failure::Lost("the connection was lost before there was a complete answer");
@@ -61,7 +61,7 @@ async fn what_ends_early_after_sending_is_lost_and_is_not_repeated() {
 }
 
 #[tokio::test]
-async fn a_silent_peer_is_lost_when_the_time_is_over_also_within_the_body() {
+async fn silent_peer_is_lost_at_the_timeout_also_within_the_body() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let net = Net::new().unwrap();
@@ -80,7 +80,7 @@ async fn a_silent_peer_is_lost_when_the_time_is_over_also_within_the_body() {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_never_made_is_not_a_lost_request_however_short_the_time() {
+async fn connection_that_is_never_made_is_not_a_lost_request() {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = socket.listen(1).unwrap();
@@ -101,7 +101,7 @@ async fn a_connection_that_is_never_made_is_not_a_lost_request_however_short_the
 }
 
 #[tokio::test]
-async fn a_long_body_is_cut_and_a_redirect_is_an_answer() {
+async fn long_body_is_cut_and_a_redirect_is_an_answer() {
     let redirect = "HTTP/1.1 302 Found\r\nlocation: /elsewhere\r\ncontent-length: 11\r\n\r\nhello world";
     let (url, seen) = endpoint(vec![redirect]).await;
     assert_eq!(get(&Net::new().unwrap(), &url).await, Ok((b"hello worl".to_vec(), true)));
@@ -112,7 +112,7 @@ async fn a_long_body_is_cut_and_a_redirect_is_an_answer() {
 }
 
 #[tokio::test]
-async fn without_leave_nothing_is_written_to_the_connection_that_was_made() {
+async fn call_without_a_permit_writes_nothing_to_its_open_connection() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let net = Net::new().unwrap();

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_its_user() {
+    fn key_authenticates_its_user() {
         for value in ["Bearer alice-key", "bearer alice-key", "BEARER  alice-key "] {
             let caller = keys().authenticate(&headers(&[("authorization", value)])).unwrap();
             assert_eq!((caller.user_id.as_str(), caller.tenant.as_str()), ("alice", "acme"));
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_nobody() {
+    fn unknown_or_malformed_key_is_refused() {
         let wrong = [
             "Bearer nobody",
             "Bearer ",
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_with_act_as_speaks_for_the_one_it_names() {
+    fn key_with_act_as_speaks_for_the_named_user() {
         let web = ("authorization", "Bearer web-key");
         let all =
             headers(&[web, ("holdpoint-user", "bob"), ("holdpoint-groups", "finance, support,,Data Team,finance")]);
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_that_cannot_be_read_is_refused() {
+    fn unreadable_header_is_refused() {
         let web = ("authorization", "Bearer web-key");
         let long = "x".repeat(129);
         let bad: &[&[(&'static str, &str)]] = &[
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_holdpoint_header_is_refused_and_those_of_gates_are_not() {
+    fn unknown_holdpoint_header_is_refused_and_gateway_headers_are_not() {
         let alice = ("authorization", "Bearer alice-key");
         for (name, fine) in [("holdpoint-runner", true), ("holdpoint-session", true), ("holdpoint-usr", false)] {
             let found = keys().authenticate(&headers(&[alice, (name, "x")]));
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn another_key_that_sends_either_header_is_forbidden() {
+    fn key_without_act_as_that_sends_either_header_is_forbidden() {
         for name in ["holdpoint-user", "holdpoint-groups"] {
             let all = headers(&[("authorization", "Bearer alice-key"), (name, "alice")]);
             assert!(matches!(keys().authenticate(&all), Err(AuthError::Forbidden(_))), "{name}");
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_the_user_of_its_key_and_speaks_for_nobody() {
+    fn session_is_the_user_of_its_key_and_speaks_for_no_other_user() {
         let token = Token::of([9; 32]);
         let binding = keys().bind(&token, "web-key").unwrap();
         let caller = keys().by_session(&headers(&[]), &token, &binding).unwrap();
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn without_accounts_everybody_is_local_and_names_nobody() {
+    fn every_caller_is_local_without_accounts_and_may_name_no_user() {
         let caller = Open.authenticate(&headers(&[("authorization", "Bearer whatever")])).unwrap();
         assert_eq!((caller.user_id.as_str(), caller.tenant.as_str()), ("local", "default"));
         assert_eq!((caller.unaccounted, caller.admin, caller.may), (true, false, May::ALL));

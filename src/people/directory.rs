@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_finds_its_account_and_no_other_does() {
+    fn key_finds_only_its_account() {
         let directory = Directory::new(vec![account("alice", "alice-key"), account("web", "web-key")]);
         assert_eq!(directory.by_key("alice-key").unwrap().user, "alice");
         assert_eq!(directory.by_key("web-key").unwrap().user, "web");
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_finds_the_account_of_its_key_and_of_no_other() {
+    fn session_finds_only_the_account_of_its_key() {
         let directory = Directory::new(vec![account("alice", "alice-key"), account("web", "web-key")]);
         let token = Token::of([5; 32]);
         assert_eq!(directory.by_binding(&token, &token.binding(&hash("web-key"))).unwrap().user, "web");
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_is_visible_and_short() {
+    fn user_id_is_visible_and_short() {
         for user in ["alice", "alice@acme.com", "José", "李雷", "a"] {
             assert!(is_user(user), "{user}");
         }

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn who_decides_is_the_rules_word_for_every_person() {
+    fn rule_decides_who_may_decide_for_every_person() {
         let owner = caller("alice", "acme", &["finance"], false, May::ALL);
         let named = caller("bob", "acme", &[], false, May::ALL);
         let member = caller("carol", "acme", &["finance"], false, May::ALL);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_and_who_moves_a_tree() {
+    fn reading_and_moving_a_tree_follow_role_and_rights() {
         let cases = [
             // caller, involved, reads, messages, cancels, retries; messages, cancels, retries where the agent is closed
             (caller("alice", "acme", &[], false, May::ALL), false, [true, true, true, true, false, true, false]),
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn another_spelling_of_the_owner_is_the_owner() {
+    fn other_spelling_of_the_owner_is_the_owner() {
         let table = [
             // approvers, and whether ALICE (the owner), Bob (an approver) and dave (neither) decide
             (approvers(true, &[], &["finance"]), [true, false, false]),

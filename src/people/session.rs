@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_43_characters_and_nothing_else_is_one() {
+    fn token_has_43_characters_and_one_spelling() {
         let text = Token::of([7; 32]).text();
         assert_eq!(text.len(), 43);
         assert_eq!(Token::read(&text).unwrap().text(), text);
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_of_this_token_and_this_key() {
+    fn digest_and_binding_depend_on_token_and_key() {
         let (one, two) = (Token::of([1; 32]), Token::of([2; 32]));
         assert_eq!(one.digest(), Token::of([1; 32]).digest());
         assert_ne!(one.digest(), two.digest());

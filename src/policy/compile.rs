@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_required_or_written_by_the_caller_or_can_only_fail_is_a_warning() {
+    fn optional_caller_written_or_always_failing_members_are_warned_about() {
         let allow = Decide::Allow;
         assert!(warnings("args.note == 'x'", allow)[0].contains("`args.note` is not `required`"));
         assert!(warnings("has(args.note)", allow).is_empty());
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn every_entry_of_tools_must_be_about_a_tool() {
+    fn every_entry_of_tools_must_match_a_tool() {
         let (_, found) = policy(&[
             rule("typo", &["refund", "refnud"], "", Decide::Deny),
             rule("none", &[], "", Decide::Deny),
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn globs_cover_by_name_and_a_rule_says_which_tools_it_is_about() {
+    fn globs_match_by_name_and_rules_list_their_tools() {
         let covered = |entries: &[&str]| -> Vec<String> {
             let rule = rule("r", entries, "", Decide::Deny);
             tools().into_iter().filter(|tool| rule.compiled_tools().0.cover(tool)).map(|tool| tool.name).collect()
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_reads_from_yaml_shaped_json_and_gives_its_terms() {
+    fn rule_is_read_from_yaml_shaped_json_with_its_terms() {
         let rule: Rule = serde_json::from_value(serde_json::json!({
             "name": "large-refund", "tools": ["refund"], "decide": "hold",
             "approvers": {"groups": ["finance"], "users": [], "required": 1},

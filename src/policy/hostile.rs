@@ -90,7 +90,7 @@ fn hostile_arguments_are_never_allowed() {
 }
 
 #[test]
-fn an_unconditional_allow_does_not_let_arguments_of_the_wrong_type_pass() {
+fn unconditional_allow_does_not_pass_arguments_of_the_wrong_type() {
     let policy = sound(&[rule("all", &["*"], "", Decide::Allow)]);
     assert_eq!(judge(&policy, "refund", &json!({"amount": 5, "order": 1})).verdict, Verdict::Allow);
     assert_eq!(judge(&policy, "refund", &json!({"amount": "5", "order": 1})).verdict, Verdict::Hold);
@@ -98,7 +98,7 @@ fn an_unconditional_allow_does_not_let_arguments_of_the_wrong_type_pass() {
 }
 
 #[test]
-fn a_fault_is_not_absorbed() {
+fn fault_is_not_absorbed() {
     let args = json!({"amount": 5, "order": 1, "tags": ["a", "b"], "loose": ["x", 1]});
     for when in [
         "args.note == 'x' || args.amount <= 20.0",
@@ -171,7 +171,7 @@ fn hostile_expressions_are_refused_at_load_and_never_allow() {
 }
 
 #[test]
-fn work_is_bounded_and_what_exceeds_it_is_never_allowed() {
+fn evaluation_is_bounded_and_exceeding_it_never_allows() {
     let tags: Vec<String> = (0..20_000).map(|n| n.to_string()).collect();
     let args = json!({"amount": 5, "order": 1, "tags": tags, "note": "a".repeat(200_000)});
     for when in ["args.tags.all(x, x in args.tags)", "args.tags.all(x, args.note.contains(x) || true)"] {
@@ -267,7 +267,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_read_or_refused(when in ".{0,300}") {
+    fn condition_of_any_text_is_read_or_refused(when in ".{0,300}") {
         let (policy, _) = policy(&[Rule { when: Some(when), ..rule("r", &["refund"], "", Decide::Deny) }]);
         let _ = judge(&policy, "refund", &json!({"amount": 5, "order": 1}));
     }

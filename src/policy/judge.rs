@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn without_rules_calls_are_held_but_sub_agents_and_external_tools_are_not() {
+    fn calls_without_rules_are_held_except_sub_agents_and_external_tools() {
         let policy = Policy::default();
         for (tool, verdict) in [
             ("refund", Verdict::Hold),
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_that_matches_decides() {
+    fn first_matching_rule_decides() {
         let rules = [
             rule("small", &["refund"], "args.amount <= 20.0", Decide::Allow),
             Rule { reason: Some("Finance.".to_owned()), ..rule("large", &["refund"], "", Decide::Hold) },
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn expressions_give_what_cel_gives() {
+    fn expressions_evaluate_as_in_cel() {
         let args = json!({"amount": 5, "order": 7.0, "note": "naïve ✓", "tags": ["a", "b"], "rows": [{"price": 1}],
             "money": {"cents": 5}, "free": {}, "loose": [1, 2.5], "dash-ed": "d", "urgent": false});
         for (when, truth) in [
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn after_an_allow_that_erred_nothing_allows_and_the_terms_are_the_next_holds() {
+    fn faulty_allow_blocks_later_allows_and_the_next_hold_gives_the_terms() {
         let args = json!({"amount": 5, "order": 1});
         let erring = rule("erring", &["refund"], "args.note == 'x'", Decide::Allow);
         let allow = rule("allow", &["refund"], "", Decide::Allow);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_judged_for_every_agent_of_its_path() {
+    fn call_is_judged_for_every_agent_of_its_path() {
         let root = ["supervisor", "billing", "analyst"];
         let for_agent =
             |name: &str, agent: &str, decide| rule(name, &["refund"], &format!("agent.name == '{agent}'"), decide);
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ancestor_that_could_not_be_judged_holds_with_a_rules_terms_where_one_holds() {
+    fn ancestor_with_a_faulty_rule_holds_with_the_terms_of_a_matching_hold() {
         let rules = [
             rule("top", &["refund"], "agent.name == 'supervisor' && args.note == 'x'", Decide::Allow),
             rule("leaf", &["refund"], "agent.name == 'analyst'", Decide::Hold),
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_humans_tool_is_only_reached_by_its_exact_name_and_never_allowed() {
+    fn human_tool_is_matched_only_by_its_exact_name_and_never_allowed() {
         let name = "request_confirmation";
         for (rules, verdict, by) in [
             (vec![rule("all", &["*"], "", Decide::Deny)], Verdict::Human, None),
@@ -347,14 +347,14 @@ mod tests {
     }
 
     #[test]
-    fn no_reason_quotes_an_argument() {
+    fn reason_never_quotes_an_argument() {
         let policy = sound(&[rule("a", &["refund"], "args.amount <= 20.0", Decide::Allow)]);
         let judged = judge(&policy, "refund", &json!({"amount": "hunter2-secret", "order": 1}));
         assert!(!judged.reason.expect("a reason").contains("hunter2"));
     }
 
     #[test]
-    fn an_unknown_path_is_never_allowed() {
+    fn unknown_agent_path_is_never_allowed() {
         let policy = sound(&[rule("a", &["*"], "", Decide::Allow)]);
         assert_eq!(judge_along(&policy, &[], "analyst", &json!({"task": "x"})).verdict, Verdict::Hold);
     }

@@ -67,7 +67,7 @@ mod tests {
     ];
 
     #[test]
-    fn long_text_in_which_nothing_becomes_clear_is_searched_a_few_times_only() {
+    fn long_unclear_text_is_searched_only_a_few_times() {
         let text = format!("%5c{}", "\\".repeat(64 * 1024));
         let (mut redacting, mut shown) = (Redacting::new(redactor()), String::new());
         let mut searches = 0;
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_in_pieces_is_cleaned_as_the_whole_wherever_it_is_cut() {
+    fn streamed_text_is_cleaned_like_the_whole_text_wherever_it_is_cut() {
         let redactor = redactor();
         for text in TEXTS {
             let whole = redactor.clean(text).into_owned();
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_may_become_a_secret_is_held_back() {
+    fn text_is_held_back_only_where_it_may_become_a_secret() {
         let mut redacting = Redacting::new(redactor());
         assert_eq!(redacting.push("Hello, the key is sk-ve"), "Hello, the key is ");
         assert_eq!(redacting.push("ry nice. "), "sk-very nice. ");

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sealed_for_a_place_is_opened_there_and_nowhere_else() {
+    fn sealed_value_opens_only_in_the_place_it_was_sealed_for() {
         let with_key = sealer(&[("k1", 1)]);
         let sealed = with_key.seal(&BOUND, PLAIN).unwrap();
         assert_eq!(with_key.open(&BOUND, &sealed).unwrap().reveal(), PLAIN);
@@ -248,13 +248,13 @@ mod tests {
     }
 
     #[test]
-    fn the_same_value_is_never_sealed_alike() {
+    fn same_value_is_never_sealed_alike() {
         let with_key = sealer(&[("k1", 1)]);
         assert_ne!(with_key.seal(&BOUND, PLAIN), with_key.seal(&BOUND, PLAIN));
     }
 
     #[test]
-    fn a_sealed_text_with_any_bit_of_it_changed_or_any_of_it_missing_does_not_open() {
+    fn sealed_text_with_any_bit_changed_or_missing_does_not_open() {
         let with_key = sealer(&[("k1", 1)]);
         let sealed = with_key.seal(&BOUND, PLAIN).unwrap();
         let broken = |text: String| {
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn another_key_opens_nothing_also_under_the_same_id() {
+    fn other_key_opens_nothing_even_under_the_same_id() {
         let sealed = sealer(&[("k1", 1)]).seal(&BOUND, PLAIN).unwrap();
         assert_eq!(sealer(&[("k1", 2)]).open(&BOUND, &sealed).unwrap_err(), SealError::Broken);
         let both = sealer(&[("k1", 1), ("k2", 1)]);
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_key_seals_all_of_them_open_and_one_that_was_removed_opens_nothing_more() {
+    fn first_key_seals_all_keys_open_and_a_removed_key_opens_nothing() {
         let old = sealer(&[("k1", 1)]);
         let sealed = old.seal(&BOUND, PLAIN).unwrap();
         let rotated = sealer(&[("k2", 2), ("k1", 1)]);
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_known_by_the_form_in_which_it_was_kept() {
+    fn body_is_recognized_by_the_form_it_was_kept_in() {
         let body = |sealer: Option<&Sealer>, bytes: &'static [u8]| Body::new(Bytes::from_static(bytes), sealer);
         let (old, rotated) = (sealer(&[("k1", 1)]), sealer(&[("k2", 2), ("k1", 1)]));
         let (bare, by_old, by_new) =

@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_tree_that_changed_is_told() {
+    fn only_watchers_of_the_changed_tree_are_notified() {
         let feed = Feed::default();
         let (mut first, second) = (feed.watch(tree(1)), feed.watch(tree(2)));
         feed.tell(tree(1), Some(false), 1);
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_known_whether_somebody_listens() {
+    fn feed_knows_which_trees_have_listeners() {
         let feed = Feed::default();
         let listener = feed.listen(tree(1), feed.attend(tree(1)));
         let _attends = feed.attend(tree(2));
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_kept_for_trees_that_nobody_watches() {
+    fn feed_keeps_nothing_for_unwatched_trees() {
         let feed = Feed::default();
         for number in 0..10_000 {
             drop((feed.watch(tree(number)), feed.attend(tree(number))));
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_slow_listener_misses_pieces_and_no_news() {
+    async fn slow_listener_misses_deltas_but_no_news() {
         let feed = Feed::default();
         let mut listener = feed.attend(tree(1));
         feed.tell(tree(1), None, 1);
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn other_replicas_are_told_what_they_want_to_hear_and_nothing_else() {
+    fn other_replicas_hear_only_of_the_trees_they_listen_to() {
         let feed = Feed::default();
         feed.open();
         let _both = [(); 2].map(|()| feed.listen(tree(1), feed.attend(tree(1))));
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_alone_tells_nobody_of_work() {
+    fn replica_without_peers_announces_no_work() {
         let feed = Feed::default();
         feed.open();
         feed.queued();
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_number_that_is_known_is_no_news() {
+    async fn known_event_number_is_no_news() {
         let feed = Feed::default();
         let mut listener = feed.attend(tree(1));
         let news = |feed: &Feed| feed.with(tree(1), |senders| senders.news.borrow().commits);

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn outage_is_said_once_then_every_ten_seconds_and_once_when_it_is_over() {
+    fn outage_is_logged_once_then_every_10_seconds_and_once_when_it_ends() {
         let clock = Arc::new(Still::default());
         let outage = Outage::new(&settings("postgres://u:hunter2@db.internal:6000/d"), Arc::<Still>::clone(&clock));
         let at = |seconds: u64| *clock.0.lock().unwrap() = Duration::from_secs(seconds);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn database_that_comes_and_goes_writes_no_line_for_each_time() {
+    fn flapping_database_writes_no_line_for_each_outage() {
         let clock = Arc::new(Still::default());
         let outage = Outage::new(&settings("sqlite://h.db"), Arc::<Still>::clone(&clock));
         let said = lines(|| {

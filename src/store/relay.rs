@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_piece_is_told_in_parts_that_fit_and_are_one_piece_again() {
+    fn long_delta_is_sent_in_parts_that_fit_and_join_again() {
         for text in ["é", &"é\u{1}\"".repeat(20_000), &"x".repeat(7_600), ""] {
             let parts = parts(&delta(text));
             assert!(parts.iter().all(|part| serde_json::to_string(part).unwrap().len() < PAYLOAD - 90));
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_before_a_commit_is_told_before_it() {
+    fn deltas_from_before_a_commit_are_sent_before_its_news() {
         let id = TaskId(Uuid::from_u128(7));
         let said = vec![Arc::new(delta("a")), Arc::new(delta(&"b".repeat(9_000)))];
         let out = Outgoing { said, news: [(id, Some(false))].into(), ..Outgoing::default() };
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_of_a_newer_replica_is_read_as_far_as_it_is_known() {
+    fn message_of_a_newer_replica_is_read_as_far_as_it_is_known() {
         let word: Word = serde_json::from_str(&format!(r#"{{"from":"{}","later":1}}"#, Uuid::nil())).unwrap();
         assert_eq!(word, Word::default());
     }

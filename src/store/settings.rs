@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_and_a_postgres_url_are_fine() {
+    fn default_and_postgres_urls_are_accepted() {
         for url in ["sqlite://holdpoint.db", "sqlite:/var/lib/x.db", "postgres://u@h/d", "postgresql:///d?host=/tmp"] {
             let mut mistakes = Mistakes::default();
             Settings { url: url.to_owned(), ..Settings::default() }.check(&mut mistakes);

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_values_are_the_same_however_they_are_written() {
+    fn equal_arguments_match_a_rejected_call_however_they_are_written() {
         let mut rejections = RejectedCalls::default();
         let call = CallId(Uuid::from_u128(1));
         rejections.said(call, "pay", r#"{"amount": 1, "to": {"b": [1, 2.50], "a": null}}"#, None);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_without_a_text_is_one_with_an_empty_object() {
+    fn call_without_arguments_is_one_with_an_empty_object() {
         let mut rejections = RejectedCalls::default();
         rejections.said(CallId(Uuid::from_u128(1)), "stop", " \n", Some("not now".to_owned()));
         assert_eq!(rejections.find("stop", &json!({})).unwrap().reason.as_deref(), Some("not now"));

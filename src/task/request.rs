@@ -384,7 +384,7 @@ mod tests {
     type Member = fn(&mut RequestSpec) -> &mut String;
 
     #[test]
-    fn no_byte_of_what_was_asked_can_change_unnoticed() {
+    fn changed_byte_of_a_request_is_always_noticed() {
         let task = TaskId(Uuid::from_u128(2));
         assert!(asked(task).is_sound("acme", task));
         let members: [Member; 9] = [
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn call_that_was_asked_before_addresses_were_kept_is_read_and_shows_its_target() {
+    fn call_stored_before_addresses_is_read_and_shows_its_target() {
         let task = TaskId(Uuid::from_u128(2));
         let mut stored = serde_json::to_value(asked(task)).unwrap();
         stored["pending_tool_calls"][0].as_object_mut().unwrap().remove("address").unwrap();
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_was_asked_before_definitions_were_kept_is_still_read() {
+    fn call_stored_before_definitions_is_still_read() {
         let task = TaskId(Uuid::from_u128(2));
         let mut stored = serde_json::to_value(asked(task)).unwrap();
         stored["pending_tool_calls"][0].as_object_mut().unwrap().remove("definition").unwrap();

@@ -61,17 +61,17 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_escaped() {
+    fn pointer_segment_is_escaped() {
         assert_eq!(pointer("/a", "b/~"), "/a/b~1~0");
     }
 
     #[test]
-    fn what_cannot_be_stored_becomes_the_replacement_character() {
+    fn unstorable_bytes_become_the_replacement_character() {
         assert_eq!(from_bytes(b"a\0b\xff"), "a\u{FFFD}b\u{FFFD}");
     }
 
     #[test]
-    fn a_cut_never_splits_a_character() {
+    fn cut_never_splits_a_character() {
         assert_eq!(cut("aé", 2), "a");
         assert_eq!(cut("aé", 3), "aé");
         assert_eq!(cut("aé", 99), "aé");

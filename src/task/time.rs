@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn six_digits_and_z_always() {
+    fn time_is_written_with_six_digits_and_z() {
         assert_eq!(Time(0).to_string(), "1970-01-01T00:00:00.000000Z");
         assert_eq!(Time(1_700_000_000_123_000).to_string(), "2023-11-14T22:13:20.123000Z");
     }

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_is_filled_in_with_arguments_as_text() {
+    fn template_is_filled_in_with_arguments_as_text() {
         let arguments = json!({"order": 17, "amount": 1.50, "why": "a {order} b", "list": ["x"]});
         for (template, expected) in [
             ("Refund {amount} for order {order}", "Refund 1.5 for order 17"),
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn an_argument_that_is_cut_ends_in_an_ellipsis_and_a_whole_one_does_not() {
+    fn cut_argument_ends_in_an_ellipsis_and_a_whole_one_does_not() {
         let of = |count: usize| summary("<{text}>", &json!({"text": "é".repeat(count)}));
         assert_eq!(of(80), format!("<{}>", "é".repeat(80)));
         assert_eq!(of(81), format!("<{}…>", "é".repeat(80)));

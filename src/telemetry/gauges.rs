@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn numbers_are_counted_once_in_15_seconds_whoever_asks() {
+    async fn gauges_are_counted_once_in_15_seconds_for_all_readers() {
         let World { clock, counts, leave, gauges } = world();
         leave.add_permits(100);
         for _ in 0..50 {
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_slow_count_runs_once_and_only_its_first_asker_waits() {
+    async fn slow_count_runs_once_and_only_its_first_reader_waits() {
         let World { clock, counts, leave, gauges } = world();
         let first = TaskTracker::new().spawn({
             let gauges = Arc::clone(&gauges);

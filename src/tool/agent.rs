@@ -66,7 +66,7 @@ mod tests {
     use crate::tool::arguments;
 
     #[test]
-    fn a_sub_agent_takes_a_task_and_nothing_else() {
+    fn sub_agent_takes_a_task_and_nothing_else() {
         let entry = entry("analyst").unwrap();
         let fits = |text: &str| arguments::read(text, &entry.schema).is_ok();
         assert!(fits(r#"{"task": "count the orders"}"#));
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn an_approver_reads_who_is_called_with_what() {
+    fn approver_reads_which_agent_is_called_with_which_task() {
         let spec = spec("analyst");
         assert_eq!((spec.kind, spec.effect, spec.target.as_str()), (ToolKind::Agent, Effect::Once, "agent analyst"));
         assert_eq!(spec.summarize(&json!({"task": "count {orders}"})), "analyst: count {orders}");
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_operators_words_are_what_a_model_is_told() {
+    fn operator_description_is_what_a_model_is_told() {
         assert_eq!(description("analyst", "Counts. "), "Counts. ");
         assert_eq!(description("analyst", " \n"), "Gives a task to the agent analyst and returns its answer.");
     }

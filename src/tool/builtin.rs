@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_key_is_the_same_refund_and_another_key_another() {
+    fn same_key_gives_the_same_refund_and_another_key_another() {
         let arguments = json!({"order": 17, "amount": 120});
         let (status, first) = Endpoint::RefundPayment.answer("key-1", &arguments);
         assert_eq!(status, 200);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_always_reads_the_same_and_an_unknown_one_is_not_found() {
+    fn order_always_reads_the_same_and_an_unknown_one_is_not_found() {
         let (status, first) = Endpoint::LookupOrder.answer("a", &json!({"order": 17}));
         assert_eq!((status, first.clone()), Endpoint::LookupOrder.answer("b", &json!({"order": "17"})));
         assert!(first.contains("\"order\":17"));

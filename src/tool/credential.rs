@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_tasks_credential_counts_and_a_strangers_never() {
+    fn nearest_tasks_credential_counts_and_another_tasks_never() {
         let (root, child, other) =
             (row(1, 1, "jira", "of the root"), row(2, 2, "jira", "of the child"), row(3, 3, "crm", "x"));
         for rows in [[root.clone(), child.clone()], [child.clone(), root.clone()]] {
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_does_not_open_is_as_if_it_had_never_been_given() {
+    fn credential_that_does_not_open_counts_as_never_given() {
         let good = row(1, 1, "jira", "hunter2");
         let moved = [
             CredentialRow { task_id: TaskId(Uuid::from_u128(2)), ..good.clone() },
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_hand_is_never_shown_and_found_in_what_comes_back() {
+    fn credential_in_hand_is_never_shown_and_is_found_in_responses() {
         let mut credentials = Credentials::default();
         credentials.insert("jira", fields("hunter2-hunter2"));
         assert_eq!(format!("{credentials:?}"), "{\"jira\"}");

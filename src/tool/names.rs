@@ -19,7 +19,7 @@ mod tests {
     use super::folded;
 
     #[test]
-    fn twins_in_case_or_form_fold_to_the_same() {
+    fn names_equal_in_case_or_normal_form_fold_to_the_same() {
         for (one, other) in [
             ("amount", "Amount"),
             ("caf\u{e9}", "cafe\u{301}"),
@@ -36,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_look_alike_but_are_others_stay_apart() {
+    fn names_that_only_look_alike_stay_apart() {
         assert_ne!(folded("amount"), folded("am\u{43e}unt"));
         assert_ne!(folded("a_b"), folded("ab"));
     }

@@ -45,7 +45,7 @@ mod tests {
     use crate::secret::Secret;
 
     #[test]
-    fn a_secret_across_the_cut_leaves_nothing_behind() {
+    fn secret_across_the_cut_leaves_nothing_behind() {
         let secret = Secret::new("hunter2-hunter2".to_owned());
         let redactor = Redactor::new([("KEY", &secret)]);
         for before in 0..40 {
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_of_exactly_one_mebibyte_is_whole_and_one_byte_more_is_cut() {
+    fn result_of_1_mib_is_whole_and_one_byte_more_is_cut() {
         let redactor = Redactor::default();
         assert_eq!(result(&redactor, &vec![b'x'; KEPT], true).len(), KEPT);
         let cut = result(&redactor, &vec![b'x'; KEPT + 1], true);
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_stored_is_replaced() {
+    fn unstorable_bytes_are_replaced() {
         assert_eq!(result(&Redactor::default(), b"a\0b\xff", true), "a\u{FFFD}b\u{FFFD}");
     }
 }

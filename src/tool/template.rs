@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_filled_in_is_never_read_again() {
+    fn filled_in_values_are_never_expanded_again() {
         let mut credentials = Credentials::default();
         let value = |text: &str| Secret::new(text.to_owned());
         credentials.insert("a", BTreeMap::from([("x".to_owned(), value("{{credential:b.y}}"))]));

@@ -68,7 +68,7 @@ fn malformed(call: &str) -> Vec<(u16, String)> {
 }
 
 on_both! {
-    async fn a_malformed_decision_changes_nothing(on: On) {
+    async fn malformed_decision_changes_nothing(on: On) {
         let app = TestApp::start(on).await;
         let held = app.held().await;
         let path = format!("/resume/{}", held.request);
@@ -92,7 +92,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn only_those_a_rule_names_decide(on: On) {
+    async fn only_people_a_rule_names_may_decide(on: On) {
         let app = TestApp::with_finance(on).await;
         let held = app.held().await;
         let path = format!("/resume/{}/approve", held.request);
@@ -119,7 +119,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_second_answer_is_told_the_first(on: On) {
+    async fn second_answer_is_refused_and_told_the_first(on: On) {
         let app = TestApp::start(on).await;
         let held = app.held().await;
         app.model.then(says("refunded"));
@@ -135,7 +135,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_repeated_post_with_the_same_key_does_nothing_more(on: On) {
+    async fn repeated_post_with_the_same_key_does_nothing_more(on: On) {
         let app = TestApp::start(on).await;
         app.model.then(calls(&[("refund", r#"{"order":1,"amount":50}"#)])).then(says("done"));
         let body = json!({"input": "go"});
@@ -156,7 +156,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn an_approval_of_a_tool_that_changed_since_is_not_taken(on: On) {
+    async fn approval_of_a_tool_that_changed_since_is_refused_and_asked_anew(on: On) {
         let mut app = TestApp::start(on).await;
         let held = app.held().await;
         app.restart_with(|yaml| yaml.replace("/refund\"", "/refund-all\"")).await;
@@ -174,7 +174,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_rule_that_became_stricter_stops_an_approved_call(on: On) {
+    async fn stricter_rule_stops_an_approved_call(on: On) {
         let mut app = TestApp::start(on).await;
         let held = app.held().await;
         app.restart_with(|yaml| yaml.replace("name: large, tools: [refund], decide: hold", "name: large, tools: [refund], decide: deny")).await;
@@ -185,7 +185,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn other_approvers_by_now_are_asked_again(on: On) {
+    async fn approved_call_is_asked_again_when_its_rule_has_other_approvers(on: On) {
         let mut app = TestApp::start(on).await;
         let held = app.held().await;
         app.restart_with(|yaml| yaml.replace("approvers: { owner: true }", "approvers: { groups: [finance] }")).await;

@@ -53,7 +53,7 @@ fn open_for(request: &Value) -> i64 {
 }
 
 on_both! {
-    async fn one_task_asks_in_every_way_and_lives_through_a_restart_before_each_answer(on: On) {
+    async fn task_that_asks_in_every_way_survives_a_restart_before_each_answer(on: On) {
         let mut app = asking(on, "").await;
         let asked = begin(&app, &[("request_human_guidance", FORM)]).await;
         let task = asked.str("/task_id");
@@ -139,7 +139,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_run_asks_for_guidance_round_after_round(on: On) {
+    async fn task_asks_for_guidance_round_after_round(on: On) {
         let app = asking(on, "").await;
         let mut asked = begin(&app, &[asks("guidance")]).await;
         for round in 1..=5 {
@@ -158,7 +158,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn all_questions_of_a_turn_open_at_once_but_for_what_others_run(on: On) {
+    async fn all_requests_of_a_turn_open_at_once_except_external_results(on: On) {
         let app = asking(on, "").await;
         let mut turn = vec![("lookup", r#"{"order":1}"#)];
         turn.extend(["external_result", "guidance", "approval", "confirmation", "credentials"].map(asks));
@@ -200,7 +200,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn what_is_filled_in_wrongly_is_told_by_its_place_and_never_by_its_value(on: On) {
+    async fn answer_that_does_not_fit_is_refused_by_place_and_never_by_value(on: On) {
         let app = asking(on, "").await;
         let own = Question::of(&begin(&app, &[("request_human_guidance", FORM)]).await, "guidance");
         let plain = ask(&app, "guidance").await;
@@ -274,7 +274,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_question_that_cannot_be_asked_is_a_result_that_the_model_sees(on: On) {
+    async fn question_that_cannot_be_asked_is_an_invalid_result(on: On) {
         let app = asking(on, "").await;
         let form = |form: Value| json!({"question": "q", "form": form}).to_string();
         let field = |field: Value| form(json!({"type": "object", "properties": {"a": field}}));
@@ -308,7 +308,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn an_agent_that_may_not_ask_is_not_offered_to(on: On) {
+    async fn human_tool_that_an_agent_may_not_use_is_not_offered(on: On) {
         let yaml = ASKING.replace("{more}", "").replace("human: [guidance, confirmation, credentials]", "human: [confirmation]");
         let app = TestApp::with(on, &(yaml + ACCOUNTS)).await;
         let done = begin(&app, &[asks("guidance"), asks("credentials")]).await;
@@ -323,7 +323,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_rule_that_names_a_question_sets_who_answers_and_until_when_or_refuses_it(on: On) {
+    async fn rule_that_names_a_question_sets_its_approvers_and_deadline_or_denies_it(on: On) {
         let more = "  - { name: ask-finance, tools: [request_confirmation], decide: hold, approvers: { groups: [finance] }, expires_in: 1h, message: Look. }
   - { name: no-guidance, tools: [request_human_guidance], decide: deny, reason: Think yourself. }
   - { name: all, tools: ['*'], when: \"user.id == 'nobody'\", decide: deny }\n";
@@ -343,7 +343,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_question_that_no_rule_opened_is_the_owners_for_a_day(on: On) {
+    async fn request_that_no_rule_names_is_the_owners_for_a_day(on: On) {
         let app = asking(on, "").await;
         for kind in KINDS {
             let question = ask(&app, kind).await;
@@ -362,7 +362,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn calls_that_lack_one_login_ask_for_it_once_and_go_on_or_not(on: On) {
+    async fn calls_that_lack_one_login_ask_for_it_once_and_run_or_are_rejected(on: On) {
         let app = asking(on, "").await;
         let turn = [("comment", r#"{"text":"a"}"#), ("lookup", r#"{"order":1}"#), ("comment", r#"{"text":"b"}"#)];
         let asked = begin(&app, &turn).await;

@@ -16,7 +16,7 @@ const SOON: Duration = Duration::from_mins(2);
 const MOST: usize = 1024 * 1024;
 
 on_both! {
-    async fn a_body_that_names_very_many_calls_is_refused_soon(on: On) {
+    async fn body_that_names_very_many_calls_is_refused_quickly(on: On) {
         let app = TestApp::start(on).await;
         let held = app.held().await;
         let mut body = String::from(r#"{"decisions":{"#);
@@ -47,7 +47,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn what_belongs_to_another_request_decides_nothing(on: On) {
+    async fn decision_with_a_call_or_digest_of_another_request_changes_nothing(on: On) {
         let app = TestApp::start(on).await;
         let (held, other) = (app.held().await, app.held().await);
         let path = format!("/resume/{}", held.request);

@@ -39,7 +39,7 @@ async fn large_body_of_a_post_that_waits_leaves_room_for_the_next() {
 }
 
 on_both! {
-    async fn who_is_refused_while_he_still_sends_reads_why(on: On) {
+    async fn client_refused_while_still_sending_reads_the_reason(on: On) {
         let app = TestApp::start(on).await;
         let held = app.held().await;
         let (resume, messages) = (format!("/resume/{}", held.request), format!("/v1/tasks/{}/messages", held.task));
@@ -59,7 +59,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_size_that_is_only_announced_is_answered_at_once(on: On) {
+    async fn announced_size_over_the_limit_is_refused_at_once(on: On) {
         let app = TestApp::start(on).await;
         let head = "POST /v1/tasks HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 20971521\r\n";
         for more in ["\r\n", "expect: 100-continue\r\n\r\n", "connection: close\r\n\r\n"] {
@@ -69,7 +69,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn what_comes_in_pieces_is_counted_after_the_key(on: On) {
+    async fn chunked_body_is_measured_after_the_key_is_checked(on: On) {
         let app = TestApp::start(on).await;
         let held = app.held().await;
         let piece = format!("{:x}\r\n{}\r\n", SMALL, "x".repeat(SMALL));
@@ -105,7 +105,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_body_is_json_in_utf_8_by_whatever_case_of_its_type(on: On) {
+    async fn body_is_json_in_utf_8_with_its_type_in_any_case(on: On) {
         let app = TestApp::start(on).await;
         let body = r#"{"input":"hi"}"#;
         for (kind, status) in [

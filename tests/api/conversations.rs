@@ -57,7 +57,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn ids_that_a_provider_repeats_or_leaves_out_do_no_harm(on: On) {
+    async fn provider_call_ids_that_repeat_or_are_missing_are_made_unique(on: On) {
         let app = TestApp::start(on).await;
         let mut twice = calls(&[SAFE, SAFE, SAFE]);
         twice["choices"][0]["message"]["tool_calls"][1]["id"] = json!("call_0");
@@ -76,7 +76,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn the_provider_s_turn_is_sent_back_unchanged_and_the_system_prompt_once(on: On) {
+    async fn providers_turn_is_sent_back_unchanged_with_the_system_prompt_once(on: On) {
         let app = TestApp::start(on).await;
         let mut turn = calls(&[HELD]);
         turn["choices"][0]["message"]["content"] = json!("I will refund it.");
@@ -100,7 +100,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_truncated_answer_runs_none_of_its_calls(on: On) {
+    async fn truncated_answer_runs_none_of_its_calls(on: On) {
         let app = TestApp::start(on).await;
         let mut cut = calls(&[SAFE]);
         cut["choices"][0]["finish_reason"] = json!("length");
@@ -111,7 +111,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_model_that_fails_after_a_tool_ran_loses_nothing(on: On) {
+    async fn model_failure_after_a_tool_ran_loses_nothing(on: On) {
         let app = TestApp::start(on).await;
         app.model.then(calls(&[("refund", r#"{"order":1,"amount":5}"#)])).then_fails(400);
         let failed = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
@@ -127,7 +127,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn an_unknown_outcome_is_asked_and_never_silently_repeated(on: On) {
+    async fn unknown_outcome_opens_a_reconcile_request_and_is_never_repeated_silently(on: On) {
         let app = TestApp::start(on).await;
         app.tool.answers(502, "bad gateway");
         app.model.then(calls(&[("refund", r#"{"order":1,"amount":5}"#), SAFE]));
@@ -148,7 +148,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_repeatable_call_is_repeated_with_the_same_key(on: On) {
+    async fn repeatable_call_is_repeated_with_the_same_key(on: On) {
         let app = TestApp::start(on).await;
         app.tool.answers(504, "");
         app.model.then(calls(&[SAFE])).then(says("ok"));

@@ -30,7 +30,7 @@ macro_rules! on_both {
 pub(crate) use on_both;
 
 on_both! {
-    async fn a_held_call_runs_once_when_it_is_approved(on: On) {
+    async fn held_call_runs_once_when_it_is_approved(on: On) {
         let app = TestApp::start(on).await;
         let held = app.held().await;
         assert!(app.tool.ledger().is_empty(), "nothing runs before somebody agrees");
@@ -78,7 +78,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_rejected_call_never_runs_and_the_task_is_canceled(on: On) {
+    async fn rejected_call_never_runs_and_its_task_is_canceled(on: On) {
         let app = TestApp::start(on).await;
         let held = app.held().await;
         let done = app.owner().post(&format!("/resume/{}/reject", held.request), &json!({"reason": "wrong customer"})).await;
@@ -92,7 +92,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_rejection_with_continue_tells_the_model_and_goes_on(on: On) {
+    async fn rejection_with_continue_tells_the_model_and_goes_on(on: On) {
         let app = TestApp::start(on).await;
         let held = app.held().await;
         app.model.then(says("then not"));
@@ -106,7 +106,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_pause_survives_a_restart(on: On) {
+    async fn paused_task_survives_a_restart(on: On) {
         let mut app = TestApp::start(on).await;
         let held = app.held().await;
         app.restart().await;
@@ -138,7 +138,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_message_to_a_finished_task_goes_on_with_the_conversation(on: On) {
+    async fn message_to_a_completed_task_continues_the_conversation(on: On) {
         let app = TestApp::start(on).await;
         app.model.then(says("hello")).then(says("again"));
         let task = app.owner().post("/v1/tasks", &json!({"input": "one"})).await;
@@ -153,7 +153,7 @@ on_both! {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn created_on_one_replica_and_approved_on_the_other() {
+async fn task_created_on_one_replica_is_approved_on_another() {
     let app = TestApp::start(On::Postgres).await;
     let other = app.replica().await;
     let held = app.held().await;
@@ -168,7 +168,7 @@ async fn created_on_one_replica_and_approved_on_the_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_accounts_everybody_may_decide() {
+async fn anyone_may_decide_without_accounts() {
     let app = TestApp::open(On::Sqlite).await;
     app.model.then(calls(&[("refund", r#"{"order":1,"amount":500}"#)])).then(says("ok"));
     let held = app.nobody().post("/v1/tasks", &json!({"input": "go"})).await;

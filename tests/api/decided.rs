@@ -7,7 +7,7 @@ use crate::support::app::{On, TestApp};
 use crate::support::model::{calls, says};
 
 on_both! {
-    async fn what_a_person_wrote_instead_is_what_runs_and_what_the_model_is_told(on: On) {
+    async fn edited_arguments_are_what_runs_and_what_the_model_is_told(on: On) {
         let app = TestApp::start(on).await;
         let held = app.held().await;
         app.model.then(says("ok"));
@@ -25,7 +25,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_no_stays_a_no_until_the_users_next_message(on: On) {
+    async fn rejected_call_stays_rejected_until_the_users_next_message(on: On) {
         let app = TestApp::start(on).await;
         let held = app.held().await;
         // Again, written otherwise, and something else.

@@ -12,7 +12,7 @@ fn document() -> Value {
 }
 
 #[test]
-fn no_post_answers_with_a_stream_as_far_as_types_go() {
+fn post_operations_declare_no_stream_and_one_success_type_each() {
     let document = document();
     let mut streams = Vec::new();
     for (path, item) in document["paths"].as_object().unwrap() {
@@ -69,7 +69,7 @@ async fn examples_of_bodies_do_what_they_say_on_the_demonstration() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_form_without_a_key_is_refused_with_and_without_accounts() {
+async fn sign_in_form_without_a_key_is_refused_with_and_without_accounts() {
     let with = TestApp::start(On::Sqlite).await;
     let without = TestApp::with(On::Sqlite, DEMONSTRATION).await;
     for app in [with, without] {

@@ -218,7 +218,7 @@ async fn everything(app: &TestApp, people: &[Person], asked: &RequestSpec) {
 }
 
 on_both! {
-    async fn each_door_opens_to_the_people_of_that_question_and_to_nobody_else(on: On) {
+    async fn each_endpoint_of_a_request_serves_only_the_people_its_rule_names(on: On) {
         let app = TestApp::with(on, &(yaml() + PEOPLE)).await;
         let owner = app.actor("alice-key-0123456789");
         let mut all = Vec::new();
@@ -234,7 +234,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn each_question_is_answered_by_its_people_and_shows_who_it_was(on: On) {
+    async fn each_request_is_answered_by_its_people_and_records_the_decider(on: On) {
         let app = TestApp::with(on, &(yaml() + PEOPLE)).await;
         let owner = app.actor("alice-key-0123456789");
         let as_ = |user: &str, groups: &str| app.actor(WEB).header("holdpoint-user", user).header("holdpoint-groups", groups);
@@ -277,7 +277,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn without_accounts_every_door_is_everybodys_and_one_is_enough(on: On) {
+    async fn every_endpoint_is_open_and_one_approval_suffices_without_accounts(on: On) {
         let app = TestApp::with(on, &yaml()).await;
         // As one is enough, there is nothing that tells `two` from `groups`.
         for turn in [[0, 1], [3, 4], [2, 5]] {

@@ -21,7 +21,7 @@ fn outcomes(items: &[Value]) -> Vec<(String, String)> {
 }
 
 on_both! {
-    async fn a_question_that_is_declined_with_the_end_of_the_task_ends_it(on: On) {
+    async fn declined_request_with_cancel_ends_the_task(on: On) {
         let app = asking(on, "").await;
         for kind in KINDS {
             for then in ["cancel", "cancel_root"] {
@@ -43,7 +43,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_no_with_the_end_of_the_task_ends_what_is_asked_beside_it(on: On) {
+    async fn rejection_with_cancel_closes_the_requests_beside_it(on: On) {
         let app = asking(on, "").await;
         let asked = begin(&app, &[asks("guidance"), asks("approval"), ("lookup", "{}"), asks("external_result"), asks("confirmation")]).await;
         let (guidance, approval) = (Question::of(&asked, "guidance"), Question::of(&asked, "approval"));
@@ -64,7 +64,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_cancel_beside_calls_that_were_decided_before_gives_each_its_one_result(on: On) {
+    async fn cancel_beside_decided_calls_gives_each_call_its_one_result(on: On) {
         let app = asking(on, "").await;
         let turn: Vec<_> = ["1", "2", "3", "4", "5"].map(|order| format!(r#"{{"order":{order},"amount":9}}"#)).to_vec();
         let turn: Vec<_> = turn.iter().map(|text| ("refund", text.as_str())).collect();
@@ -95,7 +95,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_deadline_that_passes_is_told_and_the_run_goes_on_or_ends(on: On) {
+    async fn passed_deadline_is_told_and_the_task_goes_on_or_ends(on: On) {
         for (terms, status) in [("", "Completed"), (", on_expiry: cancel", "Canceled")] {
             let app = asking(on, &short("4s", terms)).await;
             let mut questions = Vec::new();
@@ -128,7 +128,7 @@ on_both! {
         }
     }
 
-    async fn a_result_that_the_caller_brings_is_passed_on_as_it_was_written(on: On) {
+    async fn external_result_is_passed_on_as_it_was_written(on: On) {
         let app = asking(on, "").await;
         for (result, passed_on) in [
             (r#""plain text""#, "plain text"),
@@ -157,7 +157,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_result_that_does_not_fit_what_the_tool_declares_is_not_taken(on: On) {
+    async fn external_result_that_does_not_fit_the_tool_is_refused(on: On) {
         let app = asking(on, "").await;
         let question = Question::of(&begin(&app, &[("measure", "{}")]).await, "external_result");
         assert_eq!(question.request["form"]["required"], json!(["metres"]));
@@ -183,7 +183,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn no_more_than_twenty_questions_are_open_at_once(on: On) {
+    async fn at_most_twenty_requests_are_open_at_once(on: On) {
         let app = asking(on, "").await;
         for kind in ["guidance", "external_result"] {
             let mut now = begin(&app, &[asks(kind); 23]).await;
@@ -205,7 +205,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn what_was_decided_before_the_deadline_keeps_its_decision(on: On) {
+    async fn call_decided_before_the_deadline_keeps_its_decision(on: On) {
         let app = asking(on, &short("5s", "")).await;
         let texts = [1, 2, 3, 4].map(|order| format!(r#"{{"order":{order},"amount":9}}"#));
         let asked = begin(&app, &texts.each_ref().map(|text| ("refund", text.as_str()))).await;
@@ -243,7 +243,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn an_edit_is_judged_and_what_it_may_not_be_is_told(on: On) {
+    async fn edit_is_judged_and_refused_by_place_where_it_does_not_fit(on: On) {
         let more = "  - { name: huge, tools: [refund], when: 'args.amount > 1000.0', decide: deny, reason: Too much. }
   - { name: large, tools: [refund], when: 'args.amount > 500.0', decide: hold, approvers: { groups: [finance] } }
   - { name: counted, tools: [count], decide: hold }\n";
@@ -286,7 +286,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_doubt_is_for_those_of_its_rule_and_only_running_it_again_takes_several(on: On) {
+    async fn reconcile_request_is_for_its_rules_approvers_and_only_a_retry_needs_several(on: On) {
         let more = "  - { name: two, tools: [lose], decide: hold, approvers: { users: [bob, carol], required: 2 } }\n";
         let app = asking(on, more).await;
         for (body, runs, outcome) in [

@@ -16,7 +16,7 @@ use crate::support::events::{Said, durable, names, numbers};
 use crate::support::model::says;
 
 on_both! {
-    async fn a_task_is_watched_from_its_creation_to_its_end(on: On) {
+    async fn task_is_watched_from_its_creation_to_its_end(on: On) {
         let app = TestApp::start(on).await;
         let held = app.held().await;
         let mut watch = app.owner().watch(&held.task, None).await;
@@ -59,7 +59,7 @@ on_both! {
         assert_eq!((again.status, again.header("cache-control")), (204, "no-store"));
     }
 
-    async fn every_number_is_where_one_can_go_on(on: On) {
+    async fn stream_resumes_after_every_event_number(on: On) {
         let app = TestApp::start(on).await;
         let held = app.held().await;
         app.model.then(says("All done."));

@@ -122,7 +122,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn headline_of_an_edit_and_of_several_calls(on: On) {
+    async fn headline_of_an_edit_or_of_several_calls_says_what_was_decided(on: On) {
         let app = TestApp::with_finance(on).await;
         app.model.then(calls(&[("refund", r#"{"order":1,"amount":50}"#), ("refund", r#"{"order":2,"amount":60}"#)]));
         let task = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;

@@ -60,7 +60,7 @@ on_both! {
         }
     }
 
-    async fn a_tool_the_agent_was_not_offered_is_a_result_and_never_runs(on: On) {
+    async fn call_of_a_tool_that_was_not_offered_never_runs(on: On) {
         let app = TestApp::start(on).await;
         let mut yaml_names = vec!["Refund", "refund ", "refund\u{200b}", "REFUND", "lookup\n", "", "shell", "../refund"];
         yaml_names.push("refund\u{0}");
@@ -73,7 +73,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn nul_and_invalid_text_harm_nobody(on: On) {
+    async fn nul_and_invalid_text_are_cleaned_or_refused(on: On) {
         let app = TestApp::start(on).await;
         app.tool.answers(200, b"a\0b\xff\xfec".to_vec());
         app.model.otherwise(|body| {
@@ -105,7 +105,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn secrets_that_come_back_are_not_shown(on: On) {
+    async fn secrets_in_responses_are_redacted(on: On) {
         let app = TestApp::start(on).await;
         app.tool.answers(200, "your key was tool-secret-0123456789, yes");
         app.model.then(calls(&[("refund", r#"{"order":1,"amount":5}"#)])).then(says("the key is sk-model-key-0123456789"));
@@ -117,7 +117,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn answer_of_more_than_256_calls_is_no_answer_and_leaves_nothing(on: On) {
+    async fn model_answer_of_more_than_256_calls_fails_the_task_and_stores_nothing(on: On) {
         let app = TestApp::start(on).await;
         let lookups = |count: usize| calls(&vec![("lookup", r#"{"order": 1}"#); count]);
         for streaming in [true, false] {

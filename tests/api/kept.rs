@@ -26,7 +26,7 @@ async fn texts(app: &TestApp, sql: &str) -> Vec<String> {
 }
 
 on_both! {
-    async fn a_credential_that_is_over_is_removed_by_the_worker(on: On) {
+    async fn expired_credential_is_removed_by_the_worker(on: On) {
         let mut app = TestApp::start(on).await;
         app.model.then(calls(&[("refund", r#"{"order":1,"amount":50}"#)]));
         app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
@@ -42,7 +42,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_body_is_kept_as_a_keyed_hash_and_known_again_when_the_keys_have_changed(on: On) {
+    async fn post_body_is_kept_as_a_keyed_hash_and_recognized_after_a_key_change(on: On) {
         let mut app = TestApp::start(on).await;
         let body = json!({"input": "go"});
         app.model.then(says("hello"));

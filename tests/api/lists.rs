@@ -57,7 +57,7 @@ async fn held(app: &TestApp, count: usize, bytes: usize) -> Reply {
 }
 
 on_both! {
-    async fn a_page_of_items_ends_at_4_mib_and_has_one_entry_at_least(on: On) {
+    async fn page_of_items_ends_at_4_mib_and_has_at_least_one_entry(on: On) {
         let app = TestApp::start(on).await;
         // Each message is too large for the fake model: Running, the message, Failed.
         let first = app.owner().post("/v1/tasks", &json!({"input": "x".repeat(5 << 20)})).await;
@@ -73,7 +73,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_page_of_tasks_or_requests_ends_at_4_mib_of_what_is_read_for_it(on: On) {
+    async fn page_of_tasks_or_requests_ends_at_4_mib_of_data_read_for_it(on: On) {
         let app = noting(on).await;
         let mut expected = Vec::new();
         for _ in 0..4 {
@@ -128,7 +128,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn past_its_deadline_a_request_is_pending_and_in_no_inbox_until_it_is_closed(on: On) {
+    async fn overdue_request_is_pending_and_in_no_inbox_until_it_is_closed(on: On) {
         let app = TestApp::unswept(on, &(ASKING.replace("{more}", &short("1s", "")) + ACCOUNTS)).await;
         let question = ask(&app, "guidance").await;
         let path = format!("/resume/{}", question.id);
@@ -157,7 +157,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_page_of_the_inbox_has_an_entry_or_nothing_follows_it(on: On) {
+    async fn inbox_page_has_an_entry_or_no_next_page(on: On) {
         let two = "{ owner: true, users: [bob], required: 2 }";
         let app = TestApp::with(on, &(REFUNDS.replace("{approvers}", two) + ACCOUNTS)).await;
         let mut last = String::new();

@@ -71,7 +71,7 @@ async fn watched(app: &TestApp, answer: Stream) -> Watch {
 const REFUND: (&str, &str) = ("refund", r#"{"order": 17, "amount": 120}"#);
 
 on_both! {
-    async fn a_tool_is_named_while_its_arguments_are_still_written(on: On) {
+    async fn tool_call_is_named_while_its_arguments_are_still_streaming(on: On) {
         let app = TestApp::start(on).await;
         let call = Stream::of(&calls(&[REFUND])).unwrap();
         // The role, and the call with its name.
@@ -97,7 +97,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn an_argument_of_50_kib_that_comes_letter_by_letter_is_the_final_argument(on: On) {
+    async fn argument_of_50_kib_streamed_letter_by_letter_equals_the_final_argument(on: On) {
         let app = TestApp::start(on).await;
         let arguments = format!(r#"{{"text":"{}"}}"#, "aé\\n😀\\u00fc\\\" ".repeat(3_600));
         assert!(arguments.len() > 50 * 1024);
@@ -114,7 +114,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn an_answer_that_breaks_off_is_taken_back_and_asked_for_again(on: On) {
+    async fn model_answer_that_breaks_off_is_reset_and_asked_for_again(on: On) {
         let app = TestApp::start(on).await;
         let broken = Stream::of(&calls(&[("forbidden", "{}"), ("refund", r#"{"order": 1}"#)])).unwrap();
         app.model.then_streams(broken.hold_after(2).lost_after(3));
@@ -131,7 +131,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn no_piece_shows_a_secret(on: On) {
+    async fn delta_never_shows_a_secret(on: On) {
         let app = TestApp::start(on).await;
         let mut watch = watched(&app, Stream::of(&says("The key is sk-model-key-0123456789, is it not?")).unwrap().byte_by_byte()).await;
         let events = watch.rest().await;
@@ -140,7 +140,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn an_answer_in_one_piece_is_an_answer(on: On) {
+    async fn answer_without_streaming_is_taken_as_an_answer(on: On) {
         let app = TestApp::start(on).await;
         app.model.streaming(false).then(calls(&[REFUND])).then(says("All is paid."));
         let mut watch = app.owner().post_and_watch("/v1/tasks", &json!({"input": "Refund 120 for order 17"})).await;
@@ -155,7 +155,7 @@ on_both! {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_of_another_replica_sees_the_same() {
+async fn reader_on_another_replica_sees_the_same_stream() {
     let app = TestApp::start(On::Postgres).await;
     let other = app.replica().await;
     app.model.then_streams(Stream::of(&calls(&[REFUND])).unwrap().hold_after(0));
@@ -211,7 +211,7 @@ async fn known(app: &TestApp, other: &TestApp) {
 }
 
 #[test]
-fn what_is_put_together_is_what_was_said() {
+fn deltas_put_together_are_the_text_that_was_streamed() {
     let piece = |name: &str, data: Value| Event { id: None, name: name.to_owned(), data };
     let events = [
         piece("output_text.delta", json!({"turn": 1, "offset": 0, "delta": "é"})),

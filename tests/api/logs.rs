@@ -52,7 +52,7 @@ async fn address(folder: &Path, binary: &mut Binary) -> String {
 }
 
 #[tokio::test]
-async fn the_log_holds_nothing_that_was_sent() {
+async fn log_holds_nothing_that_was_sent() {
     let (folder, model, tool) = (tempfile::tempdir().unwrap(), FakeModel::start().await, FakeTool::start().await);
     let yaml = (REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS)
         .replace("{model}", &model.base_url)

@@ -332,7 +332,7 @@ async fn overdue(app: &TestApp, question: &Question) {
 }
 
 on_both! {
-    async fn every_answer_to_every_kind_of_question(on: On) {
+    async fn every_kind_of_request_takes_exactly_its_own_answers(on: On) {
         let app = TestApp::with(on, &(ASKING.replace("{more}", "") + ACCOUNTS)).await;
         for (kind, allowed) in ALLOWED {
             let question = ask(&app, kind).await;
@@ -360,7 +360,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn no_answer_to_a_withdrawn_question_of_any_kind_is_taken(on: On) {
+    async fn withdrawn_request_of_any_kind_takes_no_answer(on: On) {
         let app = TestApp::with(on, &(ASKING.replace("{more}", "") + ACCOUNTS)).await;
         for kind in KINDS {
             let question = ask(&app, kind).await;
@@ -371,7 +371,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn no_answer_after_the_deadline_of_any_kind_is_taken_swept_or_not(on: On) {
+    async fn overdue_request_of_any_kind_takes_no_answer_swept_or_not(on: On) {
         let yaml = ASKING.replace("{more}", &short("4s", "")) + ACCOUNTS;
         for (swept, app) in [(false, TestApp::unswept(on, &yaml).await), (true, TestApp::with(on, &yaml).await)] {
             let mut questions = Vec::new();

@@ -41,7 +41,7 @@ async fn updated(app: &TestApp, held: &Held) -> Value {
 }
 
 on_both! {
-    async fn of_two_checks_that_fail_the_earlier_one_answers(on: On) {
+    async fn earlier_of_two_failing_checks_answers(on: On) {
         let app = TestApp::with_finance(on).await;
         let held = app.held().await;
         let resume = format!("/resume/{}", held.request);
@@ -84,7 +84,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_task_is_looked_for_before_its_body_and_the_body_before_its_status(on: On) {
+    async fn task_is_checked_before_its_body_and_the_body_before_the_status(on: On) {
         let app = TestApp::start(on).await;
         let held = app.held().await;
         for verb in ["messages", "cancel", "retry"] {

@@ -29,7 +29,7 @@ const HOSTILE: [Attempt; 12] = [
 ];
 
 on_both! {
-    async fn a_foreign_page_neither_creates_nor_approves(on: On) {
+    async fn foreign_page_can_neither_create_nor_approve(on: On) {
         for accounts in [true, false] {
             let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + if accounts { ACCOUNTS } else { "" };
             let app = TestApp::with(on, &yaml).await;
@@ -87,7 +87,7 @@ on_both! {
         }
     }
 
-    async fn an_allowed_origin_works_with_its_preflight(on: On) {
+    async fn allowed_origin_works_with_its_preflight(on: On) {
         let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS + "\nserver: { cors_origins: [\"https://app.example\"] }\n";
         let app = TestApp::with(on, &yaml).await;
         let held = app.held().await;
@@ -111,7 +111,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_person_with_only_a_browser_can_decide(on: On) {
+    async fn person_with_only_a_browser_can_decide(on: On) {
         let app = TestApp::open(on).await;
         app.model.then(calls(&[("refund", r#"{"order":17,"amount":50}"#)]));
         let held = app.nobody().post("/v1/tasks", &json!({"input": "go"})).await;
@@ -144,7 +144,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_form_that_does_not_fit_comes_back_with_what_was_typed(on: On) {
+    async fn form_that_does_not_fit_comes_back_with_what_was_typed(on: On) {
         let app = TestApp::open(on).await;
         app.model.then(calls(&[("refund", r#"{"order":17,"amount":50}"#)]));
         let held = app.nobody().post("/v1/tasks", &json!({"input": "go"})).await;
@@ -183,7 +183,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_page_answers_each_call_as_it_was_chosen(on: On) {
+    async fn page_answers_each_call_as_it_was_chosen(on: On) {
         let app = TestApp::open(on).await;
         let amounts = [50, 60, 70].map(|amount| format!(r#"{{"order":17,"amount":{amount}}}"#));
         app.model.then(calls(&amounts.each_ref().map(|text| ("refund", text.as_str()))));
@@ -216,7 +216,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn what_a_page_is_refused_is_said_on_a_page(on: On) {
+    async fn refusal_of_a_page_post_is_shown_on_a_page(on: On) {
         let app = TestApp::with_finance(on).await;
         let held = app.held().await;
         let path = format!("/resume/{}", held.request);

@@ -54,7 +54,7 @@ async fn told(actor: &Actor<'_>, task: &str, request: &str) -> Vec<u16> {
 }
 
 on_both! {
-    async fn everybody_finds_the_doors_open_that_are_his(on: On) {
+    async fn every_key_opens_exactly_the_endpoints_it_may_use(on: On) {
         let app = app(on).await;
         let held = app.held().await;
         let (ok, no, none, fits) = (200, 403, 404, 422);
@@ -82,7 +82,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn the_inbox_is_what_one_can_decide(on: On) {
+    async fn inbox_lists_only_requests_the_caller_can_decide(on: On) {
         let app = app(on).await;
         let held = app.held().await;
         for (key, count) in [(ALICE, 0), (BOB, 1), (BOB_READS, 0), (BOB_DECIDES, 1), (CAROL, 0), (OPS, 0), (ADMIN, 0), (OTHER, 0)] {
@@ -111,7 +111,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_list_is_given_in_pages_without_a_gap(on: On) {
+    async fn lists_are_paged_without_a_gap(on: On) {
         let app = app(on).await;
         let mut made = Vec::new();
         for _ in 0..5 {
@@ -141,7 +141,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn markup_that_somebody_wrote_stays_text(on: On) {
+    async fn markup_written_by_others_stays_text(on: On) {
         let hostile = "<script>alert(1)</script>\"'><img src=x onerror=y>\r\nx-evil: 1 \u{202e}";
         // But for the one script that is the page's own.
         let ours = "<script src=\"/follow.js\" defer></script>";

@@ -32,7 +32,7 @@ async fn held(app: &TestApp, fake: &FakeMessages) -> (String, String) {
 }
 
 on_both! {
-    async fn what_the_model_thought_before_a_pause_goes_back_to_the_byte(on: On) {
+    async fn model_thinking_before_a_pause_is_sent_back_byte_for_byte(on: On) {
         let fake = FakeMessages::start().await;
         let mut app = TestApp::with(on, &yaml(&fake)).await;
         let (_, request) = held(&app, &fake).await;
@@ -63,7 +63,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_rejected_call_is_told_as_an_error_with_the_reason(on: On) {
+    async fn rejected_call_is_sent_to_the_provider_as_an_error_with_the_reason(on: On) {
         let fake = FakeMessages::start().await;
         let app = TestApp::with(on, &yaml(&fake)).await;
         let (_, request) = held(&app, &fake).await;
@@ -77,7 +77,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_conversation_goes_on_when_its_agent_has_got_a_model_of_another_provider(on: On) {
+    async fn conversation_goes_on_with_a_model_of_another_provider(on: On) {
         let fake = FakeMessages::start().await;
         let mut app = TestApp::with(on, &yaml(&fake)).await;
         let (task, request) = held(&app, &fake).await;

@@ -40,14 +40,14 @@ async fn approved_by_all_at_once(app: &TestApp, other: Option<&TestApp>, times: 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sixty_four_approvals_at_once_run_the_call_once_on_sqlite() {
+async fn sixty_four_simultaneous_approvals_run_the_call_once_on_sqlite() {
     let app = TestApp::start(On::Sqlite).await;
     approved_by_all_at_once(&app, None, 100).await;
     app.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sixty_four_approvals_at_once_run_the_call_once_over_two_replicas() {
+async fn sixty_four_simultaneous_approvals_over_two_replicas_run_the_call_once() {
     let app = TestApp::start(On::Postgres).await;
     let other = app.replica().await;
     approved_by_all_at_once(&app, Some(&other), 100).await;
@@ -56,7 +56,7 @@ async fn sixty_four_approvals_at_once_run_the_call_once_over_two_replicas() {
 }
 
 on_both! {
-    async fn twelve_people_who_answer_one_question_at_once_have_the_model_asked_once(on: On) {
+    async fn twelve_simultaneous_answers_to_one_request_call_the_model_once(on: On) {
         let app = asking(on, "").await;
         let question = ask(&app, "guidance").await;
         let (path, before) = (question.path(), app.model.sent().len());
@@ -74,7 +74,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn approve_against_reject_against_cancel_has_one_outcome(on: On) {
+    async fn approval_racing_a_rejection_and_a_cancel_has_one_outcome(on: On) {
         let app = TestApp::start(on).await;
         app.model.otherwise(|body| {
             let last = body["messages"].as_array().unwrap().last().unwrap().clone();
@@ -102,7 +102,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn after_cancel_has_answered_nothing_starts_and_a_result_under_way_is_late(on: On) {
+    async fn answered_cancel_lets_nothing_start_and_a_result_in_flight_is_late(on: On) {
         let app = TestApp::start(on).await;
         app.tool.close();
         app.model.then(calls(&[("refund", r#"{"order":1,"amount":5}"#), ("refund", r#"{"order":2,"amount":5}"#)]));
@@ -132,7 +132,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_client_that_hangs_up_stops_nothing(on: On) {
+    async fn client_that_hangs_up_stops_nothing(on: On) {
         let app = TestApp::start(on).await;
         let held = app.held().await;
         app.tool.close();

@@ -33,7 +33,7 @@ async fn twice(actor: &Actor<'_>, path: &str, body: &Value) -> Reply {
 }
 
 on_both! {
-    async fn whoever_repeats_a_post_that_is_being_stored_is_told_the_same(on: On) {
+    async fn repeated_post_in_flight_gets_the_same_reply(on: On) {
         let app = TestApp::start(on).await;
         let owner = || app.owner().header(KEY, "at-once");
         let at_once = async |path: &str, body: &Value| {
@@ -90,7 +90,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_repetition_waits_with_the_first(on: On) {
+    async fn repeated_post_waits_with_the_first(on: On) {
         let app = TestApp::start(on).await;
         app.tool.close();
         app.model.then(calls(&[("refund", r#"{"order":1,"amount":5}"#)])).then(says("paid"));
@@ -114,7 +114,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn who_has_lost_his_right_since_repeats_nothing(on: On) {
+    async fn repeated_post_of_a_caller_who_lost_the_right_is_refused(on: On) {
         let mut app = TestApp::with(on, &(REFUNDS.replace("{approvers}", "{ groups: [finance] }") + NARROWED)).await;
         let held = app.held().await;
         app.model.then(says("paid"));
@@ -131,7 +131,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_cancel_that_is_repeated_does_not_end_what_was_reopened_since(on: On) {
+    async fn repeated_cancel_does_not_end_a_task_reopened_since(on: On) {
         let app = TestApp::start(on).await;
         let held = app.held().await;
         let path = format!("/v1/tasks/{}", held.task);
@@ -150,7 +150,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_key_means_something_for_one_path_one_user_and_one_tenant_only(on: On) {
+    async fn idempotency_key_is_scoped_to_one_path_user_and_tenant(on: On) {
         let app = TestApp::start(on).await;
         let body = json!({"input": "go"});
         let mut tasks = Vec::new();
@@ -167,7 +167,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn what_was_refused_spends_no_key(on: On) {
+    async fn refused_post_spends_no_key(on: On) {
         let app = TestApp::start(on).await;
         let owner = || app.owner().header(KEY, "k");
         assert_eq!(owner().post("/v1/tasks", &json!({"input": "go", "agent": "nobody"})).await.status, 422);
@@ -176,7 +176,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn thirty_two_at_once_are_one_task(on: On) {
+    async fn thirty_two_simultaneous_posts_with_one_key_create_one_task(on: On) {
         let app = TestApp::start(on).await;
         let mut others = Vec::new();
         if on == On::Postgres {
@@ -202,7 +202,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn after_a_day_a_key_is_as_new_but_not_that_of_an_answer(on: On) {
+    async fn idempotency_key_expires_after_a_day_except_for_a_decision(on: On) {
         let app = TestApp::start(on).await;
         let owner = || app.owner().header(KEY, "k");
         let body = json!({"input": "go"});

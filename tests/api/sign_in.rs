@@ -88,7 +88,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 on_both! {
-    async fn a_person_with_a_browser_signs_in_decides_and_signs_out(on: On) {
+    async fn person_with_a_browser_signs_in_decides_and_signs_out(on: On) {
         let app = TestApp::with_finance(on).await;
         let held = app.held().await;
         let path = format!("/resume/{}", held.request);
@@ -140,7 +140,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn the_cookie_and_the_links_follow_the_public_url(on: On) {
+    async fn cookie_and_links_follow_the_public_url(on: On) {
         let app = at(on, "https://hold.example/base/").await;
         let held = app.held().await;
         let next = format!("/base/resume/{}", held.request);
@@ -179,7 +179,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn signing_in_leads_nowhere_but_to_a_path_of_ours(on: On) {
+    async fn sign_in_redirects_only_to_a_path_of_this_service(on: On) {
         let app = TestApp::start(on).await;
         for next in [
             "https://evil.example", "//evil.example", "///evil.example", "/\\evil.example", "\\\\evil.example", "\\/evil.example",
@@ -206,7 +206,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_key_in_the_request_beats_the_cookie(on: On) {
+    async fn key_in_the_request_takes_precedence_over_the_cookie(on: On) {
         let app = TestApp::start(on).await;
         let cookie = cookie(&app, ALICE).await;
         assert_eq!(program(&app, &cookie).get("/v1/me").await.str("/user_id"), "alice");
@@ -224,7 +224,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_session_speaks_for_nobody_else(on: On) {
+    async fn session_speaks_only_for_its_own_user(on: On) {
         let app = TestApp::start(on).await;
         for key in [ALICE, WEB] {
             let cookie = cookie(&app, key).await;
@@ -237,7 +237,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_session_is_worth_what_its_key_is_worth_today_and_ends_with_it(on: On) {
+    async fn session_has_the_current_rights_of_its_key_and_ends_with_it(on: On) {
         let mut app = TestApp::with_finance(on).await;
         let held = app.held().await;
         let (alice, bob, ops) = (cookie(&app, ALICE).await, cookie(&app, BOB).await, cookie(&app, OPS).await);
@@ -260,7 +260,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_session_lasts_twelve_hours(on: On) {
+    async fn session_expires_after_twelve_hours(on: On) {
         let app = TestApp::start(on).await;
         let cookie = cookie(&app, ALICE).await;
         // As if that much time had passed.
@@ -273,7 +273,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn sessions_that_are_over_are_swept_out(on: On) {
+    async fn expired_sessions_are_removed_by_the_worker(on: On) {
         let mut app = TestApp::start(on).await;
         let (over, alive) = (cookie(&app, ALICE).await, cookie(&app, BOB).await);
         let digest = |cookie: &str| BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(BASE64_URL_SAFE_NO_PAD.decode(&cookie[18..]).unwrap()));
@@ -287,7 +287,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn whoever_signs_in_anew_has_one_session(on: On) {
+    async fn new_sign_in_replaces_the_session(on: On) {
         let app = TestApp::start(on).await;
         let first = cookie(&app, ALICE).await;
         let wrong = post(&program(&app, &first), "/sign-in", "key=wrong-key-0123456789").await;
@@ -302,7 +302,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn who_is_not_signed_in_learns_nothing_of_a_request(on: On) {
+    async fn request_page_reveals_nothing_without_a_session(on: On) {
         let app = TestApp::with_finance(on).await;
         let held = app.held().await;
         let dead = cookie(&app, ALICE).await;
@@ -333,7 +333,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_foreign_page_does_nothing_with_somebody_elses_cookie(on: On) {
+    async fn foreign_page_can_do_nothing_with_a_session_cookie(on: On) {
         let app = TestApp::start(on).await;
         let held = app.held().await;
         let cookie = cookie(&app, ALICE).await;
@@ -356,7 +356,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn another_tenants_session_finds_nothing_here(on: On) {
+    async fn session_of_another_tenant_finds_nothing(on: On) {
         let app = TestApp::with_finance(on).await;
         let held = app.held().await;
         let cookie = cookie(&app, OTHER).await;
@@ -368,7 +368,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_key_is_never_read_from_an_address(on: On) {
+    async fn key_is_never_read_from_a_url(on: On) {
         let app = TestApp::start(on).await;
         let query = format!("key={ALICE}&api_key={ALICE}&holdpoint_session={ALICE}&authorization=Bearer%20{ALICE}");
         let page = app.nobody().get(&format!("/sign-in?{query}")).await;
@@ -379,7 +379,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn what_is_stored_leads_back_to_no_key_and_no_token(on: On) {
+    async fn stored_session_reveals_neither_its_key_nor_its_token(on: On) {
         let app = TestApp::start(on).await;
         let cookie = cookie(&app, ALICE).await;
         post(&app.nobody(), "/sign-in", "key=wrong-key-0123456789").await;
@@ -404,7 +404,7 @@ on_both! {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_is_known_to_every_replica_and_ends_on_all_of_them() {
+async fn session_is_known_to_every_replica_and_ends_on_all_of_them() {
     let here = TestApp::start(On::Postgres).await;
     let there = here.replica().await;
     let cookie = cookie(&here, ALICE).await;

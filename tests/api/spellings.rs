@@ -54,7 +54,7 @@ fn ids(list: &Reply) -> Vec<String> {
 }
 
 on_both! {
-    async fn other_spelling_of_the_owner_decides_at_no_door(on: On) {
+    async fn other_spelling_of_the_owner_may_not_decide(on: On) {
         let app = app(on).await;
         for (one, other) in ONE_PERSON {
             let held = app.held_by(&finance(&app, one)).await;

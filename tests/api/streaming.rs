@@ -11,7 +11,7 @@ const SAFE: (&str, &str) = ("lookup", r#"{"order":1}"#);
 const HELD: (&str, &str) = ("refund", r#"{"order":1,"amount":50}"#);
 
 on_both! {
-    async fn a_call_that_comes_byte_by_byte_is_asked_about_and_runs_as_it_was_written(on: On) {
+    async fn call_streamed_byte_by_byte_is_held_and_runs_as_it_was_written(on: On) {
         let app = TestApp::start(on).await;
         app.model.then_streams(Stream::of(&calls(&[SAFE, HELD])).unwrap().byte_by_byte()).then(says("paid"));
         let paused = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
@@ -26,7 +26,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_call_that_was_cut_off_runs_nothing(on: On) {
+    async fn call_that_was_cut_off_runs_nothing(on: On) {
         for (reason, whole) in [("length", true), ("length", false), ("content_filter", false)] {
             let app = TestApp::start(on).await;
             let cut = if whole { SAFE.1 } else { r#"{"order":1"# };
@@ -44,7 +44,7 @@ on_both! {
         }
     }
 
-    async fn a_stream_that_is_lost_or_has_no_end_is_no_answer(on: On) {
+    async fn lost_or_unfinished_stream_is_no_answer(on: On) {
         let stream = || Stream::of(&calls(&[SAFE])).unwrap();
         let chunks = stream().len();
         for lost in [1, 3, chunks - 3] {
@@ -63,7 +63,7 @@ on_both! {
         }
     }
 
-    async fn nothing_runs_while_the_answer_still_comes(on: On) {
+    async fn calls_do_not_run_before_their_answer_is_complete(on: On) {
         let app = TestApp::start(on).await;
         let stream = Stream::of(&calls(&[SAFE])).unwrap();
         let before_its_end = stream.len() - 3;
@@ -81,7 +81,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn an_endpoint_that_does_not_stream_is_as_good(on: On) {
+    async fn endpoint_that_does_not_stream_works_the_same(on: On) {
         let app = TestApp::start(on).await;
         app.model.streaming(false).then(calls(&[SAFE])).then(says("ok"));
         let done = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;

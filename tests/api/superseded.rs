@@ -77,7 +77,7 @@ async fn is_too_late(app: &TestApp, question: &Question, kind: &str) {
 }
 
 on_both! {
-    async fn a_question_of_any_kind_is_withdrawn_for_the_next_message(on: On) {
+    async fn request_of_any_kind_is_withdrawn_by_the_next_message(on: On) {
         let app = app(on).await;
         for kind in KINDS {
             let question = ask(&app, kind).await;
@@ -111,7 +111,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn what_was_approved_and_edited_and_has_not_run_is_withdrawn_too(on: On) {
+    async fn approved_and_edited_calls_that_did_not_run_are_withdrawn_too(on: On) {
         let app = app(on).await;
         app.model.then(calls(&[
             ("lookup", r#"{"order":1}"#),
@@ -164,7 +164,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn questions_of_every_kind_of_one_turn_are_withdrawn_together(on: On) {
+    async fn requests_of_every_kind_in_one_turn_are_withdrawn_together(on: On) {
         let app = app(on).await;
         let turn: Vec<_> = ["guidance", "confirmation", "credentials", "approval", "external_result"].map(asks).to_vec();
         app.model.then(calls(&turn));
@@ -193,7 +193,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn an_external_call_is_withdrawn_and_what_ran_beside_it_stays(on: On) {
+    async fn external_call_is_withdrawn_and_results_beside_it_stay(on: On) {
         let app = app(on).await;
         app.model.then(calls(&[("count", r#"{"what":"a"}"#), ("lookup", r#"{"order":1}"#), ("count", r#"{"what":"b"}"#)]));
         let asked = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
@@ -221,7 +221,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_call_that_was_started_is_unknown_and_those_after_it_are_withdrawn(on: On) {
+    async fn started_call_becomes_unknown_and_later_calls_are_withdrawn(on: On) {
         let app = app(on).await;
         app.tool.answers(502, "");
         app.model.then(calls(&[("lose", r#"{"order":1}"#), ("lookup", r#"{"order":1}"#), ("lose", r#"{"order":2}"#)]));
@@ -252,7 +252,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_late_answer_is_shown_what_is_asked_now(on: On) {
+    async fn late_answer_is_told_which_request_is_pending_now(on: On) {
         let app = app(on).await;
         let question = ask(&app, "guidance").await;
         app.model.then(calls(&[asks("confirmation")]));

@@ -39,7 +39,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_call_that_can_never_run_has_no_digest(on: On) {
+    async fn call_that_can_never_run_has_no_digest(on: On) {
         let app = TestApp::start(on).await;
         let held = r#"{"order": 17, "amount": 120}"#;
         app.model.then(calls(&[("refund", held), ("refund", "{}"), ("nothing", "{}"), ("forbidden", "{}")]));
@@ -51,7 +51,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn the_detail_of_a_misfit_is_its_first_place_in_words(on: On) {
+    async fn detail_of_an_invalid_request_names_its_first_error_in_words(on: On) {
         let app = TestApp::start(on).await;
         let reply = app.owner().post("/v1/tasks", &json!({"input": 1, "more": 2})).await;
         let first = &reply.body["errors"][0];
@@ -97,7 +97,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn others_do_not_see_or_move_a_task(on: On) {
+    async fn task_can_be_neither_seen_nor_moved_by_others(on: On) {
         let app = TestApp::start(on).await;
         let held = app.held().await;
         let path = format!("/v1/tasks/{}", held.task);
@@ -117,7 +117,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_message_to_a_paused_task_supersedes_only_when_it_says_so(on: On) {
+    async fn message_to_a_paused_task_supersedes_only_when_it_says_so(on: On) {
         let app = TestApp::start(on).await;
         let held = app.held().await;
         let path = format!("/v1/tasks/{}/messages", held.task);
@@ -161,7 +161,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_post_waits_as_it_is_told(on: On) {
+    async fn post_waits_as_its_prefer_header_says(on: On) {
         let app = TestApp::start(on).await;
         app.tool.close();
         app.model.then(calls(&[("lookup", r#"{"order":1}"#)])).then(says("ok"));
@@ -177,7 +177,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn who_i_am_and_what_there_is(on: On) {
+    async fn me_agents_and_public_endpoints_answer(on: On) {
         let app = TestApp::start(on).await;
         let me = app.approver().get("/v1/me").await;
         assert_eq!(me.body, json!({"user_id": "bob", "tenant": "acme", "groups": ["finance"], "via": null, "admin": false, "may": ["create", "read", "decide"]}));

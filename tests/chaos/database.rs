@@ -67,7 +67,7 @@ async fn under_way(app: &TestApp) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crash_is_503_and_what_ran_goes_on_after_it() {
+async fn database_crash_is_503_and_running_tasks_continue_after_it() {
     let cluster = PrivateCluster::start();
     let app = TestApp::at(&cluster.url("postgres")).await;
     let held = app.held().await;
@@ -91,7 +91,7 @@ async fn a_crash_is_503_and_what_ran_goes_on_after_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_hangs_is_503_in_time_and_nothing_is_done_twice() {
+async fn hanging_database_is_503_in_time_and_nothing_is_done_twice() {
     let cluster = PrivateCluster::start();
     let app = TestApp::at(&cluster.url("postgres")).await;
     let running = under_way(&app).await;
@@ -119,7 +119,7 @@ async fn a_server_that_hangs_is_503_in_time_and_nothing_is_done_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_line_cut_at_any_byte_loses_no_answer_and_repeats_no_effect() {
+async fn connection_cut_at_any_byte_loses_no_answer_and_repeats_no_effect() {
     let database = Database::postgres().await;
     let line = Forwarder::to(database.url()).await;
     let app = TestApp::at(line.url()).await;
@@ -146,7 +146,7 @@ async fn a_line_cut_at_any_byte_loses_no_answer_and_repeats_no_effect() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_silent_line_is_503_in_time_and_leaves_no_place_of_the_pool_behind() {
+async fn silent_connection_is_503_in_time_and_frees_its_place_in_the_pool() {
     let database = Database::postgres().await;
     let line = Forwarder::to(database.url()).await;
     let app = TestApp::at(line.url()).await;
@@ -175,7 +175,7 @@ async fn a_silent_line_is_503_in_time_and_leaves_no_place_of_the_pool_behind() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_only_reads_fails_no_task() {
+async fn read_only_database_fails_no_task() {
     let database = Database::postgres().await;
     let app = TestApp::at(database.url()).await;
     let name = database.url().rsplit('/').next().unwrap().to_owned();
@@ -213,7 +213,7 @@ async fn gets_ready_anew(app: &TestApp, url: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sessions_that_are_ended_all_the_time_cost_no_answer_but_503() {
+async fn database_sessions_terminated_repeatedly_cause_only_503() {
     let database = Database::postgres().await;
     let app = TestApp::at(database.url()).await;
     app.model.otherwise(|body| {

@@ -57,37 +57,37 @@ fn second() -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[cfg_attr(not(any(debug_assertions, feature = "failpoints")), ignore = "needs failpoints")]
-async fn killed_at_any_point_nothing_is_lost_and_nothing_runs_twice_on_sqlite() {
+async fn process_killed_at_any_failpoint_loses_and_repeats_nothing_on_sqlite() {
     killed_at_each(On::Sqlite, first()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[cfg_attr(not(any(debug_assertions, feature = "failpoints")), ignore = "needs failpoints")]
-async fn killed_at_any_point_nothing_is_lost_and_nothing_runs_twice_on_postgres() {
+async fn process_killed_at_any_failpoint_loses_and_repeats_nothing_on_postgres() {
     killed_at_each(On::Postgres, first()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[cfg_attr(not(any(debug_assertions, feature = "failpoints")), ignore = "needs failpoints")]
-async fn killed_at_the_second_time_nothing_is_lost_and_nothing_runs_twice_on_sqlite() {
+async fn process_killed_at_a_failpoints_second_pass_loses_and_repeats_nothing_on_sqlite() {
     killed_at_each(On::Sqlite, second()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[cfg_attr(not(any(debug_assertions, feature = "failpoints")), ignore = "needs failpoints")]
-async fn killed_at_the_second_time_nothing_is_lost_and_nothing_runs_twice_on_postgres() {
+async fn process_killed_at_a_failpoints_second_pass_loses_and_repeats_nothing_on_postgres() {
     killed_at_each(On::Postgres, second()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[cfg_attr(not(any(debug_assertions, feature = "failpoints")), ignore = "needs failpoints")]
-async fn killed_by_each_prompt_a_process_has_sent_only_what_is_stored_on_sqlite() {
+async fn process_killed_at_each_prompt_has_sent_only_what_is_stored_on_sqlite() {
     killed_by_each_prompt(On::Sqlite).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[cfg_attr(not(any(debug_assertions, feature = "failpoints")), ignore = "needs failpoints")]
-async fn killed_by_each_prompt_a_process_has_sent_only_what_is_stored_on_postgres() {
+async fn process_killed_at_each_prompt_has_sent_only_what_is_stored_on_postgres() {
     killed_by_each_prompt(On::Postgres).await;
 }
 

@@ -128,17 +128,17 @@ async fn killed_in_the_pause(on: On) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_in_the_pause_it_still_runs_the_call_once_on_sqlite() {
+async fn process_killed_during_a_pause_still_runs_the_call_once_on_sqlite() {
     killed_in_the_pause(On::Sqlite).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_in_the_pause_it_still_runs_the_call_once_on_postgres() {
+async fn process_killed_during_a_pause_still_runs_the_call_once_on_postgres() {
     killed_in_the_pause(On::Postgres).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_while_an_approved_call_is_out_it_asks_what_became_of_it() {
+async fn process_killed_during_an_approved_call_opens_a_reconcile_request() {
     let stage = Stage::set(On::Sqlite).await;
     let binary = stage.start().await;
     stage.model.then(calls(&[("refund", r#"{"order":1,"amount":50}"#)]));

@@ -317,7 +317,7 @@ fn plain(cluster: &Cluster) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_base_backup_that_is_restored_after_500_cycles_runs_nothing_again() {
+async fn base_backup_restored_after_500_cycles_runs_nothing_again() {
     let world = World::new().await;
     let cluster = world.cluster().await;
     let process = world.serve(&plain(&cluster), &[]).await;
@@ -335,7 +335,7 @@ async fn a_base_backup_that_is_restored_after_500_cycles_runs_nothing_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_of_a_sqlite_file_that_is_restored_runs_nothing_again() {
+async fn restored_copy_of_a_sqlite_file_runs_nothing_again() {
     let world = World::new().await;
     let url = |name: &str| format!("sqlite://{}", world.path(name).display());
     let process = world.serve(&url("house.db"), &[]).await;
@@ -352,7 +352,7 @@ async fn a_copy_of_a_sqlite_file_that_is_restored_runs_nothing_again() {
 
 /// The replica stays up: the address that it knows leads to the standby from some moment on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_promoted_standby_is_recognized_by_a_replica_that_stays_up_and_runs_nothing_again() {
+async fn promoted_standby_is_recognized_by_a_running_replica_and_runs_nothing_again() {
     let world = World::new().await;
     let cluster = world.cluster().await;
     let door = world.path("door");

@@ -55,7 +55,7 @@ pub fn user_text(message: &Value) -> String {
 }
 
 #[test]
-fn a_prompt_with_a_result_that_no_journal_has_is_missing() {
+fn prompt_with_a_result_in_no_journal_is_reported_missing() {
     use holdpoint::task::id::CallId;
     use holdpoint::task::item::{Fact, FinishReason, Item, Outcome, Part, PartType, ToolCall, ToolResult, Turn, Usage};
     use holdpoint::task::time::Time;

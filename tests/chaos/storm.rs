@@ -79,7 +79,7 @@ async fn five_hundred_kills_of_trees_lose_nothing_and_repeat_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[cfg_attr(not(any(debug_assertions, feature = "failpoints")), ignore = "needs failpoints")]
-async fn a_hundred_kills_lose_nothing_and_repeat_nothing() {
+async fn hundred_kills_lose_nothing_and_repeat_nothing() {
     storm(&SHORT).await;
 }
 

@@ -58,7 +58,12 @@ impl World {
     pub async fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "chaos::world::the_process_of_the_world", "--ignored", "--nocapture"])
+            .args([
+                "--exact",
+                "chaos::world::world_process_serves_tool_calls_until_its_parent_ends",
+                "--ignored",
+                "--nocapture",
+            ])
             .env(FOLDER, folder.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -127,7 +132,7 @@ struct Book {
 
 #[test]
 #[ignore = "the process that World::start starts, no test"]
-fn the_process_of_the_world() {
+fn world_process_serves_tool_calls_until_its_parent_ends() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
     let folder = Path::new(&folder).to_owned();
     std::thread::spawn(|| {

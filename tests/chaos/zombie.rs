@@ -15,7 +15,7 @@ use crate::support::database::Database;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[cfg_attr(not(any(debug_assertions, feature = "failpoints")), ignore = "needs failpoints")]
-async fn frozen_before_a_call_it_neither_sends_nor_overwrites_when_it_wakes() {
+async fn replica_frozen_before_a_call_neither_sends_nor_overwrites_when_it_wakes() {
     let (world, model) = (Arc::new(World::start().await), Model::start().await);
     let database = Database::postgres().await;
     let folder = tempfile::tempdir().unwrap();

@@ -27,7 +27,7 @@ fn without_refund(yaml: &str) -> String {
 }
 
 both! {
-    async fn a_panic_in_the_model_loses_neither_the_task_nor_the_slot(house) {
+    async fn panic_in_the_model_loses_neither_the_task_nor_its_slot(house) {
         let stage = Stage::set(house, SMALL).await;
         stage.script(|_| panic!("the model's client has a bug"));
         let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
@@ -47,7 +47,7 @@ both! {
         assert_eq!(stage.status(task).await, TaskStatus::Completed);
     }
 
-    async fn task_that_five_drives_alone_do_not_move_fails_and_a_retry_begins_anew(house) {
+    async fn task_without_progress_in_five_lone_drives_fails_and_a_retry_begins_anew(house) {
         let stage = Stage::set(house, SMALL).await;
         stage.script(|_| panic!("the model's client has a bug"));
         let door = stage.engine(0);
@@ -70,7 +70,7 @@ both! {
         assert_eq!(stage.status(task).await, TaskStatus::Completed);
     }
 
-    async fn a_result_in_hand_moves_a_task_that_somebody_else_had_parked_or_paused_for_it(house) {
+    async fn result_in_hand_moves_a_task_that_another_replica_parked_for_it(house) {
         let stage = Stage::set(house, SMALL).await;
         let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
         stage.tool.close();
@@ -96,7 +96,7 @@ both! {
         assert_eq!((stage.executions(task, "/refund"), outcomes(&stage.journal(task).await)), (1, vec![Outcome::Succeeded]));
     }
 
-    async fn going_down_while_a_call_is_out_keeps_its_result(house) {
+    async fn shutdown_during_a_call_keeps_its_result(house) {
         let stage = Stage::set(house, SMALL).await;
         stage.tool.close();
         let engine = stage.engine(1);
@@ -113,7 +113,7 @@ both! {
         assert_eq!((stage.executions(task, "/refund"), outcomes(&journal)), (1, vec![Outcome::Succeeded]));
     }
 
-    async fn more_tasks_than_there_is_room_for_all_end(house) {
+    async fn tasks_beyond_the_available_slots_all_complete(house) {
         let stage = Stage::set(house, SMALL).await;
         let engine = stage.engine(2);
         let caller = alice();
@@ -128,7 +128,7 @@ both! {
         }
     }
 
-    async fn an_agent_that_is_gone_fails_the_task_but_what_is_canceled_is_canceled(house) {
+    async fn removed_agent_fails_a_running_task_but_a_canceled_one_stays_canceled(house) {
         let mut stage = Stage::set(house, LARGE).await;
         stage.configure(|yaml| yaml.replace("decide: hold,", "decide: hold, on_expiry: cancel,"));
         let (approved, expired) = (stage.held().await, stage.held().await);
@@ -149,7 +149,7 @@ both! {
         assert!(stage.tool.ledger().is_empty());
     }
 
-    async fn what_was_approved_before_a_task_failed_does_not_run_after_another_message(house) {
+    async fn call_approved_before_a_failure_is_withdrawn_by_a_message_and_run_by_a_retry(house) {
         let mut stage = Stage::set(house, LARGE).await;
         let (door, whole_yaml) = (stage.engine(0), stage.yaml());
         let tasks = [stage.held().await, stage.held().await];
@@ -172,7 +172,7 @@ both! {
         assert_eq!((stage.executions(retried, "/refund"), outcomes(&stage.journal(retried).await)), (1, vec![Outcome::Succeeded]));
     }
 
-    async fn a_tool_that_is_gone_after_the_approval_is_a_result(house) {
+    async fn tool_removed_after_the_approval_gives_an_invalid_result(house) {
         let mut stage = Stage::set(house, LARGE).await;
         let task = stage.held().await;
         stage.answer_all(&stage.engine(0), task).await;
@@ -183,7 +183,7 @@ both! {
         assert_eq!(stage.executions(task, "/refund"), 0);
     }
 
-    async fn a_limit_that_is_raised_lets_a_retry_go_on(house) {
+    async fn raised_limit_lets_a_retry_go_on(house) {
         let mut stage = Stage::set(house, SMALL).await;
         let unlimited = stage.yaml();
         stage.configure(|yaml| yaml.replace("model: main,", "model: main, limits: { max_model_calls: 1 },"));
@@ -202,7 +202,7 @@ both! {
         assert_eq!(stage.executions(task, "/refund"), 1, "no finished call runs again");
     }
 
-    async fn a_long_call_counts_as_duration_before_the_model_is_asked_again(house) {
+    async fn long_call_counts_as_duration_before_the_model_is_asked_again(house) {
         let mut stage = Stage::set(house, SMALL).await;
         stage.configure(|yaml| yaml.replace("model: main,", "model: main, limits: { max_duration: 10m },"));
         let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
@@ -218,7 +218,7 @@ both! {
         assert_eq!((error.code, error.limit.as_deref()), (FailureCode::LimitReached, Some("max_duration")));
     }
 
-    async fn the_clock_of_a_process_does_not_count_as_duration(house) {
+    async fn process_clock_does_not_count_as_duration(house) {
         // On Postgres this process's clock is years behind the database's.
         let stage = Stage::set(house, SMALL).await;
         let engine = stage.engine(1);
@@ -229,7 +229,7 @@ both! {
         assert_eq!(stage.status(task).await, TaskStatus::Completed);
     }
 
-    async fn waiting_for_a_human_is_not_duration(house) {
+    async fn waiting_for_a_decision_does_not_count_as_duration(house) {
         let mut stage = Stage::set(house, LARGE).await;
         stage.configure(|yaml| yaml.replace("model: main,", "model: main, limits: { max_duration: 10m },"));
         let task = stage.held().await;

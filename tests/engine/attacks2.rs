@@ -131,15 +131,15 @@ async fn is_not_denied(stage: &Stage, task: TaskId, outcome: Outcome) {
 }
 
 both! {
-    async fn answers_do_not_repeat_a_call_that_is_out(house) {
+    async fn answers_do_not_repeat_a_call_in_flight(house) {
         answered_while_one_is_out(house, BESIDE_A_READ, "/lookup").await;
     }
 
-    async fn answers_do_not_disturb_a_call_that_is_out_and_may_not_be_repeated(house) {
+    async fn answers_do_not_disturb_a_non_repeatable_call_in_flight(house) {
         answered_while_one_is_out(house, BESIDE_A_REFUND, "/refund").await;
     }
 
-    async fn an_answer_that_ends_the_task_does_not_wait_for_a_call_that_is_out(house) {
+    async fn decision_that_ends_the_task_does_not_wait_for_a_call_in_flight(house) {
         let stage = with_outside(house, BESIDE_A_READ).await;
         let here = stage.engine(8);
         stage.tool.close();
@@ -152,13 +152,13 @@ both! {
         stage.tool.open();
     }
 
-    async fn nobody_says_that_a_call_did_not_run_which_was_started(house) {
+    async fn rejected_call_that_had_started_is_not_reported_as_not_run(house) {
         let (stage, task, request) = held_after_its_start(house).await;
         stage.engine(0).decide(&alice(), request, rejects(Then::Continue), None).await.unwrap();
         is_not_denied(&stage, task, Outcome::Rejected).await;
     }
 
-    async fn the_arguments_of_a_call_that_was_sent_stay_as_they_are(house) {
+    async fn arguments_of_a_call_that_was_sent_cannot_be_edited(house) {
         let (stage, task, request) = held_after_its_start(house).await;
         let call = asked(&stage, task).await.pending_tool_calls[0].tool_call_id;
         let before = stage.journal(task).await.items.len();
@@ -173,7 +173,7 @@ both! {
         assert!(sent.len() == 2 && sent[0] == sent[1], "{sent:?}");
     }
 
-    async fn nor_where_nobody_answered_in_time(house) {
+    async fn expired_call_that_had_started_is_not_reported_as_not_run(house) {
         let (stage, task, _) = held_after_its_start(house).await;
         stage.house.forward(Duration::from_hours(25));
         stage.engine(0).expire().await.unwrap();

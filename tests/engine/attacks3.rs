@@ -150,7 +150,7 @@ async fn nobody_reads_it(stage: &Stage, task: TaskId) {
 }
 
 both! {
-    async fn an_edit_a_credential_and_a_result_wherever_a_driver_is_dropped(house) {
+    async fn edit_credential_and_result_survive_a_driver_dropped_at_any_await(house) {
         let stage = set(house, ALL).await;
         babbling(&stage, ALL);
         let (mut whole_lives, mut polls) = (0, 0);
@@ -177,7 +177,7 @@ both! {
         assert!(polls > 20, "only {polls} await points");
     }
 
-    async fn what_is_sent_is_what_the_answer_that_counts_has_filled_in(house) {
+    async fn credential_that_is_sent_is_the_one_of_the_answer_that_counts(house) {
         const CALLS: &[(&str, &str)] = &[COMMENT];
         let stage = set(house, CALLS).await;
         let mut whole_answers = 0;
@@ -205,7 +205,7 @@ both! {
         }
     }
 
-    async fn an_error_of_the_model_does_not_tell_what_was_filled_in(house) {
+    async fn model_error_does_not_show_a_filled_in_credential(house) {
         const CALLS: &[(&str, &str)] = &[COMMENT];
         let stage = set(house, CALLS).await;
         stage.script(|asked| match asked {
@@ -220,7 +220,7 @@ both! {
         assert!(error.detail.ends_with("no such word as [secret jira.token]"), "{error:?}");
     }
 
-    async fn no_more_than_twenty_questions_are_open(house) {
+    async fn task_opens_at_most_twenty_requests_at_once(house) {
         const CALLS: &[(&str, &str)] = &[
             OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE,
             OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE, COMMENT,

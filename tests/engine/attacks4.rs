@@ -149,7 +149,7 @@ async fn of_one_session(house: House) -> Stage {
 }
 
 both! {
-    async fn a_tool_that_comes_into_doubt_while_a_sibling_thinks_is_not_let_run_by_a_rule(house) {
+    async fn tool_quarantined_while_a_siblings_model_answers_is_not_run_by_a_rule(house) {
         let stage = Stage::of_trees(house, Shape::flat(2), one_small).await;
         let parts = stage.parts(0);
         let engine = Stage::like(&parts, 4);
@@ -165,7 +165,7 @@ both! {
         stage.lawful(root).await;
     }
 
-    async fn a_no_that_is_said_while_a_sibling_thinks_is_a_no_to_the_sibling(house) {
+    async fn rejection_made_while_a_siblings_model_answers_holds_for_the_sibling(house) {
         let stage = Stage::of_trees(house, Shape::flat(2), the_same).await;
         let parts = stage.parts(0);
         let engine = Stage::like(&parts, 4);
@@ -183,7 +183,7 @@ both! {
         stage.lawful(root).await;
     }
 
-    async fn whoever_waits_for_room_is_not_forgotten_where_some_is_made_while_he_lies_down(house) {
+    async fn task_waiting_to_open_a_request_is_woken_when_one_closes_while_it_parks(house) {
         let stage = Stage::of_trees(house, Shape::flat(3), twenty_one).await;
         let parts = stage.parts(0);
         let door = Stage::like(&parts, 0);
@@ -207,7 +207,7 @@ both! {
         }
     }
 
-    async fn questions_of_one_tree_that_are_overdue_together_are_closed_together(house) {
+    async fn overdue_requests_of_one_tree_are_closed_together(house) {
         let stage = Stage::of_trees(house, Shape::flat(3), twenty_one).await;
         let parts = stage.parts(0);
         let root = stage.grown(&parts).await;
@@ -217,7 +217,7 @@ both! {
         balanced(&stage, root).await;
     }
 
-    async fn a_model_is_told_with_which_words_a_human_had_its_sub_agent_called(house) {
+    async fn model_is_told_the_edited_task_its_sub_agent_was_called_with(house) {
         let mut stage = Stage::of_trees(house, Shape::flat(1), one_small).await;
         let held = "policy:\n  - { name: calls, tools: [leaf], decide: hold }\n";
         stage.configure(|yaml| yaml.replace("policy:\n", held));
@@ -241,7 +241,7 @@ both! {
         assert!(result.contains(r#"It ran with: {"task":"go.99"}"#), "{result}");
     }
 
-    async fn a_conversation_that_cannot_be_read_any_more_is_begun_anew(house) {
+    async fn unreadable_conversation_is_begun_anew_and_its_calls_are_held(house) {
         for which in ["seq > 0", "seq = 2"] {
             let stage = of_one_session(House::like(&house).await).await;
             let parts = stage.parts(0);
@@ -264,7 +264,7 @@ both! {
         }
     }
 
-    async fn a_damaged_task_that_is_over_is_not_looked_at_for_ever(house) {
+    async fn damaged_task_that_has_ended_is_no_longer_reported(house) {
         let stage = Stage::of_trees(house, Shape::flat(2), one_large).await;
         let parts = stage.parts(0);
         let root = stage.grown(&parts).await;
@@ -278,7 +278,7 @@ both! {
         assert!(stage.house.store.unreadable().is_empty(), "every round reads its whole tree");
     }
 
-    async fn what_only_a_newer_replica_can_read_does_not_go_on_under_a_canceled_root(house) {
+    async fn task_only_a_newer_replica_can_read_does_not_go_on_under_a_canceled_root(house) {
         let stage = Stage::of_trees(house, Shape::flat(2), one_large).await;
         let parts = stage.parts(0);
         let root = stage.grown(&parts).await;

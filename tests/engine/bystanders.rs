@@ -323,7 +323,7 @@ both! {
         assert_eq!(completed_by(&stage, &[stage.engine(2), stage.engine(2)]).await, 12);
     }
 
-    async fn task_claimed_beside_one_that_is_driven_alone_gets_further_before_it_gives_way(house) {
+    async fn task_claimed_beside_a_lone_drive_makes_progress_before_it_gives_way(house) {
         let stage = Stage::set(house, &[("lookup", r#"{"order":1}"#)]).await;
         let (suspect, other) = (queued(&stage, "go").await, queued(&stage, "go").await);
         let first = "update agent_task set fruitless = 2 where task_id in

@@ -154,11 +154,11 @@ async fn nobody_accepts() -> (TcpListener, Vec<TcpStream>) {
 }
 
 both! {
-    async fn after_cancel_has_answered_no_call_starts_in_this_process(house) {
+    async fn answered_cancel_lets_no_call_start_in_this_process(house) {
         canceled_around_their_start(house, false).await;
     }
 
-    async fn a_call_that_still_connects_when_cancel_answers_is_not_sent(house) {
+    async fn call_still_connecting_when_cancel_answers_is_not_sent(house) {
         let mut stage = Stage::set(house, SMALL).await;
         let (listener, queue) = nobody_accepts().await;
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -184,6 +184,6 @@ both! {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn after_cancel_has_answered_on_another_replica_no_call_starts() {
+async fn answered_cancel_on_another_replica_lets_no_call_start() {
     canceled_around_their_start(House::postgres().await, true).await;
 }

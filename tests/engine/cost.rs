@@ -56,7 +56,7 @@ async fn counted(clients: usize, cycles: usize) -> Counted {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cycle_of_one_client_is_five_commits_at_most() {
+async fn cycle_of_one_client_takes_at_most_five_commits() {
     let counted = counted(1, 10).await;
     assert!(counted.statements <= 50 && counted.transactions <= 50, "{} {}", counted.statements, counted.transactions);
 }

@@ -129,7 +129,7 @@ fn bearer(token: &str) -> String {
 }
 
 both! {
-    async fn an_agent_asks_and_is_told_that_it_was_given_and_the_tool_gets_it(house) {
+    async fn credential_requested_by_the_agent_reaches_the_tool_and_stays_out_of_the_journal(house) {
         let stage = clerk(house, &[&[("request_credentials", r#"{"service":"jira","reason":"to comment"}"#)], &[("comment", "{}")]]).await;
         let task = begun(&stage).await;
         let asked = asked(&stage, task).await;
@@ -159,14 +159,14 @@ both! {
         assert_eq!(responses.collect::<Vec<_>>(), [json!({"email": null, "token": null})]);
     }
 
-    async fn a_service_that_is_unknown_or_that_no_tool_takes_cannot_be_asked_for(house) {
+    async fn credential_that_is_unknown_or_unused_cannot_be_requested_by_an_agent(house) {
         let stage = clerk(house, &[&[("request_credentials", r#"{"service":"spare"}"#), ("request_credentials", r#"{"service":"mail"}"#)]]).await;
         let task = begun(&stage).await;
         assert_eq!(outcomes(&stage.journal(task).await), [Outcome::Invalid; 2]);
         assert_eq!(stage.status(task).await, TaskStatus::Completed);
     }
 
-    async fn a_call_asks_for_what_it_lacks_goes_on_and_runs_once(house) {
+    async fn call_without_its_credential_asks_for_it_then_runs_once(house) {
         let stage = clerk(house, &[&[("comment", "{}"), ("comment", "{}")]]).await;
         let task = begun(&stage).await;
         let asked = asked(&stage, task).await;
@@ -178,7 +178,7 @@ both! {
         assert_eq!(times_asked(&stage, task).await, 1);
     }
 
-    async fn a_held_call_asks_after_its_approval_and_keeps_it(house) {
+    async fn held_call_asks_for_a_credential_after_its_approval_and_keeps_the_approval(house) {
         let stage = clerk(house, &[&[("pay", "{}")]]).await;
         let task = begun(&stage).await;
         approve(&stage, task).await;
@@ -192,7 +192,7 @@ both! {
         ran(&stage, task, "/pay", ("holdpoint-decided-by", "bob"), 1).await;
     }
 
-    async fn calls_that_start_together_and_lack_the_same_one_ask_once(house) {
+    async fn calls_that_lack_the_same_credential_ask_for_it_once(house) {
         let stage = clerk(house, &[&[("look", "{}"), ("peek", "{}"), ("plain", "{}")]]).await;
         let task = begun(&stage).await;
         fill(&stage, task, &json!({"key": "crm-key-0123456789"})).await;
@@ -202,7 +202,7 @@ both! {
         assert_eq!((times_asked(&stage, task).await, stage.executions(task, "/plain")), (1, 1));
     }
 
-    async fn a_call_that_needs_two_asks_for_both_and_takes_them_in_its_path_and_query(house) {
+    async fn call_that_needs_two_credentials_asks_for_both_and_sends_them_in_path_and_query(house) {
         let stage = clerk(house, &[&[("find", "{}")]]).await;
         let task = begun(&stage).await;
         for _ in 0..2 {
@@ -220,7 +220,7 @@ both! {
         assert_eq!(pairs, [("as".to_owned(), "a+b@acme.com".to_owned()), ("all".to_owned(), "1".to_owned())]);
     }
 
-    async fn a_decline_rejects_the_call_and_others_go_on(house) {
+    async fn declined_credential_rejects_its_call_and_others_go_on(house) {
         let stage = clerk(house, &[&[("comment", "{}"), ("plain", "{}")]]).await;
         let task = begun(&stage).await;
         let request = asked(&stage, task).await.request_id;
@@ -237,7 +237,7 @@ both! {
         assert_eq!(stage.tool.ledger().len(), 1, "only the plain one of the first task");
     }
 
-    async fn a_question_that_nobody_answers_expires(house) {
+    async fn unanswered_credential_request_expires(house) {
         let stage = clerk(house, &[&[("request_credentials", r#"{"service":"jira"}"#)], &[("comment", "{}"), ("plain", "{}")]]).await;
         let task = begun(&stage).await;
         for _ in 0..2 {
@@ -253,7 +253,7 @@ both! {
         assert_eq!(stage.house.number("select count(*) from credential").await, 0);
     }
 
-    async fn what_does_not_fit_is_refused_with_its_place_and_without_its_value(house) {
+    async fn credential_answer_that_does_not_fit_is_refused_by_place_without_its_value(house) {
         const VALUE: &str = "val-0123456789";
         let stage = clerk(house, &[&[("comment", "{}")]]).await;
         let task = begun(&stage).await;
@@ -289,7 +289,7 @@ both! {
         ran(&stage, task, "/comment", ("authorization", &bearer(TOKEN)), 1).await;
     }
 
-    async fn of_two_answers_one_is_stored_and_what_it_gave_is_sent(house) {
+    async fn first_of_two_credential_answers_is_stored_and_sent(house) {
         let stage = clerk(house, &[&[("comment", "{}")]]).await;
         let task = begun(&stage).await;
         let request = asked(&stage, task).await.request_id;
@@ -307,7 +307,7 @@ both! {
         ran(&stage, task, "/comment", ("authorization", &bearer(won)), 1).await;
     }
 
-    async fn what_is_over_is_asked_for_again(house) {
+    async fn expired_credential_is_asked_for_again(house) {
         let stage = clerk(house, &[&[("request_credentials", r#"{"service":"jira"}"#)], &[("pay", "{}")]]).await;
         let task = begun(&stage).await;
         fill(&stage, task, &jira("old-0123456789")).await;
@@ -318,7 +318,7 @@ both! {
         ran(&stage, task, "/pay", ("x-token", "new-0123456789"), 1).await;
     }
 
-    async fn a_task_that_ended_and_goes_on_asks_again(house) {
+    async fn reopened_task_asks_for_its_credential_again(house) {
         let stage = clerk(house, &[&[("comment", "{}")], &[], &[("comment", "{}")]]).await;
         let task = begun(&stage).await;
         fill(&stage, task, &jira("old-0123456789")).await;
@@ -333,7 +333,7 @@ both! {
         assert_eq!(sent, ["Bearer old-0123456789", "Bearer new-0123456789"]);
     }
 
-    async fn a_new_message_in_the_same_life_keeps_what_was_given(house) {
+    async fn message_to_a_running_task_keeps_its_credentials(house) {
         let stage = clerk(house, &[&[("request_credentials", r#"{"service":"jira"}"#)], &[("pay", "{}")], &[("comment", "{}")]]).await;
         let task = begun(&stage).await;
         fill(&stage, task, &jira(TOKEN)).await;
@@ -344,7 +344,7 @@ both! {
         assert_eq!((stage.executions(task, "/pay"), times_asked(&stage, task).await), (0, 1));
     }
 
-    async fn another_task_of_the_same_user_does_not_have_it(house) {
+    async fn credential_of_one_task_is_not_used_by_another_of_the_same_user(house) {
         let stage = clerk(house, &[&[("request_credentials", r#"{"service":"jira"}"#)], &[("pay", "{}")]]).await;
         let first = begun(&stage).await;
         fill(&stage, first, &jira("first-0123456789")).await;
@@ -357,7 +357,7 @@ both! {
         ran(&stage, first, "/pay", ("x-token", "first-0123456789"), 1).await;
     }
 
-    async fn who_is_asked_for_what_has_changed_since_is_asked_anew(house) {
+    async fn credential_request_whose_fields_or_receivers_changed_is_asked_anew(house) {
         const MORE: (&str, &str) = ("email: { format: email },", "email: { format: email }, site: {},");
         const RECEIVER: (&str, &str) = ("url: \"{tool}/plain\"", "url: \"{tool}/plain\", headers: { X: \"{{credential:jira.token}}\" }");
         const CALL: &[(&str, &str)] = &[("comment", "{}")];
@@ -387,7 +387,7 @@ both! {
         }
     }
 
-    async fn other_words_for_the_same_login_withdraw_nothing(house) {
+    async fn credential_request_with_only_other_wording_is_not_withdrawn(house) {
         let mut stage = clerk(house, &[&[("comment", "{}")]]).await;
         let task = begun(&stage).await;
         stage.configure(|yaml| yaml.replace("Login of your Jira.", "The Jira login.").replace("From your profile.", "A token."));
@@ -395,7 +395,7 @@ both! {
         ran(&stage, task, "/comment", ("authorization", &bearer(TOKEN)), 1).await;
     }
 
-    async fn a_credential_that_is_gone_from_the_configuration_is_told_to_the_model(house) {
+    async fn call_that_no_longer_needs_a_credential_withdraws_the_request_and_runs(house) {
         let mut stage = clerk(house, &[&[("find", "{}")]]).await;
         let task = begun(&stage).await;
         stage.configure(|yaml| yaml.replace("{tool}/find/{{credential:crm.key}}?as={{credential:jira.email}}&all=1", "{tool}/find"));

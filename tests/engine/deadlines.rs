@@ -110,7 +110,7 @@ async fn asked_first(stage: &Stage, task: TaskId) {
 }
 
 both! {
-    async fn an_answer_at_the_deadline_comes_in_time_or_is_told_that_it_did_not(house) {
+    async fn answer_at_the_deadline_is_taken_or_told_that_it_came_too_late(house) {
         let mut stage = Stage::set(house, LARGE).await;
         stage.configure(|yaml| yaml.replace("{ owner: true }", "{ groups: [finance] }"));
         let pair = Pair::of(stage).await;
@@ -156,7 +156,7 @@ both! {
         assert!(seen[0] > 0 && seen[1] > 0, "on both sides of the deadline: {seen:?}");
     }
 
-    async fn an_approval_that_expires_is_told_apart_from_a_no(house) {
+    async fn expired_approval_is_told_to_the_model_differently_from_a_rejection(house) {
         let mut stage = Stage::set(house, LARGE).await;
         for cancels in [false, true] {
             if cancels {
@@ -185,7 +185,7 @@ both! {
         assert!(stage.tool.ledger().is_empty());
     }
 
-    async fn a_doubt_that_nobody_answers_stays_a_doubt(house) {
+    async fn expired_reconcile_request_leaves_the_outcome_unknown(house) {
         let mut stage = Stage::set(house, LARGE).await;
         for cancels in [false, true] {
             if cancels {
@@ -208,7 +208,7 @@ both! {
         }
     }
 
-    async fn a_doubt_that_a_human_declines_has_failed_also_when_he_ends_the_task(house) {
+    async fn rejected_reconcile_request_makes_the_call_failed(house) {
         let stage = Stage::set(house, LARGE).await;
         for then in [Then::Continue, Then::Cancel] {
             let (task, request) = asked(&stage, RequestKind::Reconcile).await;
@@ -242,13 +242,13 @@ both! {
         assert_eq!(journal.items[went_on.unwrap() + 1].fact.type_name(), "task_status", "it goes on with the last of them only");
     }
 
-    async fn after_five_takeovers_in_vain_a_retry_asks_about_what_had_started(house) {
+    async fn retry_after_five_takeovers_without_progress_asks_about_the_started_calls(house) {
         let (stage, task) = taken_over_in_vain(house).await;
         stage.engine(0).retry(&alice(), task, None).await.unwrap();
         asked_first(&stage, task).await;
     }
 
-    async fn after_five_takeovers_in_vain_a_message_asks_about_what_had_started(house) {
+    async fn message_after_five_takeovers_without_progress_asks_about_the_started_calls(house) {
         let (stage, task) = taken_over_in_vain(house).await;
         let message = MessageInput { items: go().items, user_context: None, supersede: false };
         stage.engine(0).message(&alice(), task, message, None).await.unwrap();

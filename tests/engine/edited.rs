@@ -105,7 +105,7 @@ async fn digests(stage: &Stage, task: TaskId) -> (Vec<String>, Vec<String>) {
 }
 
 both! {
-    async fn what_a_human_writes_is_read_as_strictly_as_what_a_model_writes(house) {
+    async fn edited_arguments_are_read_as_strictly_as_a_models(house) {
         let stage = stage(house, "{ owner: true }").await;
         let (task, _, call, door) = begun(&stage).await;
         let blanks = " ".repeat(256 * 1024);
@@ -136,7 +136,7 @@ both! {
         assert!(matches!(refused(&stage, &door, &person("bob"), task, each([(call, edit(EDITED))])).await, Refusal::Forbidden(_)));
     }
 
-    async fn the_bytes_that_were_written_are_the_bytes_that_run(house) {
+    async fn edited_arguments_run_byte_for_byte(house) {
         let stage = stage(house, "{ owner: true }").await;
         let (task, request, call, door) = begun(&stage).await;
         door.decide(&alice(), request, each([(call, edit(EDITED))]), None).await.unwrap();
@@ -157,7 +157,7 @@ both! {
         assert_eq!(stage.tool.ledger()[0].header("holdpoint-decided-by"), "alice");
     }
 
-    async fn the_rules_judge_what_a_human_writes(house) {
+    async fn edited_arguments_are_judged_by_the_rules(house) {
         let stage = stage(house, "{ owner: true }").await;
         let (task, _, call, door) = begun(&stage).await;
         let denied = refused(&stage, &door, &alice(), task, each([(call, edit(r#"{"order":666,"amount":5}"#))])).await;
@@ -186,7 +186,7 @@ both! {
         assert_eq!(bodies(&stage, task, "/refund"), [(call.to_string(), text.to_owned())]);
     }
 
-    async fn where_two_have_to_agree_who_wrote_the_bytes_is_not_one_of_them(house) {
+    async fn editor_of_the_arguments_is_not_one_of_two_required_approvers(house) {
         let stage = stage(house, TWO).await;
         // Held, and allowed by a rule: neither is an approval.
         for text in [EDITED, r#"{"order":1,"amount":5}"#] {
@@ -211,7 +211,7 @@ both! {
         }
     }
 
-    async fn who_wrote_them_may_still_reject_or_write_again(house) {
+    async fn editor_of_the_arguments_may_still_reject_or_edit_again(house) {
         let stage = stage(house, TWO).await;
         let (task, request, call, door) = rewritten(&stage, EDITED).await;
         door.decide(&person("bob"), request, each([(call, reject())]), None).await.unwrap();
@@ -236,7 +236,7 @@ both! {
         assert_eq!(bodies(&stage, task, "/refund"), [(call.to_string(), EDITED.to_owned())]);
     }
 
-    async fn where_two_have_to_agree_nobody_answers_for_the_tool_and_too_few_cannot_be_left(house) {
+    async fn rule_that_requires_two_offers_no_respond_and_no_edit_that_leaves_too_few(house) {
         let stage = stage(House::like(&house).await, "{ users: [bob, carol], required: 2 }").await;
         let (task, _, call, door) = begun(&stage).await;
         assert_eq!(offered(&stage, task, &person("bob")).await, [Action::Approve, Action::Reject]);
@@ -255,14 +255,14 @@ both! {
         }
     }
 
-    async fn the_next_approver_is_warned_of_what_a_human_wrote(house) {
+    async fn next_approver_is_warned_of_edited_arguments(house) {
         let stage = stage(house, TWO).await;
         let (task, ..) = rewritten(&stage, "{\"order\":1,\"amount\":50              }").await;
         let codes: Vec<_> = asked(&stage, task).await.pending_tool_calls[0].warnings.iter().map(|warning| warning.code.clone()).collect();
         assert_eq!(codes, ["long_blanks"]);
     }
 
-    async fn what_changed_in_the_database_since_a_human_wrote_it_does_not_run(house) {
+    async fn stored_edit_that_was_changed_in_the_database_does_not_run(house) {
         let stage = stage(house, "{ owner: true }").await;
         let (task, request, call, door) = begun(&stage).await;
         door.decide(&alice(), request, each([(call, edit(EDITED))]), None).await.unwrap();
@@ -271,7 +271,7 @@ both! {
         is_damaged(&stage, task).await;
     }
 
-    async fn an_answer_that_has_lost_its_words_is_asked_for_again(house) {
+    async fn decision_that_lost_its_edit_is_asked_for_again(house) {
         let stage = stage(house, "{ owner: true }").await;
         let (task, request, call, door) = begun(&stage).await;
         door.decide(&alice(), request, each([(call, edit(EDITED))]), None).await.unwrap();
@@ -282,7 +282,7 @@ both! {
         assert_eq!((anew.request_id == request, anew.pending_tool_calls[0].arguments_text.as_str()), (false, LARGE[0].1));
     }
 
-    async fn how_many_have_to_agree_cannot_change_while_they_are_asked(house) {
+    async fn required_approvals_cannot_change_while_their_request_is_open(house) {
         let stage = stage(house, TWO).await;
         for approved in [false, true] {
             let (task, request, _, door) = begun(&stage).await;
@@ -302,7 +302,7 @@ both! {
         }
     }
 
-    async fn a_crash_anywhere_neither_loses_nor_repeats_nor_changes_what_a_human_wrote(house) {
+    async fn crash_anywhere_neither_loses_nor_repeats_nor_changes_an_edit(house) {
         let stage = stage(house, "{ owner: true }").await;
         let (mut lives, mut whole_lives, mut doubts) = (0, 0, 0);
         // How often a driver is polled in a life is not always the same: each place is come to again, until one was the call.
@@ -341,7 +341,7 @@ both! {
         assert!(lives > 4 && doubts > 0, "{lives} {doubts}");
     }
 
-    async fn an_attempt_that_was_lost_is_asked_about_or_repeated_with_what_a_human_wrote(house) {
+    async fn lost_attempt_of_an_edited_call_is_asked_about_or_repeated_with_the_edit(house) {
         let stage = stage(House::like(&house).await, "{ owner: true }").await;
         stage.tool.answers(502, "");
         let (task, request, call, door) = begun(&stage).await;
@@ -365,7 +365,7 @@ both! {
         assert_eq!(became(&stage, task, [call]).await, [Some(Outcome::Failed)]);
     }
 
-    async fn what_a_rule_has_against_the_new_bytes_by_now_holds_or_refuses_them(house) {
+    async fn stricter_rule_holds_or_denies_edited_arguments_before_the_start(house) {
         for (now, asked_again) in [("decide: deny", false), ("decide: hold, approvers: { users: [carol] }", true)] {
             let mut stage = stage(House::like(&house).await, "{ owner: true }").await;
             stage.script(|asked| Ok(turn(if asked == 1 { LARGE } else { &[] })));

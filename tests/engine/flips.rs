@@ -326,7 +326,7 @@ async fn scenes() -> (Stage, Vec<(Scene, TaskId)>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_bit_that_changes_between_a_yes_and_the_start_lets_anything_else_run() {
+async fn bit_flip_between_approval_and_start_lets_nothing_else_run() {
     let (stage, tasks) = scenes().await;
     let mut beside = Beside::of(&stage).await;
     beside.keep().await;

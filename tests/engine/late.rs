@@ -82,15 +82,15 @@ async fn unsent(house: House, lease: Duration, pause: Duration, known: Option<Ou
 }
 
 both! {
-    async fn a_call_that_is_late_after_the_commit_of_its_start_is_not_sent_and_has_failed(house) {
+    async fn call_that_is_late_after_the_commit_of_its_start_is_failed_and_not_sent(house) {
         unsent(house, Duration::from_secs(30), Duration::from_secs(3), Some(Outcome::Failed)).await;
     }
 
-    async fn a_call_whose_lease_ran_out_before_it_was_sent_is_not_sent(house) {
+    async fn call_whose_lease_ran_out_before_it_was_sent_is_not_sent(house) {
         unsent(house, Duration::from_secs(1), Duration::from_secs(1), None).await;
     }
 
-    async fn a_call_that_is_out_is_not_asked_about_by_its_own_process_however_long_it_takes(house) {
+    async fn call_in_flight_is_never_asked_about_by_its_own_process(house) {
         let mut stage = Stage::set(house, SMALL).await;
         stage.configure(|yaml| yaml.replace("timeout: 5s", "timeout: 60s"));
         stage.tool.close();
@@ -114,7 +114,7 @@ both! {
 
 /// Its timeout and the lease have to be over: who takes the task over in between waits, and asks after it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_that_may_still_be_out_on_another_replica_is_not_asked_about_before_its_time_is_over() {
+async fn call_in_flight_on_another_replica_is_not_asked_about_before_its_time_is_over() {
     let mut stage = Stage::set(House::postgres().await, SMALL).await;
     stage.configure(|yaml| yaml.replace("timeout: 5s", "timeout: 60s"));
     stage.tool.close();
@@ -155,7 +155,7 @@ impl Clock for Remembering {
 
 /// Nobody here knows whether the other replica has sent it already.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cancel_waits_until_the_start_on_another_replica_is_too_old_to_be_sent() {
+async fn cancel_waits_until_a_start_on_another_replica_is_too_old_to_be_sent() {
     let stage = Stage::set(House::postgres().await, SMALL).await;
     stage.tool.close();
     let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;

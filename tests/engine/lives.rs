@@ -380,7 +380,7 @@ fn status(status: TaskStatus) -> Fact {
 }
 
 #[test]
-fn the_laws_hold_over_ten_thousand_lives_with_crashes() {
+fn task_invariants_hold_over_ten_thousand_random_runs_with_crashes() {
     let (mut crashes, mut runs, mut ends, mut edits, mut partial, mut children) = (0, 0, 0, 0, 0, 0);
     for seed in 0..10_000 {
         let mut world = World::new(seed);

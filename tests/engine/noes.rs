@@ -99,7 +99,7 @@ async fn asked_again(stage: &Stage, task: TaskId, asked: usize) {
 }
 
 both! {
-    async fn the_same_call_however_it_is_written_is_refused_with_the_same_words(house) {
+    async fn rejected_call_is_refused_with_the_same_reason_however_it_is_written(house) {
         let stage = stage(house, &[
             &[LARGE],
             &[("refund", r#" { "amount" : 1.2e2 , "order" : 1 } "#)],
@@ -114,7 +114,7 @@ both! {
         assert_eq!(stage.tool.ledger().len(), 0);
     }
 
-    async fn other_arguments_and_other_tools_are_asked_about(house) {
+    async fn rejection_does_not_cover_other_arguments_or_other_tools(house) {
         const ORDER: (&str, &str) = ("forbidden", r#"{"order":1,"amount":120}"#);
         let mut stage = stage(house, &[&[LARGE], &[OTHER], &[ORDER], &[LARGE]]).await;
         stage.configure(|yaml| {
@@ -128,7 +128,7 @@ both! {
         refused_unasked(&stage, task, 3).await;
     }
 
-    async fn a_call_without_a_text_is_the_same_as_one_with_an_empty_object(house) {
+    async fn call_without_arguments_equals_one_with_an_empty_object(house) {
         let mut stage = stage(house, &[&[("forbidden", "")], &[("forbidden", "")], &[("forbidden", " {} ")], &[("forbidden", " \n")]]).await;
         stage.configure(|yaml| yaml.replace("decide: deny", "decide: hold"));
         let task = begun(&stage).await;
@@ -137,7 +137,7 @@ both! {
         assert_eq!(outcomes(&stage.journal(task).await), [Outcome::Rejected; 4]);
     }
 
-    async fn a_call_that_a_rule_allows_by_now_is_refused_too(house) {
+    async fn rejected_call_is_refused_even_where_a_rule_allows_it_now(house) {
         let mut stage = stage(house, &[&[LARGE], &[LARGE], &[OTHER]]).await;
         let task = begun(&stage).await;
         let (request, _) = question(&stage, task).await;
@@ -148,7 +148,7 @@ both! {
         assert_eq!(bodies(&stage, task, "/refund").len(), 1);
     }
 
-    async fn a_later_yes_to_such_a_call_lifts_it(house) {
+    async fn later_approval_of_such_a_call_lifts_its_rejection(house) {
         let stage = stage(house, &[&[LARGE], &[OTHER], &[LARGE]]).await;
         let task = begun(&stage).await;
         no(&stage, task).await;
@@ -161,7 +161,7 @@ both! {
         assert_eq!(stage.executions(task, "/refund"), 1);
     }
 
-    async fn of_two_equal_calls_in_one_question_the_last_word_stands(house) {
+    async fn last_decision_of_two_equal_calls_in_one_request_stands(house) {
         let stage = stage(house, &[&[LARGE, LARGE], &[LARGE]]).await;
         for first_no in [true, false] {
             let task = begun(&stage).await;
@@ -187,7 +187,7 @@ both! {
         }
     }
 
-    async fn half_an_approval_is_no_yes(house) {
+    async fn incomplete_approval_does_not_lift_a_rejection(house) {
         let mut stage = stage(house, &[&[LARGE, LARGE], &[LARGE]]).await;
         stage.configure(|yaml| yaml.replace("{ owner: true }", "{ owner: true, users: [bob], required: 2 }"));
         let task = begun(&stage).await;
@@ -202,7 +202,7 @@ both! {
         assert_eq!(stage.tool.ledger().len(), 0);
     }
 
-    async fn the_users_next_message_lifts_it(house) {
+    async fn next_message_of_the_user_lifts_a_rejection(house) {
         let stage = stage(house, &[&[LARGE], &[LARGE], &[], &[LARGE]]).await;
         let task = begun(&stage).await;
         no(&stage, task).await;
@@ -212,7 +212,7 @@ both! {
         asked_again(&stage, task, 2).await;
     }
 
-    async fn that_nobody_answered_is_no_no(house) {
+    async fn expired_request_does_not_count_as_a_rejection(house) {
         let stage = stage(house, &[&[LARGE], &[LARGE]]).await;
         let task = begun(&stage).await;
         stage.house.forward(Duration::from_hours(25));
@@ -221,7 +221,7 @@ both! {
         asked_again(&stage, task, 2).await;
     }
 
-    async fn a_question_that_was_withdrawn_is_no_no(house) {
+    async fn withdrawn_request_does_not_count_as_a_rejection(house) {
         let mut stage = stage(house, &[&[LARGE]]).await;
         let task = begun(&stage).await;
         stage.configure(|yaml| yaml.replace("exclusiveMinimum: 0", "minimum: 1"));
@@ -231,7 +231,7 @@ both! {
         asked_again(&stage, task, 2).await;
     }
 
-    async fn that_a_human_declines_is_no_no_to_a_call(house) {
+    async fn declined_request_that_is_no_approval_does_not_count_as_a_rejection(house) {
         const GUIDANCE: (&str, &str) = ("request_human_guidance", r#"{"question":"which one?"}"#);
         let table: [(Calls, Change, RequestKind); 3] = [
             (&[("refund", r#"{"order":1,"amount":5}"#)], str::to_owned, RequestKind::Reconcile),
@@ -256,7 +256,7 @@ both! {
         }
     }
 
-    async fn what_a_human_wrote_is_what_was_decided(house) {
+    async fn rejection_of_an_edited_call_covers_the_edited_arguments_only(house) {
         const WRITTEN: (&str, &str) = ("refund", r#"{"order":9,"amount":130}"#);
         let mut stage = stage(house, &[&[LARGE], &[WRITTEN], &[LARGE]]).await;
         stage.configure(|yaml| yaml.replace("{ owner: true }", "{ owner: true, users: [bob, carol], required: 2 }"));
@@ -271,7 +271,7 @@ both! {
         assert_eq!(asked(&stage, task).await.pending_tool_calls[0].arguments_text, LARGE.1);
     }
 
-    async fn too_many_of_them_end_the_task(house) {
+    async fn too_many_rejections_fail_the_task(house) {
         let mut stage = Stage::set(house, &[]).await;
         stage.script(|_| Ok(turn(&[LARGE])));
         stage.configure(|yaml| yaml.replace("tools: [lookup, tag, refund, forbidden] }", "tools: [lookup, tag, refund, forbidden], limits: { max_rejections: 2 } }"));
@@ -294,7 +294,7 @@ both! {
         assert_eq!(stage.executions(task, "/refund"), 1);
     }
 
-    async fn as_many_as_may_be_do_not_end_it(house) {
+    async fn repeated_calls_within_max_rejections_do_not_fail_the_task(house) {
         let stage = stage(house, &[&[LARGE], &[LARGE], &[LARGE], &[LARGE]]).await;
         let task = begun(&stage).await;
         no(&stage, task).await;
@@ -302,7 +302,7 @@ both! {
         assert_eq!(outcomes(&stage.journal(task).await), [Outcome::Rejected; 4]);
     }
 
-    async fn one_no_among_several_goes_on_and_is_kept(house) {
+    async fn single_rejection_among_several_calls_goes_on_and_is_kept(house) {
         let stage = stage(house, &[&[LARGE, OTHER], &[OTHER, LARGE]]).await;
         let task = begun(&stage).await;
         let (request, calls) = question(&stage, task).await;

@@ -294,7 +294,7 @@ fn id() -> TaskId {
 }
 
 both! {
-    async fn calls_that_nobody_judged_or_started_are_judged_and_run(house) {
+    async fn calls_never_judged_or_started_are_judged_and_run(house) {
         let scene = Scene::set(house).await;
         for judged in [false, true] {
             let (task, one, other) = (id(), refund(), lookup());
@@ -309,7 +309,7 @@ both! {
         }
     }
 
-    async fn a_call_that_nobody_judged_is_held_where_the_rules_hold_it(house) {
+    async fn unjudged_call_is_held_where_the_rules_hold_it(house) {
         let scene = Scene::set(house).await;
         let (task, one) = (id(), large());
         // What the journal says was allowed is judged again before it starts.
@@ -321,7 +321,7 @@ both! {
         assert_eq!((scene.over(task, &[&one]).await, scene.ran(task)), (vec![Some(Outcome::Succeeded)], (1, 0)));
     }
 
-    async fn started_calls_are_asked_about_or_repeated_by_what_they_do(house) {
+    async fn started_calls_are_asked_about_or_repeated_by_their_effect(house) {
         let scene = Scene::set(house).await;
         let (task, once, read, spent) = (id(), refund(), lookup(), lookup());
         let mut facts = vec![asks(TURNS + 1, &[&once, &read, &spent])];
@@ -339,7 +339,7 @@ both! {
         assert_eq!((scene.ran(task), scene.shown(&once)), ((0, 1), "it was paid".to_owned()));
     }
 
-    async fn an_open_request_is_still_decided_and_a_decided_one_takes_effect(house) {
+    async fn open_request_is_still_decided_and_a_decided_one_takes_effect(house) {
         let scene = Scene::set(house).await;
         for approved in [false, true] {
             let (task, one) = (id(), large());
@@ -361,7 +361,7 @@ both! {
         }
     }
 
-    async fn a_no_that_nothing_follows_still_is_a_no(house) {
+    async fn rejection_without_a_following_item_still_takes_effect(house) {
         let scene = Scene::set(house).await;
         for then in [Then::Continue, Then::Cancel] {
             let (task, one, beside) = (id(), large(), refund());
@@ -385,7 +385,7 @@ both! {
         }
     }
 
-    async fn what_never_started_before_the_users_next_message_is_withdrawn(house) {
+    async fn call_not_started_before_the_users_next_message_is_withdrawn(house) {
         let scene = Scene::set(house).await;
         let (task, new, allowed, read) = (id(), refund(), refund(), lookup());
         let facts = vec![
@@ -397,7 +397,7 @@ both! {
         assert_eq!(scene.ran(task), (0, 0));
     }
 
-    async fn what_was_approved_or_asked_before_the_users_next_message_does_not_run_either(house) {
+    async fn call_approved_or_asked_before_the_users_next_message_does_not_run(house) {
         let scene = Scene::set(house).await;
         for approved in [true, false] {
             let (task, one) = (id(), large());
@@ -420,7 +420,7 @@ both! {
         }
     }
 
-    async fn what_had_started_before_the_users_next_message_is_asked_about_first(house) {
+    async fn call_started_before_the_users_next_message_is_asked_about_first(house) {
         let scene = Scene::set(house).await;
         let (task, one) = (id(), refund());
         let facts = vec![asks(TURNS + 1, &[&one]), one.judged(Verdict::Allow), one.started(1), said("and?")];
@@ -433,7 +433,7 @@ both! {
         assert_eq!((scene.over(task, &[&one]).await, scene.ran(task)), (vec![Some(Outcome::Responded)], (0, 0)));
     }
 
-    async fn orphans_of_several_turns_are_all_repaired(house) {
+    async fn orphaned_calls_of_several_turns_are_all_repaired(house) {
         let scene = Scene::set(house).await;
         let (task, doubtful, read, last) = (id(), refund(), lookup(), refund());
         let facts = vec![
@@ -451,7 +451,7 @@ both! {
         assert_eq!(scene.ran(task), (1, 1));
     }
 
-    async fn a_late_result_before_or_after_an_unknown_one_is_what_the_model_sees(house) {
+    async fn late_result_before_or_after_an_unknown_one_is_shown_to_the_model(house) {
         let scene = Scene::set(house).await;
         for early in [true, false] {
             let (task, one) = (id(), refund());
@@ -466,7 +466,7 @@ both! {
         }
     }
 
-    async fn ids_that_a_provider_repeated_or_left_out_are_told_apart(house) {
+    async fn provider_call_ids_that_repeat_or_are_missing_are_told_apart(house) {
         let scene = Scene::set(house).await;
         let task = id();
         let calls = ["call_0", "call_0", "", ""].map(|known| lookup().known_as(known));

@@ -180,19 +180,19 @@ impl Clock for Breaking {
 }
 
 both! {
-    async fn a_cancel_between_any_two_lines_of_a_driver(house) {
+    async fn driver_interrupted_by_a_cancel_at_any_line_loses_and_repeats_nothing(house) {
         interrupted_everywhere(house, Meanwhile::Cancel).await;
     }
 
-    async fn a_takeover_between_any_two_lines_of_a_driver(house) {
+    async fn driver_interrupted_by_a_takeover_at_any_line_loses_and_repeats_nothing(house) {
         interrupted_everywhere(house, Meanwhile::Takeover).await;
     }
 
-    async fn an_unrelated_append_between_any_two_lines_of_a_driver(house) {
+    async fn driver_interrupted_by_an_unrelated_append_at_any_line_loses_and_repeats_nothing(house) {
         interrupted_everywhere(house, Meanwhile::Append).await;
     }
 
-    async fn a_panic_anywhere_around_a_call_loses_neither_the_task_nor_the_call(house) {
+    async fn panic_anywhere_around_a_call_loses_neither_the_task_nor_the_call(house) {
         let stage = Stage::set(house, MIXED).await;
         let (mut broken, mut at) = (0, 0);
         loop {
@@ -220,7 +220,7 @@ both! {
         assert!(broken > 6, "only {broken} places");
     }
 
-    async fn a_late_result_of_a_canceled_turn_disturbs_nothing_of_the_next_one(house) {
+    async fn late_result_of_a_canceled_turn_does_not_disturb_the_next_turn(house) {
         let mut stage = Stage::set(house, &[]).await;
         stage.configure(|yaml| {
             let yaml = yaml.replace("  forbidden: {", "  note: { http: { method: POST, url: \"{tool}/note\" } }\n  forbidden: {");
@@ -266,7 +266,7 @@ both! {
         }
     }
 
-    async fn an_agent_that_is_gone_while_a_call_is_out(house) {
+    async fn agent_removed_during_a_call_fails_the_task_until_it_is_back(house) {
         let mut stage = Stage::set(house, SMALL).await;
         let whole_yaml = stage.yaml();
         let task = lost_call(&stage).await;
@@ -280,7 +280,7 @@ both! {
         asked_about_first(&stage, task).await;
     }
 
-    async fn a_model_that_is_gone_while_a_call_is_out(house) {
+    async fn model_removed_during_a_call_still_asks_for_its_outcome(house) {
         let stage = Stage::set(house, SMALL).await;
         let task = lost_call(&stage).await;
         let without = Engine::new(Parts { models: BTreeMap::new(), ..stage.parts(4) });
@@ -331,7 +331,7 @@ async fn asked_about_first(stage: &Stage, task: TaskId) {
 
 /// The database has done it and nobody hears of it, once and several times, for each commit of a life.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_commit_whose_answer_is_lost_while_a_task_is_driven() {
+async fn commit_whose_answer_is_lost_is_not_repeated_while_a_task_is_driven() {
     const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
     const MARKS: &[&str] =
         &["assistant_message", "intervention_requested", "\"decision\"", "tool_started", "tool_result", "Completed"];

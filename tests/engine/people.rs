@@ -106,7 +106,7 @@ both! {
         assert_eq!(stage.status(task).await, TaskStatus::Paused);
     }
 
-    async fn who_has_lost_his_right_since_has_not_approved(house) {
+    async fn approval_of_a_person_who_lost_the_right_since_does_not_count(house) {
         let bob = || account("bob", &["finance"]);
         let table = [
             ("his key is gone", vec![]),
@@ -137,7 +137,7 @@ both! {
         ran(&stage, task).await;
     }
 
-    async fn who_was_vouched_for_has_approved_while_that_key_may_speak_for_people(house) {
+    async fn approval_through_a_key_counts_only_while_that_key_may_speak_for_people(house) {
         let stage = stage(house, "{ groups: [finance] }").await;
         let table = [
             (vec![web()], true),
@@ -162,7 +162,7 @@ both! {
         }
     }
 
-    async fn one_of_two_who_is_gone_leaves_one(house) {
+    async fn two_required_approvals_are_asked_anew_when_one_approver_is_gone(house) {
         let stage = stage(house, "{ groups: [finance], required: 2 }").await;
         let (bob, carol) = (account("bob", &["finance"]), account("carol", &["finance"]));
         let before = known([bob.clone(), carol.clone(), account("dave", &["finance"])]);
@@ -186,7 +186,7 @@ both! {
         }
     }
 
-    async fn what_somebody_wrote_who_is_gone_is_held_with_his_bytes(house) {
+    async fn edit_of_a_person_who_is_gone_is_held_with_its_bytes(house) {
         let stage = stage(house, "{ groups: [finance] }").await;
         let carol = account("carol", &["finance"]);
         let (task, request, call) = begun(&stage).await;
@@ -201,7 +201,7 @@ both! {
         assert_eq!(bodies(&stage, task, "/refund"), [(call.to_string(), EDITED.to_owned())]);
     }
 
-    async fn a_rule_with_other_approvers_asks_unless_those_who_approved_are_among_them(house) {
+    async fn changed_rule_asks_again_unless_those_who_approved_are_among_its_approvers(house) {
         let table = [
             ("{ users: [bob] }", true),
             ("{ users: [carol], groups: [finance] }", true),
@@ -226,7 +226,7 @@ both! {
         }
     }
 
-    async fn a_rule_that_refuses_by_now_refuses_what_was_approved(house) {
+    async fn rule_that_denies_since_the_approval_denies_the_call(house) {
         let mut stage = stage(house, "{ owner: true }").await;
         let (task, request, call) = begun(&stage).await;
         stage.configure(|yaml| yaml.replace("policy:\n", "policy:\n  - { name: stop, tools: [refund], decide: deny, reason: Not today. }\n"));
@@ -236,7 +236,7 @@ both! {
         assert!(super::replies::shown(&stage)[0].contains("Not today"));
     }
 
-    async fn the_owner_does_not_count_as_a_member_of_a_group(house) {
+    async fn owner_does_not_count_as_a_member_of_a_group(house) {
         let stage = stage(house, "{ groups: [finance], users: [alice] }").await;
         let (task, ..) = begun(&stage).await;
         let door = stage.engine(0);
@@ -251,7 +251,7 @@ both! {
         assert!(!roster.still_counts("acme", "alice", &approvers, &vote("alice")));
     }
 
-    async fn one_person_twice_is_told_of_his_first_answer_and_one_no_decides(house) {
+    async fn second_answer_of_one_person_is_refused_and_one_rejection_decides(house) {
         let stage = stage(house, "{ groups: [finance], required: 3 }").await;
         let (task, request, call) = begun(&stage).await;
         let door = stage.engine(0);
@@ -271,7 +271,7 @@ both! {
         assert!(too_late(&late, request));
     }
 
-    async fn without_accounts_one_is_enough_for_whatever_two_would_have_to_agree_on(house) {
+    async fn single_approval_suffices_without_accounts_where_two_are_required(house) {
         let stage = stage(house, "{ groups: [finance], required: 2 }").await;
         let nobody = Roster::default();
         let by_hand = "\"by hand\"";

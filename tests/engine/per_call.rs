@@ -121,7 +121,7 @@ both! {
         }
     }
 
-    async fn the_first_answer_to_each_call_wins_and_no_neighbours_loses(house) {
+    async fn first_answer_to_each_call_wins_and_its_neighbours_are_unaffected(house) {
         let stage = of_two(house).await;
         let doors = [stage.engine(0), stage.engine(0), stage.engine(0)];
         for round in 0..10 {
@@ -156,7 +156,7 @@ both! {
         }
     }
 
-    async fn a_body_that_names_a_decided_call_is_refused_as_a_whole(house) {
+    async fn body_that_names_a_decided_call_is_refused_as_a_whole(house) {
         let stage = of_two(house).await;
         let door = stage.engine(0);
         let (task, request, [first, second, third, _]) = begun(&stage).await;
@@ -174,7 +174,7 @@ both! {
         assert!(matches!(refused(&stage, &door, &alice(), task, answer).await, Refusal::AlreadyDecided { .. }));
     }
 
-    async fn approve_means_every_undecided_call_that_this_person_has_not_answered(house) {
+    async fn approve_covers_every_undecided_call_this_person_has_not_answered(house) {
         let stage = stage(house, FOUR, "{ owner: true, users: [bob], required: 2 }").await;
         let door = stage.engine(0);
         let (task, request, calls) = begun(&stage).await;
@@ -194,7 +194,7 @@ both! {
         assert_eq!(became(&stage, task, calls).await, expected.map(Some));
     }
 
-    async fn reject_means_every_call_that_is_still_undecided(house) {
+    async fn reject_covers_every_undecided_call(house) {
         let stage = of_two(house).await;
         let door = stage.engine(0);
         let (task, request, calls) = begun(&stage).await;
@@ -206,7 +206,7 @@ both! {
         assert_eq!(stage.status(task).await, TaskStatus::Completed, "not every call was rejected");
     }
 
-    async fn when_every_call_was_rejected_the_rule_says_what_follows(house) {
+    async fn rule_decides_what_follows_when_every_call_is_rejected(house) {
         for (rule, end) in [("", TaskStatus::Canceled), ("continue", TaskStatus::Completed), ("cancel", TaskStatus::Canceled), ("cancel_root", TaskStatus::Canceled)] {
             let terms = if rule.is_empty() { "{ owner: true }".to_owned() } else { format!("{{ owner: true }}, on_reject: {rule}") };
             let stage = stage(House::like(&house).await, FOUR, &terms).await;
@@ -231,7 +231,7 @@ both! {
         }
     }
 
-    async fn to_go_on_said_with_one_rejection_holds_for_all(house) {
+    async fn continue_with_one_rejection_holds_for_all(house) {
         let stage = of_two(house).await;
         let (task, request, calls) = begun(&stage).await;
         let door = stage.engine(0);
@@ -243,7 +243,7 @@ both! {
         assert_eq!(stage.status(task).await, TaskStatus::Completed);
     }
 
-    async fn to_cancel_said_with_one_rejection_ends_everything_at_once(house) {
+    async fn cancel_with_one_rejection_ends_all_calls_at_once(house) {
         const FIVE: &[(&str, &str)] = &[FOUR[0], FOUR[1], FOUR[2], FOUR[3], ("forbidden", "{}")];
         for then in [Then::Cancel, Then::CancelRoot] {
             let mut stage = stage(House::like(&house).await, FIVE, "{ owner: true, users: [bob] }").await;
@@ -279,7 +279,7 @@ both! {
         }
     }
 
-    async fn what_half_of_two_approved_is_not_decided_when_a_neighbour_cancels(house) {
+    async fn call_with_one_of_two_approvals_is_canceled_when_its_neighbour_cancels(house) {
         let stage = stage(house, FOUR, "{ owner: true, users: [bob], required: 2 }").await;
         let (task, request, calls) = begun(&stage).await;
         let door = stage.engine(0);
@@ -293,7 +293,7 @@ both! {
         assert_eq!(stage.tool.ledger().len(), 0);
     }
 
-    async fn at_the_deadline_what_was_decided_stays_decided(house) {
+    async fn decided_calls_stay_decided_at_the_deadline(house) {
         for (on_expiry, end) in [("continue", TaskStatus::Completed), ("cancel", TaskStatus::Canceled)] {
             let terms = format!("{{ owner: true, users: [bob] }}, expires_in: 1h, on_expiry: {on_expiry}");
             let stage = stage(House::like(&house).await, FOUR, &terms).await;
@@ -316,7 +316,7 @@ both! {
         }
     }
 
-    async fn a_tool_that_changed_leaves_what_was_decided_and_asks_for_the_rest(house) {
+    async fn changed_tool_keeps_decided_calls_and_asks_about_the_rest(house) {
         let mut stage = of_two(house).await;
         let (task, request, calls) = begun(&stage).await;
         let some = each([(calls[0], reject_then(Then::Continue)), (calls[1], respond("1"))]);
@@ -334,7 +334,7 @@ both! {
         assert_eq!(became(&stage, task, calls).await, expected.map(Some));
     }
 
-    async fn a_body_that_does_not_fit_changes_nothing(house) {
+    async fn body_that_does_not_fit_changes_nothing(house) {
         const MIXED: &[(&str, &str)] = &[FOUR[0], FOUR[1], ("lookup", r#"{"order":1}"#)];
         let stage = stage(house, MIXED, "{ owner: true }, allow: [approve, reject]").await;
         let task = stage.held().await;
@@ -372,7 +372,7 @@ both! {
         assert!(matches!(refused(&stage, &door, &person("bob"), task, each([(free, approve())])).await, Refusal::Forbidden(_)));
     }
 
-    async fn single_calls_are_named_of_an_approval_only(house) {
+    async fn single_calls_can_be_named_only_in_an_approval(house) {
         let stage = Stage::set(house, &[("refund", r#"{"order":1,"amount":5}"#)]).await;
         stage.tool.answers(502, "");
         let task = stage.engine(0).create(&alice(), super::stage::go(), None).await.unwrap().task_id;
@@ -385,7 +385,7 @@ both! {
         }
     }
 
-    async fn a_message_leaves_what_was_answered_and_withdraws_the_rest(house) {
+    async fn message_keeps_answered_calls_and_withdraws_the_rest(house) {
         let stage = of_two(house).await;
         let (task, request, calls) = begun(&stage).await;
         let door = stage.engine(0);

@@ -60,7 +60,7 @@ async fn doubtful(house: House, approvers: &str) -> (Stage, TaskId, RequestId) {
 }
 
 both! {
-    async fn an_approver_is_warned_of_what_he_decides_and_of_nothing_else(house) {
+    async fn approver_is_warned_only_about_the_calls_to_decide(house) {
         const STRANGE: &[(&str, &str)] =
             &[("refund", "{\"order\":1,\"amount\":120         }"), ("forbidden", "         {}")];
         let mut stage = Stage::set(house, STRANGE).await;
@@ -76,7 +76,7 @@ both! {
         }
     }
 
-    async fn one_approved_and_one_rejected_with_continue(house) {
+    async fn two_requests_approved_and_rejected_with_continue_run_one_call(house) {
         let (stage, task, first, second) = two_questions(house, "expires_in: 24h").await;
         let door = stage.engine(0);
         door.decide(&person("bob"), second, rejects(Then::Continue), None).await.unwrap();
@@ -92,7 +92,7 @@ both! {
         assert_eq!(stage.executions(task, "/refund") + stage.executions(task, "/forbidden"), 1);
     }
 
-    async fn one_approved_and_one_rejected_with_cancel(house) {
+    async fn two_requests_approved_and_rejected_with_cancel_run_nothing(house) {
         let (stage, task, first, second) = two_questions(house, "expires_in: 24h").await;
         let door = stage.engine(0);
         door.decide(&alice(), first, whole(Action::Approve, None), None).await.unwrap();
@@ -106,7 +106,7 @@ both! {
         assert_eq!(stage.tool.ledger().len(), 0);
     }
 
-    async fn what_was_answered_when_a_task_is_canceled_is_resumed(house) {
+    async fn answered_request_is_resumed_when_its_task_is_canceled(house) {
         let (stage, task, first, second) = two_questions(house, "expires_in: 24h").await;
         let door = stage.engine(0);
         door.decide(&alice(), first, whole(Action::Approve, None), None).await.unwrap();
@@ -115,7 +115,7 @@ both! {
         assert_eq!(outcomes(&stage.journal(task).await), [Outcome::Canceled; 2]);
     }
 
-    async fn one_expires_while_the_other_is_open(house) {
+    async fn request_that_expires_leaves_the_other_request_open(house) {
         let (stage, task, first, second) = two_questions(house, "expires_in: 1h").await;
         let door = stage.engine(0);
         stage.house.forward(Duration::from_hours(2));
@@ -130,7 +130,7 @@ both! {
         assert_eq!((stage.executions(task, "/refund"), stage.executions(task, "/forbidden")), (1, 0));
     }
 
-    async fn one_whose_expiry_cancels_takes_the_other_along(house) {
+    async fn request_whose_expiry_cancels_withdraws_the_other_request(house) {
         let (stage, task, first, second) = two_questions(house, "expires_in: 1h, on_expiry: cancel").await;
         let door = stage.engine(0);
         stage.house.forward(Duration::from_hours(2));
@@ -142,7 +142,7 @@ both! {
         assert_eq!(late.err(), Some(Refusal::Withdrawn(first)));
     }
 
-    async fn two_have_to_agree_and_they_are_two_people(house) {
+    async fn two_required_approvals_must_come_from_two_people(house) {
         let mut stage = Stage::set(house, LARGE).await;
         stage.configure(|yaml| yaml.replace("{ owner: true }", "{ owner: true, users: [bob], required: 2 }"));
         let task = stage.held().await;
@@ -160,7 +160,7 @@ both! {
         assert_eq!(stage.tool.ledger()[0].header("holdpoint-decided-by"), "alice,bob");
     }
 
-    async fn a_retry_of_what_two_had_to_approve_takes_two(house) {
+    async fn retry_of_a_call_that_required_two_approvals_requires_two(house) {
         let (stage, task, doubt) = doubtful(house, "{ owner: true, users: [bob], required: 2 }").await;
         let door = stage.engine(0);
         door.decide(&alice(), doubt, whole(Action::Retry, None), None).await.unwrap();
@@ -174,7 +174,7 @@ both! {
         assert_eq!(keys[0], keys[1], "the same key");
     }
 
-    async fn what_became_of_a_call_may_be_said_by_one_person(house) {
+    async fn outcome_of_a_call_may_be_told_by_one_person(house) {
         let (stage, task, doubt) = doubtful(house, "{ owner: true, users: [bob], required: 2 }").await;
         let door = stage.engine(0);
         door.decide(&alice(), doubt, whole(Action::Retry, None), None).await.unwrap();
@@ -185,7 +185,7 @@ both! {
         assert_eq!(outcomes(&stage.journal(task).await), [Outcome::Responded]);
     }
 
-    async fn after_an_unknown_outcome_the_later_calls_wait(house) {
+    async fn later_calls_wait_after_an_unknown_outcome(house) {
         let stage = Stage::set(house, &[("refund", r#"{"order":1,"amount":5}"#), ("lookup", r#"{"order":1}"#)]).await;
         stage.tool.answers(504, "");
         let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
@@ -197,7 +197,7 @@ both! {
         assert_eq!(outcomes(&stage.journal(task).await), [Outcome::Responded, Outcome::Succeeded]);
     }
 
-    async fn a_call_that_may_be_repeated_is_tried_three_times_and_then_failed(house) {
+    async fn repeatable_call_fails_after_three_attempts(house) {
         let stage = Stage::set(house, &[("tag", r#"{"text":"x"}"#)]).await;
         stage.tool.answers(502, "");
         let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;

@@ -31,7 +31,7 @@ async fn running(stage: &Stage, tasks: &[TaskId]) -> Vec<TaskId> {
 }
 
 both! {
-    async fn what_waits_is_taken_each_tenant_in_its_turn_and_nobody_at_the_door_overtakes_it(house) {
+    async fn queued_tasks_are_claimed_tenant_by_tenant_before_new_ones(house) {
         let stage = Stage::set(house, &[("lookup", r#"{"order":1}"#)]).await;
         let engine = stage.engine(1);
         stage.tool.close();

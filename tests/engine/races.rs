@@ -89,16 +89,16 @@ async fn ended(pair: &Pair, task: TaskId) -> (TaskStatus, Vec<Outcome>, usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sixty_four_deciders_of_a_thousand_requests_on_two_replicas_have_one_winner_each() {
+async fn requests_with_sixty_four_deciders_on_two_replicas_have_one_winner_each() {
     many_decided_at_once(&of_finance(House::postgres().await).await, 1000, 64).await;
 }
 
 both! {
-    async fn approve_against_reject_five_hundred_times_and_the_winners_outcome_is_what_happened(house) {
+    async fn approval_racing_a_rejection_has_one_winner_whose_outcome_happens(house) {
         many_decided_at_once(&of_finance(house).await, 500, 2).await;
     }
 
-    async fn approve_against_cancel_has_one_outcome_and_both_are_told(house) {
+    async fn approval_racing_a_cancel_has_one_outcome_and_both_are_told(house) {
         let pair = of_finance(house).await;
         let mut seen = [0; 3];
         for round in 0..150 {
@@ -151,7 +151,7 @@ both! {
         assert!(seen[0] + seen[1] > 0 && seen[2] > 0, "both ways of winning were seen: {seen:?}");
     }
 
-    async fn reject_against_cancel_never_runs_and_keeps_the_humans_no(house) {
+    async fn rejection_racing_a_cancel_never_runs_and_stays_a_rejection(house) {
         let pair = of_finance(house).await;
         for round in 0..150 {
             let (task, requests) = pair.held().await;
@@ -176,7 +176,7 @@ both! {
         }
     }
 
-    async fn approve_against_a_message_that_supersedes_has_one_outcome(house) {
+    async fn approval_racing_a_superseding_message_has_one_outcome(house) {
         let pair = of_finance(house).await;
         let mut seen = [0; 2];
         for round in 0..150 {
@@ -222,7 +222,7 @@ both! {
         assert!(seen[0] > 0 && seen[1] > 0, "both ways of winning were seen: {seen:?}");
     }
 
-    async fn a_decision_never_loses_to_the_decision_of_its_neighbour(house) {
+    async fn decision_of_one_request_never_loses_to_that_of_its_neighbour(house) {
         let mut stage = Stage::set(house, BOTH).await;
         let rule = "decide: hold, approvers: { users: [bob] }, expires_in: 24h";
         stage.configure(|yaml| yaml.replace("decide: deny, reason: Not this one.", rule));
@@ -257,7 +257,7 @@ fn spawn(driver: impl Future<Output = ()> + Send + 'static) -> tokio::task::Join
 
 /// What a human says of a call whose outcome nobody knows, against the answer of that very call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_human_says_of_a_doubtful_call_against_its_own_late_answer() {
+async fn reconcile_decision_racing_the_calls_late_result_has_one_outcome() {
     const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
     let stage = Stage::set(House::postgres().await, SMALL).await;
     let pair = Pair::of(stage).await;

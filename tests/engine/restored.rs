@@ -42,7 +42,7 @@ async fn asked(stage: &Stage, task: TaskId) -> (RequestId, RequestSpec) {
 }
 
 both! {
-    async fn an_approved_call_that_was_not_started_is_asked_about_and_runs_when_a_human_says_so(house) {
+    async fn approved_but_unstarted_call_after_a_restore_is_asked_about_and_runs_on_retry(house) {
         let (stage, task) = approved(house).await;
         doubt(&stage).await;
         stage.run().await;
@@ -58,7 +58,7 @@ both! {
         assert_eq!((stage.status(task).await, stage.tool.ledger().len()), (TaskStatus::Completed, 1));
     }
 
-    async fn a_leave_to_run_it_again_that_was_not_used_is_in_doubt_after_the_next_loss(house) {
+    async fn unused_permit_to_retry_is_uncertain_again_after_the_next_restore(house) {
         let (stage, task) = approved(house).await;
         doubt(&stage).await;
         stage.run().await;
@@ -74,7 +74,7 @@ both! {
         assert_eq!((stage.status(task).await, stage.tool.ledger().len()), (TaskStatus::Completed, 0));
     }
 
-    async fn canceled_it_ends_as_unknown_whether_it_was_asked_about_or_not(house) {
+    async fn canceled_call_after_a_restore_ends_as_unknown_asked_about_or_not(house) {
         let (stage, task) = approved(house).await;
         doubt(&stage).await;
         stage.engine(0).cancel(&alice(), task, None).await.unwrap();
@@ -96,7 +96,7 @@ both! {
         assert!(stage.tool.ledger().is_empty());
     }
 
-    async fn an_open_question_says_that_its_call_may_have_run_and_an_approval_now_lets_it_run(house) {
+    async fn open_request_is_marked_uncertain_after_a_restore_and_its_approval_runs_the_call(house) {
         let stage = Stage::set(house, LARGE).await;
         let task = stage.held().await;
         let (request, before) = asked(&stage, task).await;
@@ -108,7 +108,7 @@ both! {
         assert_eq!((stage.status(task).await, stage.tool.ledger().len()), (TaskStatus::Completed, 1));
     }
 
-    async fn a_rejected_one_is_not_said_not_to_have_run(house) {
+    async fn rejected_call_after_a_restore_is_not_reported_as_not_run(house) {
         let stage = Stage::set(house, LARGE).await;
         let task = stage.held().await;
         let (request, _) = asked(&stage, task).await;
@@ -121,7 +121,7 @@ both! {
         assert!(result.content.contains("not known") && !result.content.contains("was not run"), "{}", result.content);
     }
 
-    async fn until_the_next_message_no_rule_allows_what_the_lost_history_may_have_done(house) {
+    async fn once_call_after_a_restore_is_held_until_the_users_next_message(house) {
         let stage = Stage::set(house, &[]).await;
         stage.script(|asked| Ok(turn(match asked { 1 => LOOKUP, 2 | 3 => SMALL, _ => &[] })));
         let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
@@ -139,7 +139,7 @@ both! {
         assert_eq!((stage.status(task).await, stage.executions(task, "/refund")), (TaskStatus::Completed, 1));
     }
 
-    async fn what_may_be_repeated_is_repeated(house) {
+    async fn repeatable_call_after_a_restore_is_repeated(house) {
         let stage = Stage::set(house, LOOKUP).await;
         let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
         doubt(&stage).await;
@@ -150,7 +150,7 @@ both! {
 
 /// The journal that a process has in hand is older than the loss: another one may have gone on with the task meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_that_was_thinking_meanwhile_starts_nothing_on_what_it_knew() {
+async fn driver_waiting_for_its_model_during_a_restore_starts_nothing() {
     let stage = Stage::set(House::postgres().await, SMALL).await;
     let url = stage.house.settings.url.clone();
     stage.script(move |asked| {

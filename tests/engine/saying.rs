@@ -204,7 +204,7 @@ impl Locked {
 }
 
 both! {
-    async fn what_is_told_adds_up_to_the_answer_under_the_ids_it_will_have(house) {
+    async fn streamed_deltas_add_up_to_the_answer_under_its_final_call_ids(house) {
         let mut scene = Scene::set(house).await;
         let (one, two) = (r#"{"order":1,"amount":120}"#, r#"{"order":2,"amount":130,"ü":"\u00e9"}"#);
         assert_eq!(scene.reached().await, 1);
@@ -234,7 +234,7 @@ both! {
         assert!(pieces.iter().all(|piece| piece.agent_path == ["billing"] && piece.asking == pieces[0].asking));
     }
 
-    async fn a_model_is_asked_only_once_what_it_is_shown_is_stored(house) {
+    async fn model_is_asked_only_after_its_prompt_is_stored(house) {
         let (batches, mut batch) = watch::channel(0);
         house.store.observe_batches(move |_| batches.send_modify(|count| *count += 1));
         let mut scene = Scene::set(house).await;
@@ -260,7 +260,7 @@ both! {
         assert_eq!(scene.asked.load(Ordering::SeqCst), 2);
     }
 
-    async fn what_was_told_of_a_call_that_is_not_in_the_answer_is_taken_back(house) {
+    async fn streamed_call_that_is_missing_from_the_answer_is_reset(house) {
         let mut scene = Scene::set(house).await;
         scene.order(Order::Named(0, "refund"));
         assert!(matches!(scene.next().await.said, Said::Named { .. }));
@@ -269,7 +269,7 @@ both! {
         scene.until(TaskStatus::Completed).await;
     }
 
-    async fn what_was_told_of_an_answer_stays_told_when_an_unrelated_commit_comes_first(house) {
+    async fn streamed_answer_stays_when_an_unrelated_commit_comes_first(house) {
         let mut scene = Scene::set(house).await;
         scene.text("I am ");
         let mut heard = vec![scene.next().await];
@@ -283,7 +283,7 @@ both! {
         assert_eq!(scene.asked.load(Ordering::SeqCst), 1);
     }
 
-    async fn what_was_told_is_taken_back_when_the_task_is_canceled(house) {
+    async fn streamed_text_is_reset_when_the_task_is_canceled(house) {
         let mut scene = Scene::set(house).await;
         scene.text("I am about to");
         scene.next().await;
@@ -298,7 +298,7 @@ both! {
         assert_eq!(scene.until(TaskStatus::Canceled).await, []);
     }
 
-    async fn what_is_asked_for_again_is_taken_back_first(house) {
+    async fn streamed_text_is_reset_before_the_model_is_asked_again(house) {
         let mut scene = Scene::set(house).await;
         scene.text("I will p");
         scene.order(Order::Named(0, "forbidden"));
@@ -314,7 +314,7 @@ both! {
         assert!(heard[..reset].iter().all(|piece| piece.asking == heard[0].asking));
     }
 
-    async fn what_is_never_stored_is_taken_back(house) {
+    async fn streamed_text_of_a_failed_answer_is_reset(house) {
         let mut scene = Scene::set(house).await;
         scene.text("I am about to");
         scene.next().await;
@@ -323,7 +323,7 @@ both! {
         assert_eq!(scene.next().await.said, Said::Reset);
     }
 
-    async fn no_piece_shows_what_somebody_filled_in(house) {
+    async fn delta_never_shows_a_filled_in_credential(house) {
         let clock = house.clock.clone();
         let mut scene = Scene::on(clerk(house, &[]).await, clock).await;
         scene.order(Order::Answer(Ok(turn(&[("comment", "{}")]))));
@@ -356,14 +356,14 @@ both! {
         assert!(!heard.iter().any(|piece| piece.said == Said::Reset), "none of it was told and taken back");
     }
 
-    async fn who_does_not_stream_tells_nothing_and_still_answers(house) {
+    async fn model_that_does_not_stream_sends_no_delta_and_still_answers(house) {
         let mut scene = Scene::set(house).await;
         scene.order(answer("All is well.", &[]));
         assert_eq!(scene.until(TaskStatus::Completed).await[0].text.as_deref(), Some("All is well."));
         assert_eq!(scene.heard(), []);
     }
 
-    async fn an_argument_of_50_kib_that_comes_byte_by_byte_is_the_final_argument(house) {
+    async fn argument_of_50_kib_streamed_byte_by_byte_equals_the_final_argument(house) {
         let mut scene = Scene::set(house).await;
         let arguments = format!(r#"{{"order":1,"amount":120,"note":"{}"}}"#, "aé\\n😀\\u00fc ".repeat(4_000));
         assert!(arguments.len() > 50_000);
@@ -422,7 +422,7 @@ impl Clock for Paced {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_more_than_twenty_pieces_are_told_in_a_second() {
+async fn deltas_are_limited_to_twenty_a_second() {
     let clock = Arc::new(Paced { micros: AtomicI64::new(1_700_000_000_000_000), moved: Notify::new() });
     let mut scene = Scene::by(House::sqlite().await, clock.clone()).await;
     let mut heard = Vec::new();

@@ -58,7 +58,7 @@ fn texts(value: &Value) -> Vec<String> {
 }
 
 both! {
-    async fn a_crash_after_the_answer_loses_nothing_and_asks_nothing_twice(house) {
+    async fn crash_after_a_credential_answer_loses_nothing_and_asks_nothing_twice(house) {
         let stage = clerk(house, &[&[("comment", "{}")]]).await;
         let task = begun(&stage).await;
         let request = asked(&stage, task).await.request_id;
@@ -73,7 +73,7 @@ both! {
         assert_eq!(times_asked(&stage, task).await, 1);
     }
 
-    async fn wherever_its_driver_is_dropped_it_is_asked_for_once_and_the_call_runs_at_most_once(house) {
+    async fn credential_is_asked_for_once_wherever_its_driver_is_dropped(house) {
         let stage = clerk(house, &[&[("comment", "{}")]]).await;
         for when in [Drop::AtOnce, Drop::Woken] {
             let (mut polls, mut whole) = (0, 0);
@@ -99,7 +99,7 @@ both! {
         assert_eq!(stage.house.number("select count(*) from credential").await, 0);
     }
 
-    async fn a_key_that_only_reads_still_opens_what_it_sealed(house) {
+    async fn old_sealing_key_still_opens_what_it_sealed(house) {
         let mut stage = clerk(house, ASKS_THEN_PAYS).await;
         let task = given(&stage, TOKEN).await;
         stage.configure(|yaml| yaml.replace(FIRST_KEY, &format!("{NEXT_KEY}, {FIRST_KEY}")));
@@ -108,21 +108,21 @@ both! {
         assert_eq!(times_asked(&stage, task).await, 1);
     }
 
-    async fn without_its_key_it_is_asked_for_again(house) {
+    async fn credential_without_its_key_is_asked_for_again(house) {
         let mut stage = clerk(house, ASKS_THEN_PAYS).await;
         let task = given(&stage, "old-0123456789").await;
         stage.configure(|yaml| yaml.replace(FIRST_KEY, NEXT_KEY));
         asks_again(&stage, task).await;
     }
 
-    async fn another_key_under_the_same_id_opens_nothing(house) {
+    async fn other_key_under_the_same_id_opens_nothing(house) {
         let mut stage = clerk(house, ASKS_THEN_PAYS).await;
         let task = given(&stage, "old-0123456789").await;
         stage.configure(|yaml| yaml.replace(FIRST_KEY, &NEXT_KEY.replace("k2", "k1")));
         asks_again(&stage, task).await;
     }
 
-    async fn a_field_that_is_new_is_asked_for_before_the_call(house) {
+    async fn new_credential_field_is_asked_for_before_the_call(house) {
         let mut stage = clerk(house, ASKS_THEN_PAYS).await;
         let task = given(&stage, "old-0123456789").await;
         stage.configure(|yaml| yaml.replace("email: { format: email },", "email: { format: email }, site: {},"));
@@ -132,7 +132,7 @@ both! {
         ran(&stage, task, "/pay", ("x-token", "new-0123456789"), 1).await;
     }
 
-    async fn a_row_that_was_swapped_with_another_tasks_does_not_open(house) {
+    async fn credential_row_swapped_with_another_tasks_does_not_open(house) {
         let stage = clerk(house, ASKS_THEN_PAYS).await;
         let (mine, theirs) = (given(&stage, "mine-0123456789").await, given(&stage, "theirs-0123456789").await);
         let (one, other) = (id(&stage.house, mine), id(&stage.house, theirs));
@@ -148,7 +148,7 @@ both! {
         ran(&stage, theirs, "/pay", ("x-token", "theirs-0123456789"), 1).await;
     }
 
-    async fn a_row_that_is_damaged_does_not_open_and_nothing_crashes(house) {
+    async fn damaged_credential_row_does_not_open_and_is_asked_for_again(house) {
         let stage = clerk(house, ASKS_THEN_PAYS).await;
         for sealed in ["''", "'x'", "'AAAA'", "substr(sealed, 2)", "sealed || 'AAAA'"] {
             let task = given(&stage, "old-0123456789").await;
@@ -158,7 +158,7 @@ both! {
         }
     }
 
-    async fn what_a_tool_echoes_is_hidden_however_it_is_spelled(house) {
+    async fn credential_echoed_by_a_tool_is_redacted_in_every_spelling(house) {
         let stage = clerk(house, &[&[("comment", "{}")]]).await;
         let percent = TOKEN.bytes().fold(String::new(), |text, byte| text + &format!("%{byte:02X}"));
         let json = serde_json::to_string(TOKEN).unwrap();
@@ -185,7 +185,7 @@ both! {
         }
     }
 
-    async fn what_the_model_says_is_hidden_too(house) {
+    async fn credential_repeated_by_the_model_is_redacted(house) {
         let stage = clerk(house, &[]).await;
         let digits = "1234567890123";
         for token in [TOKEN, digits, "ends-in-a-quote\"", "ends-in-a-backslash\\"] {
@@ -231,7 +231,7 @@ both! {
         }
     }
 
-    async fn what_a_failing_model_says_is_hidden_too(house) {
+    async fn credential_in_a_model_error_is_redacted(house) {
         let stage = clerk(house, &[]).await;
         stage.script(|asked| match asked {
             1 => Ok(turn(&[("comment", "{}")])),
@@ -246,7 +246,7 @@ both! {
         assert!(!format!("{journal:?}").contains(TOKEN), "{journal:?}");
     }
 
-    async fn what_is_shorter_than_twelve_characters_is_used_and_not_looked_for(house) {
+    async fn credential_shorter_than_twelve_characters_is_used_but_not_redacted(house) {
         let stage = clerk(house, &[&[("look", "{}"), ("plain", "{}")]]).await;
         stage.tool.answers(200, "abc12345678");
         let task = begun(&stage).await;

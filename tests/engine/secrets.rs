@@ -142,7 +142,7 @@ both! {
         }
     }
 
-    async fn call_that_holds_a_secret_is_invalid_asks_nobody_and_never_runs(house) {
+    async fn call_that_holds_a_secret_is_invalid_without_a_request_and_never_runs(house) {
         let bytes = percent(WORD);
         let json = serde_json::to_string(WORD).unwrap();
         let spelled = [
@@ -179,19 +179,19 @@ both! {
         }
     }
 
-    async fn name_of_a_tool_that_holds_a_secret_is_no_tool(house) {
+    async fn tool_name_that_holds_a_secret_is_invalid(house) {
         let (stage, task) = given(house, "a@b.c", "note-note-note", vec![("note-note-note", "{}".to_owned())]).await;
         let judged = judged(&stage, task).await;
         assert_eq!((judged[0].0.as_str(), judged[0].1), ("[secret jira.token]", Verdict::Invalid));
     }
 
-    async fn words_that_only_look_like_a_find_run_as_they_are(house) {
+    async fn arguments_that_only_look_redacted_run_unchanged(house) {
         let text = r#"{"to":"[secret jira.token]"}"#;
         let (stage, task) = given(house, "a@b.c", WORD, vec![("note", text.to_owned())]).await;
         assert_eq!(bodies(&stage, task, "/note").into_iter().map(|(_, body)| body).collect::<Vec<_>>(), [text]);
     }
 
-    async fn beside_a_call_that_is_held_one_with_a_secret_is_shown_as_invalid(house) {
+    async fn call_with_a_secret_beside_a_held_call_is_shown_as_invalid(house) {
         let calls = vec![("send", r#"{"to":"x"}"#.to_owned()), ("note", json!({"to": WORD}).to_string())];
         let (stage, task) = given(house, "a@b.c", WORD, calls).await;
         let asked = approval(&stage, task).await;
@@ -237,7 +237,7 @@ both! {
         }
     }
 
-    async fn argument_that_would_climb_in_a_path_is_invalid_before_anybody_is_asked(house) {
+    async fn argument_that_would_climb_in_a_path_is_invalid_before_any_request(house) {
         let ids = ["../admin", "..", "a/..%2fb", "%252e%252e", "..\\x", "17", "a..b"];
         let calls = ids.iter().map(|id| ("order", json!({"id": id}).to_string())).collect();
         let (stage, task) = given(house, "a@b.c", WORD, calls).await;

@@ -171,12 +171,12 @@ async fn questions(house: House, questions: usize, deciders: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn five_hundred_questions_with_sixty_four_deciders_show_the_model_only_what_is_stored() {
+async fn model_is_shown_only_what_is_stored_with_500_requests_and_sixty_four_deciders() {
     questions(House::postgres().await, 500, 64).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hundred_questions_with_sixty_four_deciders_show_the_model_only_what_is_stored_on_sqlite() {
+async fn model_is_shown_only_what_is_stored_with_100_requests_and_sixty_four_deciders_on_sqlite() {
     questions(House::sqlite().await, 100, 64).await;
 }
 
@@ -191,7 +191,7 @@ async fn thinks(stage: &Stage, driver: &mut (impl Future<Output = ()> + Unpin)) 
 }
 
 both! {
-    async fn a_driver_dropped_anywhere_has_shown_its_model_only_what_is_stored(house) {
+    async fn dropped_driver_has_shown_its_model_only_what_is_stored(house) {
         let mut stage = Stage::set(house, &[("refund", r#"{"order":1,"amount":120}"#)]).await;
         let witness = stage.witness();
         let (mut over, mut polls) = (false, 0);
@@ -210,7 +210,7 @@ both! {
         assert_eq!(witness.missing(), Vec::<String>::new());
     }
 
-    async fn a_tree_shows_its_models_only_what_is_stored_and_asks_once_for_each_answer(house) {
+    async fn tree_shows_its_models_only_what_is_stored_and_asks_once_for_each_answer(house) {
         let mut stage = Stage::of_trees(house, Shape { depth: 2, children: 3, wide: 1 }, one_large).await;
         let witness = stage.witness();
         let parts = stage.parts(0);
@@ -222,7 +222,7 @@ both! {
         assert_eq!(stage.prompt_count(), stored, "{}", stage.told(root).await);
     }
 
-    async fn a_model_that_fails_is_not_asked_again_when_a_relative_commits_first(house) {
+    async fn failed_model_call_is_not_repeated_when_a_relative_commits_first(house) {
         let shape = Shape::flat(3);
         let stage = Stage::of_trees(house, shape, one_large).await;
         stage.script_by_name(move |name, prompt| {
@@ -233,7 +233,7 @@ both! {
         assert_eq!(stage.prompt_count(), 2 + 3, "two answers of the boss, and one failure of each leaf: {}", stage.told(root).await);
     }
 
-    async fn a_task_that_was_canceled_and_goes_on_here_is_asked_by_its_new_driver_alone(house) {
+    async fn canceled_and_reopened_task_is_asked_by_its_new_driver_alone(house) {
         let stage = Stage::set(house, &[]).await;
         let (door, engine) = (stage.engine(0), stage.engine(4));
         let task = door.create(&alice(), go(), None).await.unwrap().task_id;

@@ -65,7 +65,7 @@ async fn is_held(stage: &Stage, task: TaskId, paid: usize) {
 }
 
 both! {
-    async fn after_a_5xx_the_next_call_is_held_and_the_one_after_its_approval_is_not(house) {
+    async fn tool_that_failed_with_5xx_is_held_until_one_call_of_it_is_approved(house) {
         let stage = stage(house, 3, 500).await;
         let task = begun(&stage).await;
         is_held(&stage, task, 1).await;
@@ -82,7 +82,7 @@ both! {
         assert_eq!(stage.executions(task, "/refund"), 3);
     }
 
-    async fn a_4xx_and_what_a_repeatable_tool_answers_hold_nothing(house) {
+    async fn tool_that_failed_with_4xx_or_is_repeatable_is_not_quarantined(house) {
         let stage = stage(house, 3, 422).await;
         let task = begun(&stage).await;
         assert_eq!((stage.status(task).await, stage.executions(task, "/refund")), (TaskStatus::Completed, 3));
@@ -92,14 +92,14 @@ both! {
         assert_eq!((stage.status(task).await, stage.executions(task, "/tag")), (TaskStatus::Completed, 2));
     }
 
-    async fn the_second_call_of_the_same_turn_is_held_too(house) {
+    async fn second_call_of_the_same_turn_is_held_after_a_5xx(house) {
         let stage = stage(house, 1, 503).await;
         stage.script(|asked| Ok(turn(if asked == 1 { &[SMALL, SMALL] } else { &[] })));
         let task = begun(&stage).await;
         is_held(&stage, task, 1).await;
     }
 
-    async fn a_human_who_says_what_became_of_an_unknown_call_lifts_it(house) {
+    async fn decision_about_an_unknown_call_lifts_the_quarantine(house) {
         for action in [Action::Respond, Action::Reject] {
             let stage = &stage(House::like(&house).await, 2, 502).await;
             let task = begun(stage).await;
@@ -110,7 +110,7 @@ both! {
         }
     }
 
-    async fn nobody_who_answers_in_time_lifts_nothing(house) {
+    async fn expired_reconcile_request_does_not_lift_the_quarantine(house) {
         let stage = stage(house, 2, 502).await;
         let task = begun(&stage).await;
         stage.tool.answers(200, "paid");
@@ -120,7 +120,7 @@ both! {
         is_held(&stage, task, 1).await;
     }
 
-    async fn neither_a_cancel_nor_a_message_lifts_it(house) {
+    async fn quarantine_outlives_a_cancel_and_a_message(house) {
         let stage = stage(house, 2, 502).await;
         let task = begun(&stage).await;
         stage.tool.answers(200, "paid");
@@ -142,7 +142,7 @@ both! {
         assert_eq!((stage.status(task).await, stage.executions(task, "/refund")), (TaskStatus::Completed, 2));
     }
 
-    async fn another_effect_in_the_configuration_does_not_lift_it(house) {
+    async fn changed_effect_in_the_configuration_does_not_lift_the_quarantine(house) {
         for effect in ["idempotent", "read_only"] {
             let mut stage = stage(House::like(&house).await, 2, 500).await;
             stage.script(|asked| match asked {
@@ -159,7 +159,7 @@ both! {
         }
     }
 
-    async fn a_5xx_that_comes_after_a_cancel_does_not_lift_it(house) {
+    async fn late_5xx_after_a_cancel_does_not_lift_the_quarantine(house) {
         let stage = stage(house, 2, 500).await;
         let engine = stage.engine(4);
         stage.tool.close();
@@ -178,7 +178,7 @@ both! {
         is_held(&stage, task, 1).await;
     }
 
-    async fn a_retry_after_a_failure_of_the_model_lifts_nothing(house) {
+    async fn quarantine_outlives_a_retry_after_a_model_failure(house) {
         let stage = stage(house, 1, 500).await;
         stage.script(|asked| match asked {
             1 => Ok(turn(&[SMALL])),

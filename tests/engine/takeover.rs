@@ -80,11 +80,11 @@ async fn dropped_everywhere(house: House, calls: &'static [(&'static str, &'stat
 }
 
 both! {
-    async fn a_held_call_runs_at_most_once_wherever_its_driver_is_dropped(house) {
+    async fn held_call_runs_at_most_once_wherever_its_driver_is_dropped(house) {
         dropped_everywhere(house, &[("refund", r#"{"order":1,"amount":120}"#)]).await;
     }
 
-    async fn calls_of_every_effect_run_as_often_as_they_may_wherever_their_driver_is_dropped(house) {
+    async fn calls_of_every_effect_run_within_their_limit_wherever_the_driver_is_dropped(house) {
         let calls = &[
             ("refund", r#"{"order":1,"amount":5}"#),
             ("lookup", r#"{"order":1}"#),

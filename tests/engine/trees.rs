@@ -139,19 +139,19 @@ async fn dies_at_every_moment(house: &House, people: People) {
 }
 
 both! {
-    async fn what_is_approved_in_a_tree_runs_once_whenever_the_process_dies(house) {
+    async fn tree_runs_an_approved_call_once_whenever_the_process_dies(house) {
         dies_at_every_moment(&house, People::Approve).await;
     }
 
-    async fn what_is_rejected_in_a_tree_never_runs_whenever_the_process_dies(house) {
+    async fn tree_never_runs_a_rejected_call_whenever_the_process_dies(house) {
         dies_at_every_moment(&house, People::Reject).await;
     }
 
-    async fn what_is_edited_in_a_tree_runs_as_it_was_written_whenever_the_process_dies(house) {
+    async fn tree_runs_an_edited_call_as_written_whenever_the_process_dies(house) {
         dies_at_every_moment(&house, People::Edit).await;
     }
 
-    async fn who_asks_for_guidance_in_a_tree_gets_it_whenever_the_process_dies(house) {
+    async fn tree_delivers_guidance_to_the_asking_task_whenever_the_process_dies(house) {
         dies_at_every_moment(&house, People::Guide).await;
     }
 }

@@ -108,12 +108,12 @@ impl Drivers for [Vec<BoxFuture<'static, ()>>; 2] {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_times_two_that_pause_in_the_same_instant_leave_the_root_paused() {
+async fn root_is_paused_when_two_children_pause_simultaneously() {
     paused_in_the_same_instant(House::sqlite().await, 1000).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_that_pause_in_the_same_instant_on_two_replicas_leave_the_root_paused() {
+async fn root_is_paused_when_two_children_pause_simultaneously_on_two_replicas() {
     paused_in_the_same_instant(House::postgres().await, 200).await;
 }
 
@@ -159,7 +159,7 @@ async fn done(stage: &Stage, root: TaskId) -> usize {
 }
 
 both! {
-    async fn three_that_are_held_are_decided_in_any_order_and_none_disturbs_its_siblings(house) {
+    async fn three_held_children_are_decided_in_any_order_without_disturbing_siblings(house) {
         let stage = Stage::of_trees(house, Shape::flat(3), one_large).await;
         let parts = stage.parts(0);
         let door = Stage::like(&parts, 0);
@@ -192,7 +192,7 @@ both! {
         }
     }
 
-    async fn three_decided_at_once_by_three_people_are_each_decided(house) {
+    async fn simultaneous_decisions_of_three_people_on_three_children_are_all_stored(house) {
         let mut stage = Stage::of_trees(house, Shape::flat(3), one_large).await;
         stage.configure(|yaml| yaml.replace("{ owner: true }", "{ owner: true, users: [bob, carol] }"));
         let parts = stage.parts(0);
@@ -220,7 +220,7 @@ both! {
         }
     }
 
-    async fn a_child_that_is_held_twice_is_asked_about_twice_and_its_siblings_once(house) {
+    async fn child_held_twice_is_asked_about_twice_and_its_siblings_once(house) {
         let stage = Stage::of_trees(house, Shape::flat(2), twice_by_the_first).await;
         let parts = stage.parts(0);
         let door = Stage::like(&parts, 0);
@@ -245,7 +245,7 @@ both! {
         assert_eq!(stage.executions(other.task_id, "/refund"), 1);
     }
 
-    async fn a_child_that_is_held_for_days_goes_on_beside_one_that_was_done_long_ago(house) {
+    async fn child_held_for_days_goes_on_beside_a_long_finished_sibling(house) {
         let stage = Stage::of_trees(house, Shape::flat(2), only_the_second_asks).await;
         let parts = stage.parts(0);
         let began = stage.prompt_count();
@@ -262,7 +262,7 @@ both! {
         assert_eq!(told_the_boss(&stage, began), ["leaf is done with go.1", "leaf is done with go.2"]);
     }
 
-    async fn a_question_of_a_child_that_nobody_answers_expires_and_the_tree_goes_on(house) {
+    async fn unanswered_request_of_a_child_expires_and_the_tree_goes_on(house) {
         let stage = Stage::of_trees(house, Shape { depth: 2, children: 2, wide: 0 }, one_large).await;
         let parts = stage.parts(0);
         let root = stage.grown(&parts).await;
@@ -284,7 +284,7 @@ both! {
         }
     }
 
-    async fn a_parent_that_dies_between_a_childs_end_and_its_next_step_loses_nothing(house) {
+    async fn parent_that_dies_after_the_end_of_a_child_loses_nothing(house) {
         let stage = Stage::of_trees(house, Shape::flat(2), one_small).await;
         let parts = stage.parts(0);
         let mut cut = 0;
@@ -311,7 +311,7 @@ both! {
         assert!(cut > 2, "it was cut {cut} times");
     }
 
-    async fn what_a_child_asks_names_the_path_to_it_and_its_root(house) {
+    async fn request_of_a_child_names_its_agent_path_and_its_root(house) {
         let stage = Stage::of_trees(house, Shape { depth: 3, children: 1, wide: 0 }, one_large).await;
         let parts = stage.parts(0);
         let root = stage.grown(&parts).await;

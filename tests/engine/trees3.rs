@@ -69,7 +69,7 @@ const DOUBT: &str =
     "update database_identity set doubted_at = (select max(updated_at) from agent_task) returning doubted_at";
 
 both! {
-    async fn a_child_that_is_canceled_alone_is_over_and_its_parent_is_told(house) {
+    async fn child_canceled_alone_ends_and_its_parent_is_told(house) {
         let stage = Stage::of_trees(house, FORK, one_large).await;
         let parts = stage.parts(0);
         let root = stage.grown(&parts).await;
@@ -90,7 +90,7 @@ both! {
         assert_eq!((stage.executions(first.task_id, "/refund"), stage.executions(second.task_id, "/refund")), (0, 1));
     }
 
-    async fn a_no_in_a_child_cancels_it_and_its_parent_is_told_unless_it_is_meant_for_the_root(house) {
+    async fn rejection_in_a_child_cancels_that_child_or_with_cancel_root_the_tree(house) {
         let stage = Stage::of_trees(house, FORK, one_large).await;
         for then in [Then::Cancel, Then::CancelRoot] {
             let parts = stage.parts(0);
@@ -111,7 +111,7 @@ both! {
         }
     }
 
-    async fn the_users_next_message_cancels_the_children_at_work_and_the_tree_goes_on(house) {
+    async fn next_message_cancels_the_working_children_and_the_tree_goes_on(house) {
         let stage = Stage::of_trees(house, FORK, one_large).await;
         let parts = stage.parts(0);
         // Asked again after the children of the first message were canceled, it starts others.
@@ -143,7 +143,7 @@ both! {
         assert_eq!(paid, 2, "only those of the second message");
     }
 
-    async fn a_child_that_cannot_be_read_has_failed_and_its_parent_goes_on(house) {
+    async fn unreadable_child_fails_and_its_parent_goes_on(house) {
         for how in DAMAGES {
             let stage = Stage::of_trees(House::like(&house).await, FORK, one_large).await;
             let parts = stage.parts(0);
@@ -167,7 +167,7 @@ both! {
         }
     }
 
-    async fn a_parent_that_cannot_be_read_has_failed_and_its_children_are_canceled(house) {
+    async fn unreadable_parent_fails_and_its_children_are_canceled(house) {
         for how in DAMAGES {
             let stage = Stage::of_trees(House::like(&house).await, FORK, one_large).await;
             let parts = stage.parts(0);
@@ -192,7 +192,7 @@ both! {
         }
     }
 
-    async fn a_root_that_cannot_be_read_takes_its_whole_tree_along(house) {
+    async fn unreadable_root_ends_its_whole_tree(house) {
         for how in DAMAGES {
             let stage = Stage::of_trees(House::like(&house).await, FORK, one_large).await;
             let parts = stage.parts(0);
@@ -215,7 +215,7 @@ both! {
         }
     }
 
-    async fn an_approved_call_of_a_child_that_was_not_started_before_the_history_was_lost_is_asked_about(house) {
+    async fn approved_but_unstarted_call_of_a_child_is_asked_about_after_a_restore(house) {
         let stage = Stage::of_trees(house, FORK, one_large).await;
         let parts = stage.parts(0);
         let root = stage.grown(&parts).await;
@@ -234,7 +234,7 @@ both! {
         assert_eq!((stage.executions(first.task_id, "/refund"), stage.executions(second.task_id, "/refund")), (1, 1));
     }
 
-    async fn what_a_forgotten_child_may_have_paid_is_not_paid_again_by_a_rule(house) {
+    async fn payment_of_a_sub_agent_lost_in_a_restore_is_not_repeated_by_a_rule(house) {
         let stage = Stage::of_trees(house, FORK, one_small).await;
         let parts = stage.parts(0);
         let play = Play::begins(&stage, &parts).await;

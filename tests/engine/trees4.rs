@@ -79,7 +79,7 @@ fn fails() -> Result<model::Answer, ModelError> {
 }
 
 both! {
-    async fn who_keeps_a_conversation_is_told_one_thing_after_the_other_whenever_the_process_dies(house) {
+    async fn sub_agent_conversation_stays_in_order_whenever_the_process_dies(house) {
         let stage = of_sessions(house, three_times).await;
         let parts = stage.parts(0);
         for moment in 1.. {
@@ -113,7 +113,7 @@ both! {
         }
     }
 
-    async fn the_next_message_of_the_user_goes_on_with_the_same_conversation(house) {
+    async fn next_message_continues_the_sub_agents_conversation(house) {
         let stage = of_sessions(house, |turn| if turn == 1 { vec![hands_on(LEAF, "go.1")] } else { Vec::new() }).await;
         let parts = stage.parts(0);
         let root = stage.grown(&parts).await;
@@ -129,7 +129,7 @@ both! {
         assert_eq!((stage.of_agent(root, LEAF).await, stage.executions(leaf, "/refund")), (vec![leaf], 2));
     }
 
-    async fn more_questions_than_a_tree_may_have_open_wait_for_room(house) {
+    async fn requests_beyond_the_limit_of_a_tree_open_as_others_are_answered(house) {
         let mut stage = Stage::of_trees(house, Shape { depth: 2, children: 3, wide: 0 }, one_large).await;
         stage.configure(|yaml| yaml.replace("sub_agents: [mid]", "sub_agents: [mid], limits: { max_model_calls: 100 }"));
         stage.script_by_name(|name, prompt| {
@@ -170,7 +170,7 @@ both! {
         }
     }
 
-    async fn a_boss_whose_model_fails_when_its_children_are_done_goes_on_with_a_retry(house) {
+    async fn parent_whose_model_fails_after_its_children_ended_goes_on_with_a_retry(house) {
         let shape = Shape::flat(2);
         let stage = Stage::of_trees(house, shape, one_small).await;
         let parts = stage.parts(0);
@@ -190,7 +190,7 @@ both! {
         }
     }
 
-    async fn a_boss_that_fails_beside_children_that_wait_cancels_them_and_a_retry_goes_on(house) {
+    async fn parent_that_fails_beside_waiting_children_cancels_them_and_a_retry_goes_on(house) {
         // Its agent is gone from the configuration when it is told of the first one.
         let mut stage = Stage::of_trees(house, Shape::flat(2), one_large).await;
         let parts = stage.parts(0);
@@ -220,7 +220,7 @@ both! {
         assert_eq!(stage.executions(asked[0].task_id, "/refund"), 1);
     }
 
-    async fn a_child_whose_model_fails_is_a_failed_call_and_its_sibling_goes_on(house) {
+    async fn child_whose_model_fails_is_a_failed_call_and_its_sibling_goes_on(house) {
         let shape = Shape { depth: 2, children: 2, wide: 0 };
         let stage = Stage::of_trees(house, shape, one_small).await;
         stage.script_by_name(move |name, prompt| {
@@ -241,7 +241,7 @@ both! {
         assert!(matches!(refused, holdpoint::engine::Refusal::NotARoot { .. }), "{refused:?}");
     }
 
-    async fn a_tree_grows_no_wider_deeper_or_larger_than_it_may(house) {
+    async fn tree_stays_within_its_width_depth_and_size_limits(house) {
         let deep = Shape { depth: 2, children: 1, wide: 0 };
         for (shape, limit, tasks) in [
             (Shape::flat(3), "max_children: 2", 3),
@@ -268,7 +268,7 @@ both! {
         }
     }
 
-    async fn the_limit_of_model_calls_counts_the_whole_tree(house) {
+    async fn limit_of_model_calls_counts_the_whole_tree(house) {
         // The boss is asked once, each of its leaves twice: then it has spent its five.
         let (stage, root) = limited(&house, Shape::flat(2), "max_model_calls: 5").await;
         let row = stage.row(root).await;
@@ -280,7 +280,7 @@ both! {
         }
     }
 
-    async fn a_no_in_one_child_is_a_no_in_its_sibling(house) {
+    async fn rejection_in_one_child_holds_for_its_sibling(house) {
         fn the_same(_: &str, turn: u32) -> Vec<(String, String)> {
             if turn == 1 { vec![refund("go.7", 120)] } else { Vec::new() }
         }
@@ -309,7 +309,7 @@ both! {
         assert!(stage.tool.ledger().is_empty());
     }
 
-    async fn a_tool_in_doubt_in_one_child_is_not_allowed_in_its_sibling(house) {
+    async fn tool_quarantined_in_one_child_is_not_allowed_in_its_sibling(house) {
         let stage = Stage::of_trees(house, Shape::flat(1), one_small).await;
         stage.script_by_name(|name, prompt| {
             let task = said(prompt);

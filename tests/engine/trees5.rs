@@ -167,15 +167,15 @@ async fn interrupted_everywhere(house: House, meanwhile: Meanwhile) {
 }
 
 both! {
-    async fn a_cancel_of_the_root_between_any_two_lines_ends_the_whole_tree(house) {
+    async fn cancel_of_the_root_between_any_two_lines_ends_the_whole_tree(house) {
         interrupted_everywhere(house, Meanwhile::CancelRoot).await;
     }
 
-    async fn a_cancel_of_one_branch_between_any_two_lines_is_told_to_its_parent_once(house) {
+    async fn cancel_of_one_branch_between_any_two_lines_is_told_to_its_parent_once(house) {
         interrupted_everywhere(house, Meanwhile::CancelBranch).await;
     }
 
-    async fn a_takeover_between_any_two_lines_of_a_tree_starts_nobody_and_nothing_twice(house) {
+    async fn takeover_between_any_two_lines_of_a_tree_starts_nothing_twice(house) {
         interrupted_everywhere(house, Meanwhile::Takeover).await;
     }
 }

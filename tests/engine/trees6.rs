@@ -7,7 +7,7 @@ use super::tree::{Shape, one_small};
 use crate::store::house::{House, both};
 
 both! {
-    async fn what_a_model_has_said_is_not_thrown_away_for_what_its_relatives_commit(house) {
+    async fn model_answer_is_kept_when_relatives_commit_first(house) {
         let stage = Stage::of_trees(house, Shape::flat(3), one_small).await;
         let root = stage.grown(&stage.parts(0)).await;
         let row = stage.row(root).await;
@@ -16,7 +16,7 @@ both! {
         stage.lawful(root).await;
     }
 
-    async fn three_children_that_ask_at_once_keep_the_limit_of_model_calls_together(house) {
+    async fn three_children_that_ask_at_once_keep_the_limit_of_model_calls(house) {
         // The boss is asked twice and each of its leaves twice.
         for most in 2..=8 {
             let mut stage = Stage::of_trees(House::like(&house).await, Shape::flat(3), one_small).await;
@@ -30,7 +30,7 @@ both! {
         }
     }
 
-    async fn three_that_start_others_at_once_keep_the_limit_of_tasks_together(house) {
+    async fn three_children_that_start_tasks_at_once_keep_the_limit_of_tasks(house) {
         let mut stage = Stage::of_trees(house, Shape { depth: 2, children: 3, wide: 0 }, one_small).await;
         let limits = "sub_agents: [mid], limits: { max_tasks: 4, max_model_calls: 100 }";
         stage.configure(|yaml| yaml.replace("sub_agents: [mid]", limits));

@@ -44,7 +44,7 @@ async fn ended(stage: &Stage, task: TaskId) -> Option<FailureCode> {
 }
 
 both! {
-    async fn a_task_that_runs_ends_and_the_others_go_on(house) {
+    async fn unreadable_running_task_fails_and_the_others_go_on(house) {
         for (what, which) in [(CUT, "seq = 2"), (GONE, "seq = 2"), (GONE, "seq > 0")] {
             let stage = Stage::set(House::like(&house).await, SMALL).await;
             let (broken, other) = (created(&stage).await, created(&stage).await);
@@ -59,7 +59,7 @@ both! {
         }
     }
 
-    async fn a_journal_that_has_lost_the_start_of_a_call_does_not_send_it_again(house) {
+    async fn journal_that_lost_the_start_of_a_call_does_not_send_it_again(house) {
         let stage = Stage::set(house, SMALL).await;
         let task = created(&stage).await;
         stage.tool.close();
@@ -78,7 +78,7 @@ both! {
         assert_eq!(stage.executions(task, "/refund"), 1);
     }
 
-    async fn a_question_that_cannot_be_read_stops_neither_the_sweep_nor_the_takeovers(house) {
+    async fn unreadable_request_stops_neither_the_sweep_nor_takeovers(house) {
         let stage = Stage::set(house, LARGE).await;
         let (broken, overdue) = (stage.held().await, stage.held().await);
         damage(&stage.house, broken, CUT, "type = 'intervention_requested'").await;
@@ -95,7 +95,7 @@ both! {
         assert_eq!(stage.status(waiting).await, TaskStatus::Paused);
     }
 
-    async fn an_inbox_that_finds_it_is_whole_again_in_a_moment(house) {
+    async fn unreadable_request_found_by_an_inbox_is_removed_in_the_next_round(house) {
         let stage = Stage::set(house, LARGE).await;
         let (broken, _) = (stage.held().await, stage.held().await);
         damage(&stage.house, broken, CUT, "type = 'intervention_requested'").await;
@@ -107,7 +107,7 @@ both! {
         assert_eq!(ended(&stage, broken).await, Some(FailureCode::Integrity));
     }
 
-    async fn a_decision_that_finds_it_ends_it_and_runs_nothing(house) {
+    async fn unreadable_task_found_by_a_decision_fails_and_runs_nothing(house) {
         let stage = Stage::set(house, LARGE).await;
         let task = stage.held().await;
         let [(request, _)] = stage.open(task).await[..] else { panic!("one is open") };
@@ -122,7 +122,7 @@ both! {
         assert_eq!(stage.tool.ledger().len(), 0);
     }
 
-    async fn a_result_in_hand_is_written_beside_what_cannot_be_read(house) {
+    async fn result_in_hand_is_written_beside_an_unreadable_journal(house) {
         let stage = Stage::set(house, SMALL).await;
         let task = created(&stage).await;
         stage.tool.close();
@@ -142,7 +142,7 @@ both! {
         assert_eq!(ended(&stage, task).await, Some(FailureCode::Integrity));
     }
 
-    async fn what_a_newer_version_may_have_written_is_left_to_it_for_a_while(house) {
+    async fn item_of_a_newer_version_is_left_to_newer_replicas_for_five_takeovers(house) {
         let stage = Stage::set(house, SMALL).await;
         let task = created(&stage).await;
         damage(&stage.house, task, NEWER, "seq = 2").await;

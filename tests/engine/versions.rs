@@ -142,7 +142,7 @@ async fn not_repeated(house: House, now: &str) {
 }
 
 both! {
-    async fn a_paused_task_keeps_its_definition_until_the_next_message(house) {
+    async fn paused_task_keeps_its_agent_version_until_the_next_message(house) {
         let mut stage = Stage::set(house, LARGE).await;
         let task = stage.held().await;
         let version = stage.journal(task).await.row.agent_version;
@@ -161,7 +161,7 @@ both! {
         assert_eq!(stage.executions(task, "/refund"), 1);
     }
 
-    async fn two_versions_side_by_side(house) {
+    async fn tasks_of_two_agent_versions_run_side_by_side_on_either_replica(house) {
         let mut stage = Stage::set(house, LARGE).await;
         stage.configure(with_another_model);
         let (old, old_task) = (stage.engine(4), stage.held().await);
@@ -178,7 +178,7 @@ both! {
         }
     }
 
-    async fn a_model_that_is_gone_fails_the_task_and_a_retry_goes_on_when_it_is_back(house) {
+    async fn removed_model_fails_the_task_and_a_retry_goes_on_when_it_is_back(house) {
         let mut stage = Stage::set(house, LARGE).await;
         let whole_yaml = stage.yaml();
         let task = approved(&stage).await;
@@ -195,7 +195,7 @@ both! {
         assert_eq!((shown(&stage), stage.executions(task, "/refund")), (before(), 1));
     }
 
-    async fn a_variable_that_is_gone_fails_the_task_and_another_value_is_todays(house) {
+    async fn removed_variable_fails_the_task_and_a_retry_uses_its_new_value(house) {
         let mut stage = Stage::set(house, LARGE).await;
         stage.variables.push(("WHO", "Ada"));
         stage.configure(|yaml| yaml.replace("You handle refunds.", "\"You are ${WHO}.\""));
@@ -211,7 +211,7 @@ both! {
         assert_eq!((shown(&stage).1, stage.executions(task, "/refund")), ("You are Eve.".to_owned(), 1));
     }
 
-    async fn a_changed_limit_and_a_changed_policy_count_at_once(house) {
+    async fn changed_limit_and_changed_policy_apply_at_once(house) {
         let mut stage = Stage::set(house, LARGE).await;
         let original = stage.yaml();
         let limited = approved(&stage).await;
@@ -229,7 +229,7 @@ both! {
         assert_eq!((stage.executions(limited, "/refund"), stage.executions(denied, "/refund")), (1, 0));
     }
 
-    async fn a_tool_that_goes_elsewhere_is_asked_about_anew(house) {
+    async fn tool_with_a_changed_target_is_asked_about_anew(house) {
         let mut stage = Stage::set(house, LARGE).await;
         let (waiting, task) = (stage.held().await, approved(&stage).await);
         stage.configure(|yaml| yaml.replace("{tool}/refund", "{tool}/elsewhere"));
@@ -243,15 +243,15 @@ both! {
         assert_eq!((stage.executions(task, "/refund"), stage.executions(task, "/elsewhere")), (0, 1));
     }
 
-    async fn a_lost_call_that_must_happen_once_by_now_is_not_repeated(house) {
+    async fn lost_call_whose_tool_is_once_by_now_is_not_repeated(house) {
         not_repeated(house, "effect: once, http: { method: POST, url: \"{tool}/tag\"").await;
     }
 
-    async fn a_lost_call_whose_tool_goes_elsewhere_by_now_is_not_repeated(house) {
+    async fn lost_call_whose_tool_has_a_new_target_by_now_is_not_repeated(house) {
         not_repeated(house, "effect: idempotent, http: { method: POST, url: \"{tool}/tagged\"").await;
     }
 
-    async fn another_effect_is_journaled_before_the_call_is_sent(house) {
+    async fn changed_effect_is_journaled_before_the_call_is_sent(house) {
         let mut stage = Stage::set(house, &[("refund", r#"{"order":1,"amount":120}"#), ("tag", r#"{"text":"paid"}"#)]).await;
         let task = approved(&stage).await;
         stage.configure(|yaml| yaml.replace("effect: idempotent", "effect: once"));
@@ -270,7 +270,7 @@ both! {
         assert_eq!(stage.executions(task, "/tag"), 1, "it is asked about, not repeated");
     }
 
-    async fn a_changed_byte_of_what_was_asked_runs_nothing_after_the_approval(house) {
+    async fn request_with_a_changed_byte_runs_nothing_after_its_approval(house) {
         let stage = Stage::set(house, LARGE).await;
         let task = approved(&stage).await;
         for (was, is) in flipped(&asked(&stage, task).await) {
@@ -294,7 +294,7 @@ both! {
         assert_eq!((stage.status(task).await, stage.executions(task, "/refund")), (TaskStatus::Completed, 1));
     }
 
-    async fn a_changed_byte_of_what_was_asked_is_no_question_to_answer(house) {
+    async fn request_with_a_changed_byte_takes_no_answer(house) {
         let stage = Stage::set(house, LARGE).await;
         let door = stage.engine(0);
         let first = stage.held().await;
@@ -313,7 +313,7 @@ both! {
         assert_eq!(stage.tool.ledger().len(), 0);
     }
 
-    async fn a_definition_that_is_not_what_its_digest_says_drives_nothing(house) {
+    async fn agent_version_that_differs_from_its_digest_drives_nothing(house) {
         let mut stage = Stage::set(house, LARGE).await;
         let original = stage.yaml();
         let (waiting, task) = (stage.held().await, approved(&stage).await);

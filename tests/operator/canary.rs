@@ -350,11 +350,11 @@ async fn nothing_is_seen(on: On, level: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_credential_is_nowhere_but_in_the_request_of_its_tool_on_sqlite() {
+async fn credential_is_only_in_the_request_of_its_tool_on_sqlite() {
     nothing_is_seen(On::Sqlite, "trace").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_credential_is_nowhere_but_in_the_request_of_its_tool_on_postgres() {
+async fn credential_is_only_in_the_request_of_its_tool_on_postgres() {
     nothing_is_seen(On::Postgres, "debug").await;
 }

@@ -7,7 +7,7 @@ const SMALL: &str =
     "models: { m: { provider: openai, model: x, base_url: 'http://127.0.0.1:9/v1' } }\nagents: { a: { model: m } }\n";
 
 #[test]
-fn a_second_process_on_one_file_is_refused_at_once_and_the_first_one_goes_on() {
+fn second_process_on_one_file_is_refused_at_once_and_the_first_goes_on() {
     let folder = Folder::new();
     let mut first = Served::start(folder.path(), SMALL, &[]);
     let arguments = ["serve", "--config", "holdpoint.yaml", "--listen", "127.0.0.1:0"];
@@ -21,7 +21,7 @@ fn a_second_process_on_one_file_is_refused_at_once_and_the_first_one_goes_on() {
 }
 
 #[test]
-fn a_damaged_database_ends_the_process_at_once_and_says_so() {
+fn damaged_database_ends_the_process_at_once_with_a_message() {
     let folder = Folder::new();
     std::fs::write(folder.file("holdpoint.yaml"), SMALL).unwrap();
     std::fs::write(folder.file("holdpoint.db"), "this is no database, but somebody's letter\n".repeat(200)).unwrap();
@@ -33,7 +33,7 @@ fn a_damaged_database_ends_the_process_at_once_and_says_so() {
 }
 
 #[test]
-fn migrations_that_are_left_to_the_operator_are_asked_for_and_then_it_serves() {
+fn serve_without_migrations_asks_for_migrate_and_then_serves() {
     let folder = Folder::new();
     let yaml = format!("{SMALL}database: {{ migrate: false }}\n");
     std::fs::write(folder.file("holdpoint.yaml"), &yaml).unwrap();
@@ -48,7 +48,7 @@ fn migrations_that_are_left_to_the_operator_are_asked_for_and_then_it_serves() {
 }
 
 #[test]
-fn a_restored_database_is_served_and_said_to_be_one() {
+fn restored_database_is_served_and_logged_as_restored() {
     let folder = Folder::new();
     std::fs::write(folder.file("holdpoint.yaml"), SMALL).unwrap();
     let arguments = ["serve", "--restored", "--config", "holdpoint.yaml", "--listen", "127.0.0.1:0"];
@@ -59,7 +59,7 @@ fn a_restored_database_is_served_and_said_to_be_one() {
 }
 
 #[test]
-fn check_tells_every_mistake_with_its_place_and_no_value() {
+fn check_reports_every_mistake_with_its_place_and_no_value() {
     let folder = Folder::new();
     let yaml = "models: { m: { provider: openai, model: x, api_key: 'sk-in-the-file-0123456789', headers: { X-K: \"sk-in-a-header\\x01\" } } }
 agents: { a: { model: gone, tools: [t, none] } }
@@ -102,7 +102,7 @@ unknown: '${SHORT}'
 }
 
 #[test]
-fn one_mistake_hides_no_other_one_elsewhere() {
+fn single_mistake_hides_no_other_mistake() {
     let text = "models: { m: { provider: openai, model: x } }
 agents: { a: { model: m, tools: [t, u] }, b: { model: m } }
 tools: { t: { http: { method: GET, url: 'http://h/{id}' } }, u: { http: { url: 'http://h/{' , timeout: x } } }
@@ -133,7 +133,7 @@ policy:
 const TAKEN: &str = "Neither --config nor HOLDPOINT_CONFIG names a configuration: ./holdpoint.yaml is taken.";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn file_beside_that_nothing_names_is_taken_and_said() {
+async fn config_file_in_the_working_directory_is_used_and_announced() {
     let folder = Folder::new();
     let demo = holdpoint(folder.path(), &["check"], &[]);
     assert_eq!(demo.code, Some(0), "{}", demo.err);

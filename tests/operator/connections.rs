@@ -78,7 +78,7 @@ async fn idle_connections_without_a_key_stop_neither_answers_nor_outbound_calls(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_are_no_more_than_the_file_says() {
+async fn connections_stay_within_the_configured_limit() {
     let (model, tool, folder) = (FakeModel::start().await, FakeTool::start().await, Folder::new());
     let served = Served::start(folder.path(), &paying(&model, &tool, ", max_connections: 5"), &[]);
     let mut held = flood(&served.address).await;
@@ -137,7 +137,7 @@ async fn streams_leave_a_connection_to_other_requests() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn too_few_descriptors_keep_it_from_starting() {
+async fn too_few_descriptors_prevent_the_start() {
     let (model, tool, folder) = (FakeModel::start().await, FakeTool::start().await, Folder::new());
     std::fs::write(folder.file("holdpoint.yaml"), paying(&model, &tool, "")).unwrap();
     let program = env!("CARGO_BIN_EXE_holdpoint");
@@ -150,7 +150,7 @@ async fn too_few_descriptors_keep_it_from_starting() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn http_2_is_not_spoken() {
+async fn http_2_is_refused() {
     let app = TestApp::start(On::Sqlite).await;
     #[expect(clippy::disallowed_methods, reason = "a test is a client like any other")]
     let client = reqwest::Client::builder().http2_prior_knowledge().no_proxy().build().unwrap();
@@ -160,7 +160,7 @@ async fn http_2_is_not_spoken() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn metrics_listen_takes_the_metrics_away_from_everybody_else() {
+async fn metrics_listen_moves_metrics_to_an_address_of_their_own() {
     let (model, tool, folder) = (FakeModel::start().await, FakeTool::start().await, Folder::new());
     let yaml = paying(&model, &tool, ", metrics_listen: '127.0.0.1:0'");
     let mut served = Served::start(folder.path(), &yaml, &[]);

@@ -82,7 +82,7 @@ fn run(script: &str, folder: &Path) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn example_runs_as_its_readme_says_from_a_held_refund_over_the_second_persons_approval_to_the_payment() {
+async fn example_runs_as_its_readme_says_from_a_held_refund_to_the_payment() {
     let example = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("examples/refunds");
     let (folder, model, database) = (Folder::new(), FakeModel::start().await, database().await);
     for file in ["holdpoint.yaml", "refunds.py"] {

@@ -8,7 +8,7 @@ use crate::support::model::{FakeModel, calls, says};
 use crate::support::tool::FakeTool;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_init_writes_works_as_init_says() {
+async fn file_written_by_init_works_as_init_says() {
     let (model, tool, folder) = (FakeModel::start().await, FakeTool::start().await, Folder::new());
     let written = holdpoint(folder.path(), &["init"], &[]);
     assert_eq!((written.code, written.err.as_str()), (Some(0), ""));
@@ -52,7 +52,7 @@ async fn what_init_writes_works_as_init_says() {
 }
 
 #[test]
-fn the_printed_schema_accepts_what_init_writes_and_finds_a_misspelt_key() {
+fn printed_schema_accepts_the_init_file_and_finds_a_misspelt_key() {
     let folder = Folder::new();
     assert_eq!(holdpoint(folder.path(), &["init", "x.yaml"], &[]).code, Some(0));
     let schema = holdpoint(folder.path(), &["schema"], &[]);

@@ -50,7 +50,7 @@ async fn ended(served: &Served, task: &Value) -> Value {
 }
 
 on_both! {
-    async fn it_is_not_ready_answers_who_waits_lets_a_call_end_and_takes_no_work(on: On) {
+    async fn sigterm_answers_waiting_clients_lets_a_call_end_and_takes_no_work(on: On) {
         let (model, tool, folder) = (FakeModel::start().await, FakeTool::start().await, Folder::new());
         let database = database(on).await;
         let yaml = paying(&model, &tool, &database, "once");
@@ -91,7 +91,7 @@ async fn database(on: On) -> Database {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_replica_goes_on_at_once_with_what_was_let_go() {
+async fn released_task_continues_at_once_on_another_replica() {
     let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
     let (folder, other) = (Folder::new(), Folder::new());
     let database = Database::postgres().await;
@@ -114,7 +114,7 @@ async fn another_replica_goes_on_at_once_with_what_was_let_go() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_hangs_does_not_keep_it_longer_than_its_time_and_its_task_is_let_go() {
+async fn hanging_call_delays_shutdown_only_for_its_time_and_its_task_is_released() {
     let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
     let (folder, other) = (Folder::new(), Folder::new());
     let database = Database::postgres().await;
@@ -150,7 +150,7 @@ async fn a_call_that_hangs_does_not_keep_it_longer_than_its_time_and_its_task_is
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_service_takes_its_commands_with_it_and_does_not_run_them_again() {
+async fn killed_service_ends_its_commands_and_does_not_run_them_again() {
     let (model, folder) = (FakeModel::start().await, Folder::new());
     let yaml = format!(
         "models: {{ m: {{ provider: openai, model: x, base_url: '{}' }} }}

@@ -145,7 +145,7 @@ fn tells_an_outage(log: &str, since: Instant) {
 const SMALL: &str = "models: { m: { provider: scripted, script: 'builtin:refunds' } }\nagents: { a: { model: m } }\n";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn database_that_goes_away_is_said_once_with_place_and_reason_and_again_when_it_is_back() {
+async fn database_outage_is_logged_once_with_place_and_reason_and_once_when_it_ends() {
     let (cluster, folder) = (PrivateCluster::start(), Folder::new());
     let url = cluster.url("postgres").replace("postgres@", "postgres:hunter2@");
     let mut served = Served::start(folder.path(), SMALL, &[("HOLDPOINT_DATABASE__URL", &url)]);
@@ -162,7 +162,7 @@ async fn database_that_goes_away_is_said_once_with_place_and_reason_and_again_wh
 }
 
 #[test]
-fn database_that_is_away_at_the_start_is_said_once_with_place_and_reason() {
+fn database_outage_at_the_start_is_logged_once_with_place_and_reason() {
     let (cluster, folder) = (PrivateCluster::start(), Folder::new());
     let url = cluster.url("postgres").replace("postgres@", "postgres:hunter2@");
     cluster.crash();

@@ -15,7 +15,7 @@ use crate::support::model::{FakeModel, calls, says};
 use crate::support::tool::FakeTool;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cycle_is_counted_under_the_names_of_the_contract() {
+async fn cycle_is_counted_under_the_metric_names_of_the_contract() {
     let (model, tool, folder) = (FakeModel::start().await, FakeTool::start().await, Folder::new());
     let yaml = format!(
         "models: {{ main: {{ provider: openai, model: x, base_url: '{}' }} }}

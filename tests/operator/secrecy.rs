@@ -59,7 +59,7 @@ auth: {{ api_keys: [ {{ user: alice, key: '${{API_KEY}}' }} ] }}
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_filled_in_value_is_shown_logged_counted_or_stored_however_it_comes_back() {
+async fn filled_in_value_is_never_shown_logged_counted_or_stored() {
     let (model, tool, folder) = (FakeModel::start().await, FakeTool::start().await, Folder::new());
     let variables = [
         ("MODEL_KEY", MODEL_KEY),

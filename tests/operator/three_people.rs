@@ -76,7 +76,7 @@ fn bearer(key: &str) -> String {
 }
 
 on_both! {
-    async fn a_frontend_on_another_origin_decides_with_fetch(on: On) {
+    async fn frontend_on_another_origin_decides_with_fetch(on: On) {
         let scene = serve(on, "{ owner: true }").await;
         let alice = bearer(ALICE);
         let (path, task) = scene.held(&[("authorization", &alice), ("origin", APP), ("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "cors")]).await;
@@ -116,7 +116,7 @@ on_both! {
         scene.ran_once();
     }
 
-    async fn a_backend_with_one_key_decides_for_its_users(on: On) {
+    async fn backend_with_one_key_decides_for_its_users(on: On) {
         let scene = serve(on, "{ groups: [finance], required: 2 }").await;
         let web = bearer(WEB);
         let user = |name: &'static str, groups: &'static str| {
@@ -163,7 +163,7 @@ on_both! {
         assert_eq!(inboxes().await, [0; 4]);
     }
 
-    async fn a_person_with_a_browser_and_a_key_decides(on: On) {
+    async fn person_with_a_browser_and_a_key_decides(on: On) {
         let scene = serve(on, "{ groups: [finance] }").await;
         let alice = bearer(ALICE);
         let (path, task) = scene.held(&[("authorization", &alice)]).await;
@@ -206,7 +206,7 @@ on_both! {
         scene.ran_once();
     }
 
-    async fn the_same_with_curl_and_a_cookie_jar(on: On) {
+    async fn person_with_curl_and_a_cookie_jar_decides(on: On) {
         let scene = serve(on, "{ groups: [finance] }").await;
         let alice = bearer(ALICE);
         let (path, task) = scene.held(&[("authorization", &alice)]).await;

@@ -16,7 +16,7 @@ async fn lease(house: &House, id: TaskId, lease: LeaseChange) {
 }
 
 both! {
-    async fn a_claim_takes_what_is_queued_and_fences_the_old_driver_off(house) {
+    async fn claim_takes_queued_tasks_and_fences_off_the_old_driver(house) {
         let id = house.task().await;
         let mut old = house.next(id).await;
         old.facts = vec![said("from the old driver")];
@@ -38,7 +38,7 @@ both! {
         }
     }
 
-    async fn second_lease_that_runs_out_after_work_began_puts_the_task_to_sleep_until_it_is_driven_alone(house) {
+    async fn second_lease_lost_after_work_began_puts_the_task_to_sleep_until_driven_alone(house) {
         let id = house.task().await;
         let one = |drive, fruitless| vec![Claimed { task: id, drive, fruitless }];
         let claims = async |alone| house.store.claim("me", LEASE, 9, alone).await.unwrap();
@@ -109,7 +109,7 @@ both! {
         assert_eq!(house.store.claim("me", LEASE, 9, true).await.unwrap(), []);
     }
 
-    async fn a_lease_is_renewed_only_by_its_owner(house) {
+    async fn lease_is_renewed_only_by_its_owner(house) {
         let id = house.task().await;
         claim(&house.store, "me", 1).await;
         house.forward(LEASE / 2);
@@ -122,7 +122,7 @@ both! {
         assert!(house.store.renew("me", LEASE, &[id]).await.unwrap().is_empty(), "it is somebody else's");
     }
 
-    async fn a_parked_task_sleeps_until_its_time_or_until_somebody_queues_it(house) {
+    async fn parked_task_sleeps_until_its_time_or_until_it_is_queued(house) {
         let id = house.task().await;
         lease(&house, id, LeaseChange::Park { wake_in: None }).await;
         house.forward(Duration::from_hours(1000));
@@ -136,7 +136,7 @@ both! {
         assert_eq!(claim(&house.store, "me", 1).await, [id]);
     }
 
-    async fn a_commit_can_take_the_lease(house) {
+    async fn commit_can_take_the_lease(house) {
         let id = house.task().await;
         lease(&house, id, LeaseChange::Take { owner: "me".to_owned(), time: LEASE }).await;
         let row = house.store.task(id).await.unwrap().unwrap();
@@ -186,7 +186,7 @@ both! {
 }
 
 #[tokio::test]
-async fn on_sqlite_the_leases_of_the_former_process_are_over_at_once_and_counted_where_work_had_begun() {
+async fn sqlite_leases_of_the_former_process_end_at_once_and_count_where_work_had_begun() {
     let house = House::sqlite().await;
     let ids = [house.task().await, house.task().await];
     claim(&house.store, "former", 2).await;

@@ -26,7 +26,7 @@ fn ancestor(id: TaskId, counters: Counters) -> TaskChange {
 }
 
 both! {
-    async fn a_new_task_is_read_back_as_it_was_written(house) {
+    async fn new_task_is_read_back_as_it_was_written(house) {
         let id = TaskId(fresh());
         let at = house.write(new_task(id, "acme", "alice")).await.unwrap().at;
         let row = house.store.task(id).await.unwrap().unwrap();
@@ -44,12 +44,12 @@ both! {
         assert!(journal.now >= at);
     }
 
-    async fn what_is_not_there_is_none(house) {
+    async fn unknown_task_is_read_as_none(house) {
         assert!(house.store.task(TaskId(fresh())).await.unwrap().is_none());
         assert!(house.store.journal(TaskId(fresh())).await.unwrap().is_none());
     }
 
-    async fn of_two_changes_at_one_version_the_second_is_stale_and_leaves_nothing(house) {
+    async fn second_of_two_changes_at_one_version_is_stale_and_leaves_nothing(house) {
         let id = house.task().await;
         let mut first = house.next(id).await;
         first.facts = vec![said("first")];
@@ -61,7 +61,7 @@ both! {
         assert_eq!((journal.row.version, journal.items.len()), (2, 3));
     }
 
-    async fn a_seq_that_does_not_go_on_from_the_last_is_stale(house) {
+    async fn change_whose_seq_does_not_follow_the_last_is_stale(house) {
         let id = house.task().await;
         let mut gap = house.next(id).await;
         gap.last_seq += 1;
@@ -69,12 +69,12 @@ both! {
         assert_eq!(house.write(gap).await, Err(CommitError::Stale));
     }
 
-    async fn a_new_task_that_exists_is_stale(house) {
+    async fn new_task_that_already_exists_is_stale(house) {
         let id = house.task().await;
         assert_eq!(house.write(new_task(id, "acme", "alice")).await, Err(CommitError::Stale));
     }
 
-    async fn a_tree_is_written_all_of_it_or_nothing(house) {
+    async fn tree_is_written_completely_or_not_at_all(house) {
         let root = house.task().await;
         let child = TaskId(fresh());
         let mut parent = house.next(root).await;
@@ -110,7 +110,7 @@ both! {
         assert_eq!(events, (1..=7).collect::<Vec<i64>>());
     }
 
-    async fn a_task_of_another_tree_is_stale(house) {
+    async fn task_of_another_tree_is_stale(house) {
         let (one, other) = (house.task().await, house.task().await);
         let mut wrong = house.next(other).await;
         wrong.facts = vec![said("in the wrong tree")];
@@ -142,7 +142,7 @@ both! {
         assert_eq!((journal.row.error, journal.row.output), (None, output));
     }
 
-    async fn an_ended_task_changes_only_to_running_and_only_with_a_new_item(house) {
+    async fn terminal_task_changes_only_to_running_and_only_with_a_new_item(house) {
         let id = house.task().await;
         let mut end = house.next(id).await;
         end.facts = vec![status(TaskStatus::Completed)];
@@ -158,7 +158,7 @@ both! {
         house.write(right).await.unwrap();
     }
 
-    async fn a_task_is_paused_only_with_an_open_request_and_nothing_that_runs(house) {
+    async fn paused_task_needs_an_open_request_and_nothing_running(house) {
         let id = house.task().await;
         let mut pause = house.next(id).await;
         pause.facts = vec![status(TaskStatus::Paused)];
@@ -170,7 +170,7 @@ both! {
         assert_eq!((journal.row.status, journal.items.len()), (TaskStatus::Running, 2));
     }
 
-    async fn an_idempotency_key_is_spent_once_per_tenant_user_and_path(house) {
+    async fn idempotency_key_is_spent_once_per_tenant_user_and_path(house) {
         let key = |tenant: &str, task_id| IdempotencyRow {
             tenant: tenant.to_owned(),
             user_id: "alice".to_owned(),
@@ -200,7 +200,7 @@ both! {
         assert_eq!(house.store.idempotency("acme", &"bob".into(), "POST /v1/tasks", "k1").await.unwrap(), None);
     }
 
-    async fn a_nul_fails_its_own_change_and_no_neighbours(house) {
+    async fn nul_character_fails_only_its_own_change(house) {
         let mut ids = Vec::new();
         let mut writes = tokio::task::JoinSet::new();
         for number in 0..60 {
@@ -224,7 +224,7 @@ both! {
         assert_eq!(journal.items[2].fact, said("a\0b"));
     }
 
-    async fn a_constraint_broken_in_a_batch_is_its_own_changes_matter(house) {
+    async fn constraint_violation_in_a_batch_fails_only_its_own_change(house) {
         let tasks: Vec<TaskId> = {
             let mut tasks = Vec::new();
             for _ in 0..40 {
@@ -245,7 +245,7 @@ both! {
         }
     }
 
-    async fn a_watcher_is_told_after_the_commit(house) {
+    async fn watcher_is_notified_after_the_commit(house) {
         let id = house.task().await;
         let mut news = house.store.watch(id);
         let mut next = house.next(id).await;
@@ -257,7 +257,7 @@ both! {
         assert!(!news.has_changed().unwrap(), "another tree's news are not told");
     }
 
-    async fn a_commit_whose_caller_went_away_is_written_all_the_same(house) {
+    async fn commit_is_written_even_if_its_caller_goes_away(house) {
         let id = TaskId(fresh());
         let mut news = house.store.watch(id);
         let commit = house.store.commit(change(id, vec![new_task(id, "acme", "alice")]));
@@ -266,7 +266,7 @@ both! {
         assert!(house.store.task(id).await.unwrap().is_some());
     }
 
-    async fn after_close_nothing_is_taken(house) {
+    async fn closed_store_takes_no_commit(house) {
         let id = house.task().await;
         let next = house.next(id).await;
         house.store.close().await;
@@ -274,7 +274,7 @@ both! {
         assert!(!house.store.ready().await);
     }
 
-    async fn an_agents_definition_is_kept_once(house) {
+    async fn agent_version_is_stored_once(house) {
         for _ in 0..2 {
             house.store.agent_version("sha256:1", "{}").await.unwrap();
         }

@@ -48,7 +48,7 @@ async fn write_on(store: Store, trees: Vec<(TaskId, Vec<TaskId>)>, rounds: usize
 }
 
 both! {
-    async fn contended_batches_leave_no_gap_no_half_and_no_deadlock(house) {
+    async fn contended_batches_leave_no_gap_no_partial_change_and_no_deadlock(house) {
         let mut trees = Vec::new();
         for _ in 0..6 {
             let root = house.task().await;
@@ -106,7 +106,7 @@ both! {
         }
     }
 
-    async fn innocent_changes_of_many_trees_all_get_through_at_once(house) {
+    async fn independent_changes_of_many_trees_all_succeed_at_once(house) {
         let mut writers = tokio::task::JoinSet::new();
         for _ in 0..200 {
             let store = house.store.clone();

@@ -56,7 +56,7 @@ async fn names(house: &House, tasks: &[TaskId]) -> Vec<String> {
 const COUNT: &str = "select count(*) from credential";
 
 both! {
-    async fn a_credential_is_written_with_its_change_and_opens_where_it_belongs(house) {
+    async fn credential_is_written_with_its_change_and_opens_only_for_its_task(house) {
         let (task, other) = (house.task().await, house.task().await);
         let credential = given(task, "jira", PLAIN);
         let at = house.write(giving(&house, task, vec![credential.clone()]).await).await.unwrap().at;
@@ -78,7 +78,7 @@ both! {
         assert_eq!(house.number(kept).await, 1);
     }
 
-    async fn a_change_that_comes_too_late_writes_no_credential_and_takes_none_away(house) {
+    async fn stale_change_writes_no_credential_and_removes_none(house) {
         let task = house.task().await;
         let stale = giving(&house, task, vec![given(task, "jira", PLAIN)]).await;
         let stale_end = ending(&house, task, TaskStatus::Completed).await;
@@ -100,7 +100,7 @@ both! {
         assert_eq!(house.write(ancestor).await, Err(CommitError::Refused), "only who names a version gives one");
     }
 
-    async fn the_latest_answer_takes_the_place_of_the_one_before(house) {
+    async fn latest_credential_replaces_the_one_before(house) {
         let task = house.task().await;
         let first = SealedCredential { expires_in: Some(Duration::from_hours(1)), ..given(task, "jira", b"first") };
         house.write(giving(&house, task, vec![first, given(task, "mail", PLAIN)]).await).await.unwrap();
@@ -113,7 +113,7 @@ both! {
         assert_eq!((rows[0].request_id, rows[0].expires_at), (latest.request_id, None));
     }
 
-    async fn a_task_and_its_ancestors_are_asked_at_once(house) {
+    async fn credentials_of_a_task_and_its_ancestors_are_read_at_once(house) {
         let (root, child, other) = (house.task().await, TaskId(fresh()), house.task().await);
         house.store.commit(change(root, vec![child_task(child, root)])).await.unwrap();
         for task in [root, child, other] {
@@ -128,7 +128,7 @@ both! {
         assert_eq!(house.number("select count(*) from credential where root_task_id = task_id").await, 2);
     }
 
-    async fn a_task_that_ends_takes_its_credentials_with_it_in_the_same_commit(house) {
+    async fn ended_task_loses_its_credentials_in_the_same_commit(house) {
         let bystander = house.task().await;
         house.write(giving(&house, bystander, vec![given(bystander, "jira", PLAIN)]).await).await.unwrap();
         for end in [TaskStatus::Completed, TaskStatus::Failed, TaskStatus::Canceled] {
@@ -145,7 +145,7 @@ both! {
         assert_eq!(names(&house, &[bystander]).await, ["jira"]);
     }
 
-    async fn a_sub_agents_end_takes_its_own_and_a_roots_end_in_the_same_change_both(house) {
+    async fn end_of_a_sub_agent_removes_its_own_credentials_and_end_of_the_root_both(house) {
         let (root, child) = (house.task().await, TaskId(fresh()));
         house.store.commit(change(root, vec![child_task(child, root)])).await.unwrap();
         for task in [root, child] {
@@ -171,7 +171,7 @@ both! {
         assert_eq!(house.number(COUNT).await, 0);
     }
 
-    async fn many_tasks_that_end_at_once_take_each_their_own(house) {
+    async fn simultaneous_task_ends_remove_only_their_own_credentials(house) {
         let mut tasks = Vec::new();
         for _ in 0..12 {
             let task = house.task().await;
@@ -194,14 +194,14 @@ both! {
         }
     }
 
-    async fn a_new_task_may_be_given_one_in_its_first_commit(house) {
+    async fn new_task_may_get_a_credential_in_its_first_commit(house) {
         let task = TaskId(fresh());
         let new = TaskChange { credentials: vec![given(task, "jira", PLAIN)], ..new_task(task, "acme", "alice") };
         house.write(new).await.unwrap();
         assert_eq!(names(&house, &[task]).await, ["jira"]);
     }
 
-    async fn a_credential_is_over_by_the_databases_clock_and_removed_later(house) {
+    async fn credential_expires_by_the_databases_clock_and_is_removed_later(house) {
         let task = house.task().await;
         let hour = Duration::from_hours(1);
         let short = SealedCredential { expires_in: Some(hour), ..given(task, "jira", PLAIN) };
@@ -220,7 +220,7 @@ both! {
         assert_eq!(house.number(COUNT).await, 2);
     }
 
-    async fn rows_that_were_renamed_swapped_or_moved_do_not_open(house) {
+    async fn credential_rows_renamed_swapped_or_moved_do_not_open(house) {
         let first = "(select o.task_id from credential o where o.name = 'jira' order by o.task_id limit 1)";
         for (damage, left) in [
             ("update credential set name = name || '2'".to_owned(), 0),
@@ -244,7 +244,7 @@ both! {
         }
     }
 
-    async fn the_database_never_holds_what_was_filled_in(house) {
+    async fn database_never_holds_a_filled_in_value(house) {
         let task = house.task().await;
         house.write(giving(&house, task, vec![given(task, "jira", PLAIN)]).await).await.unwrap();
         let whole = raw(&house).await;

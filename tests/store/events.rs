@@ -15,7 +15,7 @@ fn of(root: TaskId) -> Part {
 }
 
 both! {
-    async fn a_portion_ends_at_its_events_or_at_its_bytes_and_is_never_empty_before_the_end(house) {
+    async fn portion_ends_at_its_events_or_bytes_and_is_empty_only_at_the_end(house) {
         let root = house.task().await;
         let mut next = house.next(root).await;
         next.facts = (0..6).map(|_| said(&"x".repeat(1000))).collect();
@@ -45,7 +45,7 @@ both! {
         assert_eq!((item.agent_path, item.item.fact), (vec!["billing".to_owned()], said(&"x".repeat(1000))));
     }
 
-    async fn a_part_of_a_tree_is_a_task_and_those_below_it(house) {
+    async fn part_of_a_tree_is_a_task_and_its_subtree(house) {
         let root = house.task().await;
         let [child, grandchild, sibling] = [0; 3].map(|_| TaskId(fresh()));
         for (task, parent) in [(child, root), (grandchild, child), (sibling, root)] {
@@ -65,7 +65,7 @@ both! {
         assert_eq!(numbers(TaskId(fresh()), 0, ALL).await, [0; 0]);
     }
 
-    async fn the_first_event_of_a_commit_is_found_from_any_item_of_it(house) {
+    async fn first_event_of_a_commit_is_found_from_any_of_its_items(house) {
         let (root, child) = (house.task().await, TaskId(fresh()));
         // One commit: the child's items come first.
         let mut own = house.next(root).await;
@@ -77,7 +77,7 @@ both! {
         assert_eq!(house.store.first_event(root, 9).await.unwrap(), None);
     }
 
-    async fn the_first_event_of_a_keys_commit_is_found_by_the_key(house) {
+    async fn first_event_of_a_keys_commit_is_found_by_the_key(house) {
         let root = TaskId(fresh());
         let key = |path: &str| IdempotencyRow {
             tenant: "acme".to_owned(),
@@ -105,7 +105,7 @@ both! {
         }
     }
 
-    async fn a_request_is_read_as_it_was_when_one_of_its_answers_was_committed(house) {
+    async fn request_is_read_as_it_was_at_the_commit_of_each_answer(house) {
         let (root, asked) = house.paused(finance(2)).await;
         for by in ["carol", "bob"] {
             let mut next = house.next(root).await;

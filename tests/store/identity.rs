@@ -17,7 +17,7 @@ async fn again(house: &House, restored: bool) -> Store {
 }
 
 both! {
-    async fn a_database_that_is_opened_again_is_not_in_doubt(house) {
+    async fn reopened_database_is_not_uncertain(house) {
         let (task, question) = house.paused(finance(1)).await;
         house.store.close().await;
         let store = again(&house, false).await;
@@ -26,7 +26,7 @@ both! {
         assert_eq!(store.history_uncertain_until(), None);
     }
 
-    async fn a_restored_one_is_in_doubt_up_to_now_and_what_comes_later_is_not(house) {
+    async fn restored_database_is_uncertain_up_to_now_but_not_for_later_items(house) {
         let (task, question) = house.paused(finance(1)).await;
         house.store.close().await;
         let store = again(&house, true).await;
@@ -46,7 +46,7 @@ both! {
         assert_eq!(again(&house, false).await.history_uncertain_until(), Some(history_uncertain_until), "once said, it stays");
     }
 
-    async fn a_clock_that_is_behind_leaves_nothing_out(house) {
+    async fn restore_with_a_clock_that_is_behind_covers_every_item(house) {
         let task = house.task().await;
         let ahead = house.number("select max(updated_at) + 3600000000 from agent_task").await;
         house.numbers(&format!("update agent_task set updated_at = {ahead} returning updated_at")).await.unwrap();
@@ -59,7 +59,7 @@ both! {
 const OTHER: &str = "update database_identity set identity = '17/00000009/1' where identity is not null returning id";
 
 #[tokio::test]
-async fn another_server_is_recognized_at_the_start() {
+async fn changed_server_is_recognized_at_the_start() {
     let house = House::postgres().await;
     let task = house.task().await;
     house.store.close().await;
@@ -76,7 +76,7 @@ async fn another_server_is_recognized_at_the_start() {
 }
 
 #[tokio::test]
-async fn another_server_is_recognized_on_the_next_connection() {
+async fn changed_server_is_recognized_on_the_next_connection() {
     let house = House::postgres().await;
     let task = house.task().await;
     assert_eq!(house.number(OTHER).await, 1);
@@ -94,7 +94,7 @@ async fn another_server_is_recognized_on_the_next_connection() {
 }
 
 #[tokio::test]
-async fn of_many_that_find_another_server_at_once_one_says_when() {
+async fn changed_server_found_by_many_at_once_gets_one_moment() {
     let house = House::postgres().await;
     let task = house.task().await;
     house.store.close().await;
@@ -110,7 +110,7 @@ async fn of_many_that_find_another_server_at_once_one_says_when() {
 
 /// What is hosted does not always tell. Then a server that tells is another one than one that does not.
 #[tokio::test]
-async fn a_plain_user_may_ask_and_a_server_that_does_not_tell_is_used_all_the_same() {
+async fn unprivileged_user_can_read_the_server_identity_and_a_silent_server_is_still_used() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let cluster = Cluster::start(&folder.path().join("pg"), "", std::process::id());

@@ -48,7 +48,7 @@ async fn known(house: &House, user: &str, key: &str) -> Option<TaskId> {
 }
 
 both! {
-    async fn a_key_lasts_a_day_and_then_counts_as_never_used(house) {
+    async fn key_lasts_a_day_and_then_counts_as_never_used(house) {
         let known = async |key: &str| house.store.idempotency("acme", &"alice".into(), "POST /v1/tasks", key).await.unwrap();
         let (first, one) = create("k", None);
         house.store.commit(one).await.unwrap();
@@ -124,7 +124,7 @@ both! {
         assert_eq!(house.number("select count(*) from idempotency where user_id in ('Alice', 'Bob')").await, 2);
     }
 
-    async fn the_key_of_an_answer_lasts_as_long_as_its_request(house) {
+    async fn idempotency_key_of_a_decision_lasts_as_long_as_its_request(house) {
         let request = RequestId(fresh());
         let (id, answer) = create("k", Some(request));
         house.store.commit(answer).await.unwrap();
@@ -136,7 +136,7 @@ both! {
         assert_eq!(house.number("select count(*) from idempotency").await, 1);
     }
 
-    async fn spent_keys_are_removed_and_no_others(house) {
+    async fn only_spent_keys_are_removed(house) {
         for number in 0..3 {
             house.store.commit(create(&format!("old{number}"), None).1).await.unwrap();
         }

@@ -70,7 +70,7 @@ pub(crate) async fn lossy(house: &House, mark: &'static [u8]) -> Lossy {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_commit_whose_answer_was_lost_is_found_by_its_own_id_and_not_written_twice() {
+async fn commit_whose_answer_was_lost_is_found_by_its_id_and_not_written_twice() {
     let house = House::postgres().await;
     let way = lossy(&house, MARK).await;
     let settings = Settings { url: way.url.clone(), ..Settings::default() };
@@ -118,7 +118,7 @@ async fn killed_backends_cost_no_commit() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_connection_nothing_was_sent() {
+async fn commit_without_a_connection_is_unavailable_and_not_written() {
     let house = House::postgres().await;
     let way = lossy(&house, MARK).await;
     let timeout = std::time::Duration::from_millis(300);

@@ -20,7 +20,7 @@ fn file(folder: &tempfile::TempDir) -> Settings {
 }
 
 #[tokio::test]
-async fn a_second_process_on_one_sqlite_file_is_refused_until_the_first_is_done() {
+async fn second_process_on_one_sqlite_file_is_refused_until_the_first_ends() {
     let folder = tempfile::tempdir().unwrap();
     let settings = file(&folder);
     let first = open(&settings).await.unwrap();
@@ -31,7 +31,7 @@ async fn a_second_process_on_one_sqlite_file_is_refused_until_the_first_is_done(
 }
 
 #[tokio::test]
-async fn the_files_of_sqlite_are_readable_by_nobody_else() {
+async fn sqlite_files_are_readable_only_by_their_owner() {
     let folder = tempfile::tempdir().unwrap();
     let settings = file(&folder);
     std::fs::write(folder.path().join("x.db"), "").unwrap();
@@ -49,7 +49,7 @@ async fn the_files_of_sqlite_are_readable_by_nobody_else() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_database_is_refused_and_left_as_it_is() {
+async fn file_that_is_no_database_is_refused_and_left_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let text = "this is a letter, not a database. ".repeat(100);
     std::fs::write(folder.path().join("x.db"), &text).unwrap();
@@ -86,17 +86,17 @@ async fn schema_of_another_age(house: House) {
 }
 
 #[tokio::test]
-async fn on_sqlite_a_schema_of_another_age_is_refused() {
+async fn schema_of_another_version_is_refused_on_sqlite() {
     schema_of_another_age(House::sqlite().await).await;
 }
 
 #[tokio::test]
-async fn on_postgres_a_schema_of_another_age_is_refused() {
+async fn schema_of_another_version_is_refused_on_postgres() {
     schema_of_another_age(House::postgres().await).await;
 }
 
 #[tokio::test]
-async fn an_empty_database_is_refused_without_migrations_and_made_by_the_command() {
+async fn empty_database_is_refused_without_migrations_and_created_by_the_command() {
     let folder = tempfile::tempdir().unwrap();
     let settings = Settings { migrate: false, ..file(&folder) };
     assert!(matches!(open(&settings).await.unwrap_err(), OpenError::Older { found: 0, .. }));
@@ -105,7 +105,7 @@ async fn an_empty_database_is_refused_without_migrations_and_made_by_the_command
 }
 
 #[tokio::test]
-async fn two_replicas_may_migrate_one_postgres_at_once() {
+async fn several_replicas_may_migrate_one_postgres_at_once() {
     let house = House::postgres().await;
     house.store.close().await;
     run(&house.settings.url, "drop schema public cascade; create schema public".to_owned()).await;
@@ -116,7 +116,7 @@ async fn two_replicas_may_migrate_one_postgres_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_was_killed_in_the_middle_of_a_migration_leaves_nothing_half_and_the_next_start_ends_it() {
+async fn migration_killed_in_the_middle_leaves_nothing_partial_and_the_next_start_ends_it() {
     let house = House::postgres().await;
     house.store.close().await;
     let undo = "drop function user_spelling_keep cascade; drop function user_spelling_changes cascade;
@@ -159,7 +159,7 @@ database: {{ url: \"{}\" }}\n",
 }
 
 #[tokio::test]
-async fn a_postgres_that_confirms_before_it_is_durable_is_refused() {
+async fn postgres_with_synchronous_commit_off_is_refused() {
     let house = House::postgres().await;
     let name = house.settings.url.rsplit('/').next().unwrap();
     run(&house.settings.url, format!("alter database \"{name}\" set synchronous_commit = off")).await;
@@ -170,7 +170,7 @@ async fn a_postgres_that_confirms_before_it_is_durable_is_refused() {
 }
 
 #[tokio::test]
-async fn a_postgres_without_fsync_is_refused() {
+async fn postgres_without_fsync_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let cluster = Cluster::start(&folder.path().join("pg"), "-c fsync=off", std::process::id());
@@ -182,7 +182,7 @@ async fn a_postgres_without_fsync_is_refused() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_unavailable_and_worth_another_try() {
+async fn unreachable_server_is_unavailable_but_a_wrong_url_is_an_error() {
     let settings = Settings {
         url: "postgres://nobody@127.0.0.1:1/nothing".to_owned(),
         acquire_timeout: Duration::from_millis(300),

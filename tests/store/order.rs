@@ -64,7 +64,7 @@ async fn locks_in_order(house: &House, rows: Rows, ids: &[Uuid], write: impl Fut
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_commit_locks_its_tasks_in_the_order_of_their_ids() {
+async fn commit_locks_its_tasks_in_the_order_of_their_ids() {
     let house = House::postgres().await;
     let root = house.task().await;
     let mut children: Vec<TaskId> = (0..8).map(|_| TaskId(fresh())).collect();
@@ -81,7 +81,7 @@ async fn a_commit_locks_its_tasks_in_the_order_of_their_ids() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_commit_locks_its_requests_in_the_order_of_their_ids() {
+async fn commit_locks_its_requests_in_the_order_of_their_ids() {
     let house = House::postgres().await;
     let root = house.task().await;
     let mut children: Vec<TaskId> = (0..9).map(|_| TaskId(fresh())).collect();
@@ -111,7 +111,7 @@ async fn a_commit_locks_its_requests_in_the_order_of_their_ids() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn leases_are_renewed_and_let_go_of_in_the_order_of_their_ids() {
+async fn leases_are_renewed_and_released_in_the_order_of_their_ids() {
     let house = House::postgres().await;
     for _ in 0..9 {
         house.task().await;
@@ -127,7 +127,7 @@ async fn leases_are_renewed_and_let_go_of_in_the_order_of_their_ids() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_children_that_change_at_once_on_two_replicas_are_both_counted_on_their_root() {
+async fn simultaneous_changes_of_two_children_are_both_counted_on_their_root() {
     let house = House::postgres().await;
     let replica = Store::open(&house.settings, house.clock.clone()).await.unwrap();
     let root = house.task().await;
@@ -158,7 +158,7 @@ async fn two_children_that_change_at_once_on_two_replicas_are_both_counted_on_th
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_whose_clock_is_ahead_ends_no_lease_no_deadline_and_no_key() {
+async fn replica_with_a_fast_clock_ends_no_lease_no_deadline_and_no_key() {
     let house = House::postgres().await;
     let ahead = i64::try_from(Duration::from_hours(24 * 365 * 100).as_micros()).unwrap();
     let clock = Arc::new(ManualClock::at(1_700_000_000_000_000 + ahead));
@@ -177,7 +177,7 @@ async fn a_replica_whose_clock_is_ahead_ends_no_lease_no_deadline_and_no_key() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_waits_for_no_row_that_somebody_else_writes_to() {
+async fn claim_waits_for_no_row_locked_by_another_writer() {
     let house = House::postgres().await;
     let (held, free) = (house.task().await, house.task().await);
     let mut other = holding(&house, TASKS, held.0).await;

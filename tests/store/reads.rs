@@ -53,7 +53,7 @@ both! {
         assert_eq!(items.iter().map(|(item, event)| (item.seq, *event)).collect::<Vec<_>>(), [(4, 4), (5, 5)]);
     }
 
-    async fn a_page_reads_no_more_than_it_may_hold(house) {
+    async fn page_reads_no_more_than_it_may_hold(house) {
         const PAGE: usize = 4 * 1024 * 1024;
         let id = house.task().await;
         let large = "x".repeat(PAGE / 4);
@@ -93,7 +93,7 @@ both! {
         assert_eq!((page.len(), page.more), (1, false));
     }
 
-    async fn the_census_counts_tasks_by_status_and_open_requests_by_kind(house) {
+    async fn census_counts_tasks_by_status_and_open_requests_by_kind(house) {
         house.task().await;
         house.paused(finance(1)).await;
         house.paused(finance(1)).await;
@@ -102,7 +102,7 @@ both! {
         assert_eq!(requests, [("approval".to_owned(), 2)]);
     }
 
-    async fn the_clock_is_the_databases_and_in_microseconds(house) {
+    async fn clock_is_the_databases_in_microseconds(house) {
         let before = house.store.now().await.unwrap();
         house.forward(Duration::from_hours(5));
         let after = house.store.now().await.unwrap();

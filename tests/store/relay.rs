@@ -61,7 +61,7 @@ async fn commit(house: &House, root: TaskId) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_models_say_arrives_at_other_replicas_however_long_it_is() {
+async fn deltas_arrive_at_other_replicas_however_long_they_are() {
     let house = House::postgres().await;
     let root = house.task().await;
     let other = replica(&house).await;
@@ -85,7 +85,7 @@ async fn what_models_say_arrives_at_other_replicas_however_long_it_is() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_that_comes_later_is_told_what_is_wanted() {
+async fn replica_that_joins_later_is_told_which_trees_are_wanted() {
     let house = House::postgres().await;
     let root = house.task().await;
     let mut listener = house.store.listen(root);
@@ -97,7 +97,7 @@ async fn a_replica_that_comes_later_is_told_what_is_wanted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn news_arrive_when_every_word_is_lost() {
+async fn news_arrive_when_every_notification_is_lost() {
     let house = House::postgres().await;
     let (root, quiet) = (house.task().await, house.task().await);
     let other = replica(&house).await;
@@ -117,7 +117,7 @@ async fn news_arrive_when_every_word_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_that_breaks_comes_back() {
+async fn broken_connection_is_opened_again() {
     let house = House::postgres().await;
     let root = house.task().await;
     let other = replica(&house).await;
@@ -132,7 +132,7 @@ async fn a_connection_that_breaks_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_queued_here_is_told_to_who_may_have_room() {
+async fn other_replica_is_notified_of_queued_work() {
     let house = House::postgres().await;
     let other = replica(&house).await;
     let told = other.work();

@@ -19,7 +19,7 @@ fn person(user: &str, groups: &[&str]) -> Person {
 }
 
 both! {
-    async fn a_request_is_read_with_its_question_and_its_deadline(house) {
+    async fn request_is_read_with_its_question_and_its_deadline(house) {
         let (id, question) = house.paused(finance(1)).await;
         let row = house.store.request(question.request_id).await.unwrap().unwrap();
         assert_eq!((&row.asked, row.task_id, row.root_task_id), (&question, id, id));
@@ -30,7 +30,7 @@ both! {
         assert_eq!(house.store.request(RequestId(fresh())).await.unwrap(), None);
     }
 
-    async fn the_first_answer_wins_and_the_second_is_stale(house) {
+    async fn first_answer_wins_and_the_second_is_stale(house) {
         let (id, question) = house.paused(finance(1)).await;
         let first = house.deciding(id, &question, "bob", Action::Approve).await;
         let second = house.deciding(id, &question, "carol", Action::Reject).await;
@@ -48,7 +48,7 @@ both! {
         assert_eq!(house.number("select count(*) from decision where final").await, 1);
     }
 
-    async fn responded_becomes_resumed_with_a_later_change(house) {
+    async fn responded_request_becomes_resumed_with_a_later_change(house) {
         let (id, question) = house.paused(finance(1)).await;
         let decide = house.deciding(id, &question, "bob", Action::Approve).await;
         house.write(decide).await.unwrap();
@@ -62,7 +62,7 @@ both! {
         assert!(house.numbers("update intervention_request set status = 'pending'").await.is_err(), "it never comes back");
     }
 
-    async fn of_64_simultaneous_answers_exactly_one_is_stored(house) {
+    async fn exactly_one_of_64_simultaneous_answers_is_stored(house) {
         for _ in 0..5 {
             let (id, question) = house.paused(finance(1)).await;
             let mut answers = tokio::task::JoinSet::new();
@@ -79,7 +79,7 @@ both! {
         }
     }
 
-    async fn from_its_deadline_on_a_request_cannot_be_answered_only_expired(house) {
+    async fn overdue_request_cannot_be_answered_only_expired(house) {
         let terms = Terms { expires_in: Some(Duration::from_mins(1)), ..finance(1) };
         let (id, question) = house.paused(terms).await;
         let mut expire = house.next(id).await;
@@ -113,7 +113,7 @@ both! {
         assert!(house.store.overdue(10).await.unwrap().is_empty());
     }
 
-    async fn a_request_without_a_deadline_never_expires(house) {
+    async fn request_without_a_deadline_never_expires(house) {
         let (id, question) = house.paused(Terms { expires_in: None, ..finance(1) }).await;
         house.forward(Duration::from_hours(24 * 400));
         assert!(!house.store.request(question.request_id).await.unwrap().unwrap().expired);
@@ -121,7 +121,7 @@ both! {
         house.write(decide).await.unwrap();
     }
 
-    async fn of_two_required_approvals_neither_is_final_before_the_last(house) {
+    async fn approval_is_final_only_with_the_last_of_two_required(house) {
         let (id, question) = house.paused(finance(2)).await;
         let mut first = house.next(id).await;
         first.facts = vec![decided(&question, "bob", Action::Approve, false)];
@@ -138,7 +138,7 @@ both! {
         assert_eq!(row.answers.iter().map(|(_, answer)| answer.by.as_str()).collect::<Vec<_>>(), ["bob", "carol"]);
     }
 
-    async fn one_call_has_one_final_answer_even_if_the_request_stays_open(house) {
+    async fn call_has_one_final_answer_even_if_its_request_stays_open(house) {
         let (id, question) = house.paused(finance(1)).await;
         let mut first = house.next(id).await;
         first.facts = vec![decided(&question, "bob", Action::Approve, false)];
@@ -148,7 +148,7 @@ both! {
         assert_eq!(house.write(second).await, Err(CommitError::Refused));
     }
 
-    async fn a_whole_answer_belongs_to_the_call_that_asks(house) {
+    async fn whole_answer_belongs_to_the_call_that_asks(house) {
         let id = house.task().await;
         let question = asked(RequestKind::Guidance, finance(3), 1);
         house.pause(id, &question).await;
@@ -162,7 +162,7 @@ both! {
         assert_eq!(house.number(joined).await, 1);
     }
 
-    async fn pending_holds_a_subtrees_open_requests_in_the_order_they_were_asked(house) {
+    async fn pending_lists_a_subtrees_open_requests_in_the_order_they_were_asked(house) {
         let root = house.task().await;
         let (left, right, below) = (TaskId(fresh()), TaskId(fresh()), TaskId(fresh()));
         for (child, parent) in [(left, root), (right, root), (below, left)] {
@@ -186,7 +186,7 @@ both! {
         assert_eq!(row.agent_path, ["billing", "analyst"]);
     }
 
-    async fn the_inbox_shows_what_one_may_decide_or_has_decided(house) {
+    async fn inbox_lists_requests_a_person_may_decide_or_has_decided(house) {
         let (id, by_group) = house.paused(finance(1)).await;
         let (_, by_owner) = house.paused(Terms::default()).await;
         let filter = |person, statuses| RequestFilter {

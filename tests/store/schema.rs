@@ -53,7 +53,7 @@ async fn both_schemas_have_the_same_tables_columns_nullability_and_indexes() {
 }
 
 #[test]
-fn the_migrations_of_both_engines_have_the_same_numbers_and_names() {
+fn migrations_of_both_engines_have_the_same_numbers_and_names() {
     let names = |engine: &str| -> BTreeSet<_> {
         let folder = format!("{}/migrations/{engine}", env!("CARGO_MANIFEST_DIR"));
         std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect()
@@ -85,7 +85,7 @@ async fn every_statement_is_understood_by_both_engines() {
 }
 
 #[tokio::test]
-async fn a_paused_task_is_found_by_its_request_id_through_an_index() {
+async fn paused_task_is_found_by_its_request_id_through_an_index() {
     for house in [House::postgres().await, House::sqlite().await] {
         let (_, question) = house.paused(finance(1)).await;
         let id = if house.is_postgres() {
@@ -113,7 +113,7 @@ async fn a_paused_task_is_found_by_its_request_id_through_an_index() {
 }
 
 #[tokio::test]
-async fn overdue_requests_and_an_inbox_are_found_through_the_indexes_of_open_ones() {
+async fn overdue_requests_and_an_inbox_are_found_through_the_indexes_of_open_requests() {
     let house = House::postgres().await;
     house.paused(finance(1)).await;
     run_filler(&house).await;
@@ -154,7 +154,7 @@ async fn run_filler(house: &House) {
 /// A statement that is planned once is planned on empty tables: its plan must be one that stays right when they grow,
 /// each table searched by a key and never walked.
 #[tokio::test]
-async fn what_is_planned_once_searches_every_table_by_a_key() {
+async fn statement_that_is_planned_once_searches_every_table_by_a_key() {
     let house = House::postgres().await;
     let mut connection = PgConnection::connect(&house.settings.url).await.unwrap();
     for setting in holdpoint::store::PLANNED_ONCE {
@@ -182,7 +182,7 @@ async fn what_is_planned_once_searches_every_table_by_a_key() {
 }
 
 #[tokio::test]
-async fn a_tree_is_found_by_its_keys_on_both_engines() {
+async fn tree_is_found_by_its_keys_on_both_engines() {
     for house in [House::postgres().await, House::sqlite().await] {
         let (root, _) = house.paused(finance(1)).await;
         if house.is_postgres() {

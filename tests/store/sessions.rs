@@ -7,7 +7,7 @@ use super::house::both;
 const LIFE: Duration = Duration::from_hours(12);
 
 both! {
-    async fn a_session_lasts_its_time_and_then_counts_as_none(house) {
+    async fn session_lasts_its_time_and_then_counts_as_none(house) {
         house.store.begin_session("one", "of-one", LIFE).await.unwrap();
         house.store.begin_session("two", "of-two", LIFE).await.unwrap();
         house.forward(LIFE.checked_sub(Duration::from_secs(30)).unwrap());
@@ -18,7 +18,7 @@ both! {
         assert_eq!(house.store.session("one").await.unwrap(), None);
     }
 
-    async fn a_session_that_was_ended_is_gone_and_its_neighbour_is_not(house) {
+    async fn ended_session_is_gone_and_its_neighbour_is_not(house) {
         for name in ["one", "two"] {
             house.store.begin_session(name, "binding", LIFE).await.unwrap();
         }
@@ -30,7 +30,7 @@ both! {
         assert_eq!(house.store.session("two").await.unwrap().as_deref(), Some("binding"));
     }
 
-    async fn sessions_that_are_over_are_removed_and_no_others(house) {
+    async fn only_expired_sessions_are_removed(house) {
         for name in ["one", "two"] {
             house.store.begin_session(name, "binding", LIFE).await.unwrap();
         }
@@ -41,7 +41,7 @@ both! {
         assert!(house.store.session("young").await.unwrap().is_some());
     }
 
-    async fn a_round_of_removing_has_an_end(house) {
+    async fn removal_of_expired_sessions_is_bounded_per_round(house) {
         let session = |number: usize| {
             let store = house.store.clone();
             async move { store.begin_session(&number.to_string(), "binding", LIFE).await.unwrap() }

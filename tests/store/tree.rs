@@ -164,7 +164,7 @@ pub async fn write_on(store: Store, grown: Grown, salt: usize, commits: usize) {
 }
 
 both! {
-    async fn a_tree_is_read_whole_with_its_items_in_the_order_of_its_events(house) {
+    async fn tree_is_read_whole_with_its_items_in_event_order(house) {
         let (grown, other) = (grown(&house).await, grown(&house).await);
         let tree = read(&house, grown.root).await;
         let ids: Vec<TaskId> = tree.rows.iter().map(|row| row.task_id).collect();
@@ -197,7 +197,7 @@ both! {
         assert_eq!(of_one, tree.rows);
     }
 
-    async fn only_what_nobody_has_and_nothing_wakes_is_parked(house) {
+    async fn task_is_parked_only_without_queueing_lease_or_wake_time(house) {
         let root = house.task().await;
         let time = Duration::from_mins(1);
         let mut expected = BTreeMap::from([(root, false)]);
@@ -219,7 +219,7 @@ both! {
         assert_eq!(tree.rows.iter().map(|row| (row.task_id, row.parked)).collect::<BTreeMap<_, _>>(), expected);
     }
 
-    async fn the_open_requests_of_every_subtree_are_found_in_the_order_they_were_asked(house) {
+    async fn open_requests_of_every_subtree_are_found_in_the_order_they_were_asked(house) {
         let (grown, other) = (grown(&house).await, grown(&house).await);
         let mut questions: Vec<(TaskId, RequestSpec)> = Vec::new();
         for tree in [&other, &grown] {
@@ -285,7 +285,7 @@ both! {
         other.close().await;
     }
 
-    async fn a_task_of_a_tree_that_cannot_be_read_is_reported(house) {
+    async fn unreadable_task_of_a_tree_is_reported(house) {
         let damages = [
             "update agent_task_item set body = '{' where seq = 2 and task_id = ",
             "delete from agent_task_item where seq = 1 and task_id = ",
@@ -306,7 +306,7 @@ both! {
         assert!(house.store.unreadable().is_empty());
     }
 
-    async fn a_gap_after_what_is_known_is_found_and_only_what_is_damaged_stays_reported(house) {
+    async fn gap_in_a_journal_is_found_and_only_a_damaged_task_stays_reported(house) {
         let grown = grown(&house).await;
         let leaf = grown.leaf(7);
         let tree = read(&house, grown.root).await;
@@ -326,7 +326,7 @@ both! {
         assert!(house.store.unreadable().contains(&leaf));
     }
 
-    async fn a_new_root_has_a_tree_of_its_own(house) {
+    async fn new_root_has_a_tree_of_its_own(house) {
         let id = TaskId(fresh());
         house.write(new_task(id, "acme", "alice")).await.unwrap();
         let tree = read(&house, id).await;

@@ -19,7 +19,7 @@ fn sealed() -> SealedCredential {
 }
 
 both! {
-    async fn three_children_start_in_one_commit_and_events_have_the_order_of_its_tasks(house) {
+    async fn three_children_start_in_one_commit_and_events_follow_the_order_of_its_tasks(house) {
         let grown = grown(&house).await;
         let leaf = grown.leaf(4);
         let before = read(&house, grown.root).await;
@@ -53,7 +53,7 @@ both! {
         }
     }
 
-    async fn an_ancestor_is_counted_on_and_fenced_only_where_the_change_says_so(house) {
+    async fn ancestor_is_counted_and_fenced_only_where_the_change_says_so(house) {
         let grown = grown(&house).await;
         let leaf = grown.leaf(26);
         let before = read(&house, grown.root).await;
@@ -90,7 +90,7 @@ both! {
         }
     }
 
-    async fn one_stale_ancestor_refuses_the_whole_change(house) {
+    async fn single_stale_ancestor_refuses_the_whole_change(house) {
         let grown = grown(&house).await;
         let leaf = grown.leaf(13);
         let before = read(&house, grown.root).await;
@@ -128,7 +128,7 @@ both! {
         house.store.commit(change(grown.root, tasks)).await.unwrap();
     }
 
-    async fn of_two_children_that_lower_the_roots_count_from_one_version_one_is_taken(house) {
+    async fn second_child_end_at_one_root_version_is_stale(house) {
         let other = if house.is_postgres() {
             Store::open(&house.settings, house.clock.clone()).await.unwrap()
         } else {
@@ -168,7 +168,7 @@ both! {
         other.close().await;
     }
 
-    async fn a_subtree_ends_in_one_commit_and_takes_its_credentials_with_it(house) {
+    async fn subtree_ends_in_one_commit_with_its_credentials(house) {
         let grown = grown(&house).await;
         let all: Vec<TaskId> = grown.all().collect();
         let mut gives = Vec::new();
@@ -203,7 +203,7 @@ both! {
         assert_eq!(left, all.iter().copied().filter(|task| !ending.contains(task)).collect());
     }
 
-    async fn one_call_starts_one_task_even_where_nothing_else_fences_it(house) {
+    async fn call_starts_one_task_even_where_nothing_else_fences_it(house) {
         let root = house.task().await;
         let one = child_task(TaskId(fresh()), root);
         let two = TaskChange { task_id: TaskId(fresh()), ..one.clone() };

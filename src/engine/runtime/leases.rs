@@ -110,7 +110,7 @@ mod tests {
     const SOON: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_driver_that_ends_leaves_the_lease_of_the_one_after_it() {
+    fn ended_driver_leaves_the_lease_of_its_successor() {
         let (leases, task) = (Arc::new(Leases::default()), TaskId(Uuid::from_u128(1)));
         let first = leases.hold(task, SOON);
         let second = leases.hold(task, SOON);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_forgets_only_what_it_asked_for() {
+    fn renewal_forgets_only_the_leases_it_asked_for() {
         let (leases, task) = (Arc::new(Leases::default()), TaskId(Uuid::from_u128(1)));
         let first = leases.hold(task, SOON);
         let asked = leases.all();

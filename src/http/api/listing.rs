@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_page_is_the_list_that_the_document_describes() {
+    async fn page_equals_the_list_of_the_document() {
         let request = InterventionRequest::of(&sample::request(), &sample::approver(), &sample::settings());
         for count in 0..3 {
             let mut listing = Listing::of("requests");
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_page_ends_before_4_mib_but_has_an_entry() {
+    async fn page_ends_before_4_mib_and_holds_at_least_one_entry() {
         let large = "x".repeat(MOST);
         let mut listing = Listing::of("items");
         assert!(listing.push(&large).unwrap() && !listing.push(&json!(1)).unwrap());

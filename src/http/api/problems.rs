@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_has_a_page_that_says_what_to_do() {
+    fn every_code_has_a_page_with_its_remedy() {
         for code in Code::ALL {
             let text = text(*code);
             assert!(text.contains(&format!("`{}`", code.as_str())), "{code:?} names itself");

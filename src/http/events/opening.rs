@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_marker_is_one_number_and_the_header_beats_the_query() {
+    fn marker_is_one_number_and_the_header_overrides_the_query() {
         assert_eq!(marked("", &[]), Ok(0));
         assert_eq!(marked("?after=0", &[]), Ok(0));
         assert_eq!(marked("?after=17", &[]), Ok(17));

@@ -75,7 +75,7 @@ mod tests {
     use crate::http::openapi::sample;
 
     #[test]
-    fn a_seat_is_free_again_when_its_stream_is_gone() {
+    fn seat_is_free_again_once_its_stream_is_dropped() {
         let settings = Settings { max_streams: 3, max_streams_per_caller: 2, ..sample::settings() };
         let (seats, alice, bob) = (Seats::default(), sample::caller(), sample::approver());
         let take = |who: &Caller| seats.take(who, &settings);

@@ -57,7 +57,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn an_event_is_a_block_of_lines() {
+    fn event_is_a_block_of_lines() {
         let mut text = SseBuffer::default();
         text.retry(1000);
         text.event(Some(7), "task.created", &json!({"a": "x\ny"})).unwrap();
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn line_ends_in_what_somebody_wrote_end_no_event() {
+    fn line_ends_inside_a_value_end_no_event() {
         let mut text = SseBuffer::default();
         text.event(None, "x", &Exact::value("{\n\n\"a\":\r\n1.10\r}")).unwrap();
         assert_eq!(text.take(), "event: x\ndata: {\ndata: \ndata: \"a\":\ndata: \ndata: 1.10\ndata: }\n\n");

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn every_constraint_stands_at_a_place_that_there_is() {
+    fn every_constraint_is_at_an_existing_place() {
         let document = document();
         for (component, member, words) in MEMBERS {
             let property = &document["components"]["schemas"][component]["properties"][member];

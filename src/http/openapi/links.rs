@@ -60,7 +60,7 @@ mod tests {
     use crate::http::openapi::{document, every_operation};
 
     #[test]
-    fn every_link_leads_to_a_parameter_that_there_is() {
+    fn every_link_leads_to_an_existing_parameter() {
         let mut document = document();
         let mut known: Vec<(String, String)> = Vec::new();
         for (_, operation) in every_operation(&mut document) {

@@ -359,7 +359,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_answer_without_a_member_does_not_fit() {
+    fn answer_without_a_member_does_not_fit() {
         let document = document();
         let task = AgentTask::of(&sample::task(), &[], &sample::caller(), &sample::settings());
         let mut task = serde_json::to_value(task).unwrap();
@@ -369,7 +369,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn decisions_are_told_apart() {
+    fn decision_body_variants_are_told_apart() {
         let document = document();
         let validator = validator(&document, "DecisionBody");
         assert!(validator.is_valid(&json!({ "action": "approve" })));
@@ -380,7 +380,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn every_operation_is_named_once_and_says_its_problems() {
+    fn every_operation_has_one_id_and_names_its_problems() {
         let mut document = document();
         assert_eq!(document["openapi"], "3.1.0");
         let mut ids = BTreeSet::new();
@@ -394,7 +394,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_body_that_may_be_empty_is_optional() {
+    fn body_that_may_be_empty_is_optional() {
         let document = document();
         let body = &document["paths"]["/resume/{request_id}/approve"]["post"]["requestBody"];
         assert_eq!(body["required"], false);

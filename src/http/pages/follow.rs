@@ -43,7 +43,7 @@ mod tests {
     use crate::http::pages::layout::content_security_policy;
 
     #[test]
-    fn only_a_page_that_loads_the_script_permits_one_and_nothing_else_of_it_is_looser() {
+    fn page_with_the_script_permits_only_that_script() {
         let others = content_security_policy();
         let response = page(html! {});
         let (others, own) = (others.to_str().unwrap(), response.headers()[CONTENT_SECURITY_POLICY].to_str().unwrap());
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn the_script_makes_no_markup_of_any_text() {
+    fn script_makes_no_markup_from_text() {
         for way in ["innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval", "Function(", "DOMParser"] {
             assert!(!SCRIPT.contains(way), "{way}");
         }

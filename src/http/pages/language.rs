@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_browser_gets_the_language_it_wants_most() {
+    fn browser_gets_its_preferred_language() {
         let cases = [
             ("", Language::English),
             ("en-US,en;q=0.9", Language::English),

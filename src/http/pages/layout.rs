@@ -161,7 +161,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_policy_names_the_style_by_its_hash() {
+    fn policy_names_the_style_by_its_hash() {
         let policy = content_security_policy();
         assert!(policy.to_str().unwrap().contains("style-src 'sha256-"), "{policy:?}");
     }
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_problem_page_escapes_what_it_shows() {
+    fn problem_page_escapes_what_it_shows() {
         let page =
             problem(&Problem::invalid_at("/<b>", "no such member"), Uuid::nil(), "http://x", Language::English, None)
                 .into_string();
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_problem_is_said_in_the_readers_language() {
+    fn problem_page_is_in_the_readers_language() {
         let late = Problem::new(Code::RequestExpired, "The request's deadline has passed.");
         let page = problem(&late, Uuid::nil(), "http://x", Language::Chinese, None).into_string();
         assert!(page.contains("lang=\"zh-Hans\"") && page.contains("请求的期限已过。"), "{page}");
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_too_late_reads_who_was_first() {
+    fn late_decider_reads_the_first_decision() {
         let late = Problem::new(Code::AlreadyDecided, "Somebody decided first.")
             .with("request", json!({"request_id": "r"}))
             .with("decision", json!({"action": "reject", "by": "<b>", "at": "now"}));

@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_was_left_in_english_but_names() {
+    fn every_text_is_translated_except_names() {
         let same: Vec<&str> = PAIRS.iter().filter(|(english, chinese)| english == chinese).map(|pair| pair.0).collect();
         assert_eq!(same, ["JSON"]);
         for (english, chinese) in PAIRS {
@@ -438,13 +438,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_filled_in_is_not_looked_at_again() {
+    fn filled_in_values_are_not_expanded_again() {
         assert_eq!(fill("{a} of {b}", &[("a", "{b}"), ("b", "2")]), "{b} of 2");
         assert_eq!(fill("{none}|", &[]), "|");
     }
 
     #[test]
-    fn what_the_engine_says_is_said_in_the_readers_language() {
+    fn engine_messages_are_shown_in_the_readers_language() {
         let said = "The request's deadline has passed.";
         assert_eq!(Translations::of(Language::English).translated(said), Some(said));
         assert_eq!(Translations::of(Language::Chinese).translated(said), Some("请求的期限已过。"));

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_browser_gets_a_page_and_a_program_json() {
+    fn browser_gets_a_page_and_a_program_json() {
         let cases = [
             ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", true),
             ("text/html", true),
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_asked_for_by_name() {
+    fn stream_is_requested_by_name() {
         let cases = [
             ("text/event-stream", true),
             ("Text/Event-Stream; q=0.5", true),

@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_needs_its_type_and_an_empty_one_needs_none() {
+    async fn body_needs_its_content_type_unless_it_is_empty() {
         assert_eq!(read(&posted("", "")).await.unwrap(), json!({}));
         assert_eq!(read(&posted("text/plain", "")).await.unwrap(), json!({}));
         assert!(read(&posted("application/json; charset=utf-8", "{}")).await.is_ok());
@@ -354,7 +354,7 @@ mod tests {
 
     /// A test has one thread for its runtime: what runs on another one does not block it.
     #[tokio::test]
-    async fn a_large_body_is_understood_off_the_runtime_and_two_at_once() {
+    async fn large_bodies_are_parsed_off_the_runtime_two_at_once() {
         let parsing = Parsing::default();
         let thread = || Ok::<_, Problem>(std::thread::current().id());
         let here = std::thread::current().id();
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_form_is_fields_that_stand_there_once() {
+    fn form_fields_may_appear_only_once() {
         let form = |body| posted("application/x-www-form-urlencoded", body).fields();
         let expected = [("action", "reject"), ("reason", "a\nb \u{202e}"), ("then", "")];
         assert_eq!(
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_one_visible_header() {
+    fn idempotency_key_is_one_visible_header() {
         let read = |keys: &[&[u8]]| {
             let mut headers = HeaderMap::new();
             for key in keys {

@@ -137,7 +137,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn every_mistake_is_told_with_its_place() {
+    fn every_mistake_is_reported_with_its_place() {
         let mut errors = Errors::default();
         let body = json!({"a": 1, "b": "four", "c": "yes", "d": [], "e/f~": 0});
         let mut fields = Fields::of(body, "", &mut errors).unwrap();
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nul_is_found_at_every_depth() {
+    fn nul_is_found_at_every_depth() {
         let mut errors = Errors::default();
         refuse_nul(&json!({"a": ["x", {"b": "\0"}], "c\0": 1, "d": "fine"}), "", &mut errors);
         let places: Vec<&str> = errors.0.iter().map(|error| error.pointer.as_str()).collect();

@@ -271,13 +271,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_is_what_was_written() {
+    fn parsed_json_equals_what_was_written() {
         let text = r#"{"a":[1,-2,2.5,true,null,"x"],"b":{"c":18446744073709551615}}"#;
         assert_eq!(parse(text.as_bytes()).unwrap().to_string(), text);
     }
 
     #[test]
-    fn what_can_be_read_in_two_ways_is_refused() {
+    fn ambiguous_json_is_refused() {
         for text in [
             r#"{"action":"reject","action":"approve"}"#,
             r#"{"a":{"b":1,"b":1}}"#,
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_is_given_as_it_was_written() {
+    fn member_is_returned_as_it_was_written() {
         let body = br#"{"a": 1, "m\u0065ta": { "z" : [1.10, 12345678901234567890123, 1E2], "t": " \" \\ \u00e9" }}"#;
         let expected = r#"{"z":[1.10,12345678901234567890123,1E2],"t":" \" \\ \u00e9"}"#;
         assert_eq!(member(body, "meta").as_deref(), Some(expected));
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn nesting_has_an_end() {
+    fn nesting_depth_is_limited() {
         let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         assert!(parse(nested(64).as_bytes()).is_ok());
         assert!(told(&nested(65)).starts_with(TOO_DEEP));
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_of_100_000_values_is_read_and_one_more_is_refused_before_anything_is_built() {
+    fn text_of_100_000_values_is_read_and_one_more_is_refused_before_anything_is_built() {
         // The list itself is a value.
         let flat = |values: usize| format!("[{}0]", "0,".repeat(values - 2));
         // Two in each: an object and a list.

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_let_in_only_from_known_origins() {
+    fn change_is_allowed_only_from_known_origins() {
         let origins =
             Origins::new("https://hold.example/base", &["https://app.example".into(), "http://dev:3000/".into()]);
         let host = ("host", "127.0.0.1:8080");
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_own_host_counts_with_the_schemes_default_port() {
+    fn own_host_is_accepted_with_the_default_port_of_its_scheme() {
         let origins = Origins::new("http://127.0.0.1:8080", &[]);
         let uri = Uri::from_static("/v1/tasks");
         let own = headers(&[("host", "hold.internal"), ("origin", "https://hold.internal")]);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn without_accounts_only_loopback_names_are_answered() {
+    fn request_to_a_name_other_than_loopback_is_refused_without_accounts() {
         let uri = Uri::from_static("/v1/tasks");
         for host in ["localhost", "LOCALHOST:8080", "127.0.0.1", "127.0.0.1:1", "[::1]", "[::1]:8080"] {
             assert_eq!(refused(&[("host", host)], &uri), None, "{host}");
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn without_accounts_nobody_is_answered_through_a_proxy() {
+    fn request_through_a_proxy_is_refused_without_accounts() {
         let uri = Uri::from_static("/v1/tasks");
         for name in [
             "Forwarded",

@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_writes_itself_as_its_word() {
+    fn every_code_serializes_as_its_word() {
         for code in Code::ALL {
             assert_eq!(serde_json::to_value(code).unwrap(), json!(code.as_str()));
         }
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_has_every_member() {
+    fn problem_document_has_every_member() {
         let id = Uuid::nil();
         let document = Problem::invalid_at("/a", "a string").document("http://x", id);
         assert_eq!(
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_detail_of_a_misfit_is_its_first_place_in_words() {
+    fn detail_of_an_invalid_request_names_its_first_error_in_words() {
         let error = |pointer: &str, detail: &str| FieldError { pointer: pointer.into(), detail: detail.into() };
         let said = |errors: &[FieldError]| Problem::invalid(errors).detail;
         assert_eq!(said(&[error("", "`action` or `decisions`")]), "The request does not fit: `action` or `decisions`.");
@@ -287,13 +287,13 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_key_is_told_how_to_send_one() {
+    fn missing_key_is_answered_with_www_authenticate() {
         let response = Problem::new(Code::Unauthorized, "x").into_response();
         assert_eq!(response.headers()[WWW_AUTHENTICATE], "Bearer");
     }
 
     #[test]
-    fn the_prefix_is_the_path_of_the_public_url() {
+    fn prefix_is_the_path_of_the_public_url() {
         assert_eq!(prefix("https://a.example/holdpoint"), "/holdpoint");
         assert_eq!(prefix("http://127.0.0.1:8080"), "");
     }

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_comes_back_and_a_made_up_one_does_not() {
+    fn cursor_round_trips_and_an_invented_one_is_refused() {
         let id = Uuid::from_u128(12345);
         assert_eq!(of(&format!("cursor={}", cursor_of(id))).cursor(), Some(id));
         let mut query = of("cursor=abc");
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_is_refused() {
+    fn unknown_parameters_are_refused() {
         assert!(of("stauts=Running").finish().is_err());
         assert!(of("a=%00").finish().is_err());
     }

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn siege_logs_a_bounded_number_of_lines() {
+    fn many_wrong_keys_log_a_bounded_number_of_lines() {
         let lines = || {
             let mut log = Log::default();
             (0..1000).for_each(|number| log.line(source(&std::net::Ipv4Addr::from(number).to_string()), false, at(1)));

@@ -293,7 +293,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn arguments_are_shown_only_where_their_text_says_one_thing() {
+    fn arguments_are_shown_only_where_their_text_is_unambiguous() {
         assert_eq!(arguments(r#"{"a":[1,"x"]}"#), Some(json!({"a": [1, "x"]})));
         assert_eq!((arguments(""), arguments(" \n")), (Some(json!({})), Some(json!({}))));
         for text in [r#"{"a":1,"a":1}"#, r#"{"a":{"b":1,"\u0062":2}}"#, "{", "{}{}", "nope", r#""\ud800""#, "NaN"] {
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_shows_every_member() {
+    fn request_shows_every_member() {
         let row = sample::request();
         let shown =
             serde_json::to_value(InterventionRequest::of(&row, &sample::approver(), &sample::settings())).unwrap();
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_may_have_run_before_the_database_was_restored_says_so_while_it_is_open() {
+    fn call_that_may_have_run_before_a_restore_is_marked_while_open() {
         let mut row = RequestRow { doubted: true, ..sample::request() };
         let codes = |row: &RequestRow| {
             let shown = InterventionRequest::of(row, &sample::approver(), &sample::settings());
@@ -352,14 +352,14 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_decide_is_offered_nothing() {
+    fn person_who_may_not_decide_is_offered_nothing() {
         let row = sample::request();
         let shown = InterventionRequest::of(&row, &sample::caller(), &sample::settings());
         assert!(!shown.can_decide && shown.allowed_actions.is_empty());
     }
 
     #[test]
-    fn past_its_deadline_a_request_is_pending_until_it_is_closed_but_takes_no_answer() {
+    fn overdue_request_is_pending_but_takes_no_answer_until_it_is_closed() {
         let mut row = RequestRow { expired: true, ..sample::request() };
         let shown = InterventionRequest::of(&row, &sample::approver(), &sample::settings());
         assert_eq!((shown.status, shown.can_decide), (WireRequestStatus::Pending, false));
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_can_never_run_has_no_digest() {
+    fn call_that_can_never_run_has_no_digest() {
         let mut call = sample::request().asked.pending_tool_calls[0].clone();
         assert!(asked_call(&call).digest.is_some());
         call.verdict = verdict::Verdict::Invalid;
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn your_own_page_takes_the_place_of_ours() {
+    fn configured_request_url_replaces_the_built_in_page() {
         let row = sample::request();
         let mut settings = sample::settings();
         settings.request_url = Some("https://app.example/r/{request_id}".into());
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_that_can_be_read_in_two_ways_are_not_shown_as_json() {
+    fn ambiguous_arguments_are_not_shown_as_json() {
         let mut call = sample::request().asked.pending_tool_calls[0].clone();
         call.arguments_text = r#"{"a":1,"a":2}"#.into();
         assert_eq!(asked_call(&call).arguments, None);

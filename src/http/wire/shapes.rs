@@ -220,7 +220,7 @@ fn every_event_is_its_item_in_its_place_and_fits_the_component_of_its_name() {
 }
 
 #[test]
-fn the_name_of_a_status_says_whose_it_is_and_whether_it_is_the_first() {
+fn status_name_tells_task_from_sub_agent_and_marks_the_first() {
     let named = |status, of_root, seq| {
         let fact = Fact::TaskStatus { status, error: None, output: None };
         let change = ChangeId(Uuid::from_u128(5));

@@ -169,7 +169,7 @@ mod tests {
     use serde_json::{Value, json};
 
     #[test]
-    fn a_task_shows_every_member() {
+    fn task_shows_every_member() {
         let row = sample::task();
         let shown = serde_json::to_value(AgentTask::of(&row, &[], &sample::caller(), &sample::settings())).unwrap();
         assert_eq!(
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_a_problem_object() {
+    fn failure_is_a_problem_object() {
         let shown = TaskError::of(&Failure::limit("max_model_calls"), &sample::settings());
         let shown = serde_json::to_value(shown).unwrap();
         assert_eq!(shown["type"], "http://127.0.0.1:8080/problems/limit_reached");

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn why_it_ended_is_read_and_calls_beside_an_end_are_calls() {
+    fn finish_reason_is_read_and_calls_are_kept_beside_any_reason() {
         let call = json!([{"type": "tool_use", "id": "a", "name": "x", "input": {}}]);
         for (content, said, read) in [
             (&json!([]), "end_turn", FinishReason::Stop),
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_from_a_cache_was_read() {
+    fn cached_tokens_count_as_prompt_tokens() {
         let usage = |usage: &str| {
             let body = format!(r#"{{"content":[],"stop_reason":"end_turn","usage":{usage}}}"#);
             let Usage { prompt_tokens, completion_tokens, total_tokens } = answered(&body).usage;
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thought_that_may_not_be_kept_as_it_is_is_not_kept_at_all() {
+    fn thinking_block_with_a_secret_or_nul_is_dropped_whole() {
         let thought = |text: &str| json!({"type": "thinking", "thinking": text, "signature": "c2ln"});
         let said = json!({"type": "text", "text": "The key: sk-very-secret"});
         let content = json!([thought("The key is sk-very-secret."), thought("Fine."), thought("a\0b"), said]);
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_is_asked_for_again_and_an_error_in_its_place_may_be_final() {
+    fn unusable_answer_is_retried_and_an_error_in_its_place_may_be_final() {
         for (body, why) in [
             ("", "its answer is not complete JSON"),
             ("[]", "its answer is not complete JSON"),

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_answer_may_have_is_told_and_what_may_be_thought_comes_on_top() {
+    fn max_tokens_is_sent_and_a_thinking_budget_is_added_to_it() {
         let thinking = json!({"type": "enabled", "budget_tokens": 4000});
         for (extra, max_tokens) in [
             (json!({}), 16_384),
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn asked_without_its_thoughts_a_model_is_not_asked_to_think_by_a_fixed_budget() {
+    fn request_without_thinking_blocks_has_no_fixed_thinking_budget() {
         let with = |thinking: Value| {
             written(Vec::new(), "", &json!({"thinking": thinking}), Manner::Streamed, Thoughts::Left)
                 .get("thinking")
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_empty_is_sent() {
+    fn empty_texts_are_not_sent() {
         let said = vec![user(&["", " \n", "Hi"]), user(&[" "]), user(&[])];
         let body = written(said, " ", &json!({"temperature": 0}), Manner::Whole, Thoughts::Kept);
         let text = |text: &str| json!({"type": "text", "text": text});
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_is_its_bytes_or_its_address() {
+    fn image_is_sent_as_bytes_or_as_its_url() {
         for (content, expected) in [
             ("DATA:image/WEBP;base64,AAAA", json!({"type": "base64", "media_type": "image/webp", "data": "AAAA"})),
             ("https://x/a,b.png", json!({"type": "url", "url": "https://x/a,b.png"})),

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_together_is_asked_for_again() {
+    fn inconsistent_events_are_retried() {
         let delta = r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"Hi"}}"#;
         let elsewhere = delta.replace("\"index\":0", "\"index\":1");
         assert_eq!(outcome(&[START, delta, STOP, END, OVER]), "says Hi");
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_in_the_middle_is_final_only_when_the_request_is_to_blame() {
+    fn error_in_a_stream_is_final_only_for_an_invalid_request() {
         let said = |kind: &str| {
             outcome(&[START, &format!(r#"{{"type":"error","error":{{"type":"{kind}","message":"sk-very-secret"}}}}"#)])
         };
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_named_when_it_begins_and_its_arguments_follow_as_they_come() {
+    fn call_is_named_when_it_begins_and_its_arguments_follow() {
         let start =
             r#"{"type":"content_block_start","index":3,"content_block":{"type":"tool_use","id":"a","name":"pay"}}"#;
         let delta = |text: &str| {
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_that_no_reader_takes_alike_are_kept_as_they_came() {
+    fn arguments_with_ambiguous_json_are_kept_as_they_came() {
         let start = r#"{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"a","name":"pay","input":{"s": "\ud800", "n": 1.0}}}"#;
         let (attempt, heard) = read(&[start, STOP, &END.replace("end_turn", "tool_use"), OVER]);
         let Attempt::Answered(answer) = attempt else { panic!("{attempt:?}") };
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_of_an_answer_is_counted() {
+    fn held_bytes_of_an_answer_are_counted() {
         let mut stream = Stream::new(&cleaner());
         let heard = Heard::default();
         let delta = json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "x".repeat(5000)}});

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_models_own_blocks_go_back_as_they_came_with_the_arguments_to_the_byte() {
+    fn own_blocks_are_sent_back_unchanged_with_arguments_byte_for_byte() {
         let exact = "{ \"b\": 20.000000000000000001,\n \"a\": 1, \"a\": 2 }";
         let raw = json!({"type": "message", "role": "assistant", "content": [
             {"type": "thinking", "thinking": "hm", "signature": "c2ln"},
@@ -153,13 +153,13 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_that_ended_with_a_thought_says_nothing_of_it() {
+    fn turn_that_ended_in_thinking_is_sent_without_it() {
         let raw = json!({"type": "message", "content": [{"type": "thinking", "thinking": "hm"}]});
         assert_eq!(sent(&raw, Some(""), &[], Thoughts::Kept), "[]");
     }
 
     #[test]
-    fn a_turn_of_another_protocol_is_written_anew() {
+    fn turn_of_another_protocol_is_rewritten() {
         let two = calls(&[("call:1", "functions.pay", "{\"a\":1}"), ("", "", "not JSON")]);
         let openai = json!({"role": "assistant", "content": "so", "tool_calls": [{"id": "call:1"}, {"id": ""}]});
         let lost = json!({"type": "message", "content": [{"type": "tool_use", "id": "call:1"}]});
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn no_id_is_sent_twice_and_one_that_fits_stays() {
+    fn ids_are_sent_only_once_and_a_valid_one_is_kept() {
         let mut ids = Ids::default();
         ids.begin(["call_0", "call:0", "", "toolu_1"].into_iter());
         let first = ["call_0", "call:0", "", "toolu_1"].map(|id| ids.of(id));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_that_are_no_object_go_back_as_an_empty_one() {
+    fn arguments_that_are_no_object_are_sent_back_as_an_empty_one() {
         for (text, input) in [
             ("", "{}"),
             ("[1]", "{}"),

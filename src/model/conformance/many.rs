@@ -97,17 +97,17 @@ fn is_bounded<P: Protocol>(provider: Provider) {
 }
 
 #[test]
-fn answer_over_chat_completions_with_call_257_is_none_and_is_read_no_further() {
+fn chat_completions_answer_with_257_calls_is_refused_and_read_no_further() {
     is_bounded::<ChatCompletions>(Provider::OpenAi);
 }
 
 #[test]
-fn answer_over_messages_with_call_257_is_none_and_is_read_no_further() {
+fn messages_answer_with_257_calls_is_refused_and_read_no_further() {
     is_bounded::<Messages>(Provider::Anthropic);
 }
 
 #[test]
-fn one_chunk_with_60000_calls_is_read_up_to_call_257() {
+fn chunk_with_60000_calls_is_read_up_to_call_257() {
     let calls: Vec<_> = (0..60_000).map(|call| json!({"index": call, "function": {"name": "pay"}})).collect();
     let chunk = json!({"choices": [{"index": 0, "delta": {"tool_calls": calls}}]});
     let (heard, mut reading) = (Heard::default(), ChatCompletions::reading(&cleaner()));

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_go_on_and_what_names_something_is_said_once() {
+    fn texts_are_appended_and_identifiers_are_kept_once() {
         let pieces = json!([{"role": "assistant", "reasoning": "I ", "x": null, "n": 1, "deep": {"a": "1", "id": "i"}},
             {"role": "assistant", "reasoning": "see", "x": "y", "n": 2, "deep": {"a": "2", "id": "i"}},
             {"role": "", "reasoning": null, "x": null}]);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn the_elements_of_a_list_are_found_by_their_index_or_go_on_at_its_end() {
+    fn list_elements_are_merged_by_index_or_appended() {
         let details = json!([
             {"d": [{"index": 0, "type": "reasoning.text", "text": "a"}]},
             {"d": [{"index": 1, "type": "reasoning.text", "text": "b"}, {"index": 0, "text": "A", "signature": null}]},
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn content_is_a_text_or_parts_or_becomes_parts() {
+    fn content_is_text_or_parts_or_becomes_parts() {
         assert_eq!(contents(json!(["", "a", null, "b"])), json!("ab"));
         assert_eq!(contents(json!([null])), json!(null));
         let thinking = |text: &str| json!({"type": "thinking", "thinking": [{"type": "text", "text": text}]});

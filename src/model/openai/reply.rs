@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn why_it_ended_is_read_and_calls_beside_stop_are_calls() {
+    fn finish_reason_is_read_and_calls_are_kept_beside_stop() {
         let call = json!({"tool_calls": [{"id": "a", "function": {"name": "x", "arguments": "{}"}}]});
         let none = json!({"content": "x"});
         for (message_, said, read) in [
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_kept_to_the_byte_also_when_sent_as_an_object() {
+    fn arguments_are_kept_byte_for_byte_also_when_sent_as_an_object() {
         let text = r#"{ "amount":  20.000000000000000001, "amount": 1 }"#;
         let quoted = json!(text);
         for arguments in [text, &quoted.to_string()] {
@@ -290,14 +290,14 @@ mod tests {
     }
 
     #[test]
-    fn a_legacy_function_call_is_a_call() {
+    fn legacy_function_call_is_a_call() {
         let legacy = json!({"content": null, "function_call": {"name": "pay", "arguments": "{\"a\":1}"}});
         let calls = message(&legacy, "function_call").calls;
         assert_eq!((calls[0].name.as_str(), calls[0].arguments_text.as_str()), ("pay", "{\"a\":1}"));
     }
 
     #[test]
-    fn nothing_unstorable_and_no_secret_is_in_an_answer() {
+    fn answer_holds_nothing_unstorable_and_no_secret() {
         let sent = json!({"content": "a\0 sk-very-secret", "x": ["sk-very-secret\0"], "tool_calls": [
             {"id": "i\0", "function": {"name": "n\0", "arguments": "{\"a\":\"\\u0000 sk-very-secret\"}"}}]});
         let answer = message(&sent, "tool_calls");
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_that_is_missing_is_zero_and_a_missing_total_is_the_sum() {
+    fn missing_usage_is_zero_and_a_missing_total_is_the_sum() {
         let with = |usage: Value| {
             let choice = json!({"message": {"content": "x"}, "finish_reason": "stop"});
             answered(&json!({"choices": [choice], "usage": usage}).to_string()).usage
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_is_asked_for_again_and_an_error_is_not() {
+    fn unusable_answer_is_retried_and_an_error_is_not() {
         for (body, again) in [
             ("", true),
             ("{\"choices\":[{\"message\":{\"content\":\"ha", true),

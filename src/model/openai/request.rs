@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_goes_back_as_it_came_but_for_replaced_ids() {
+    fn turn_is_sent_back_unchanged_except_for_replaced_ids() {
         let raw = json!({"role": "assistant", "content": null, "x_signature": {"deep": [1]},
             "tool_calls": [{"id": "", "type": "function", "x": 1, "function": {"name": "pay", "arguments": "{ }"}},
                            {"id": "b", "type": "function", "function": {"name": "pay", "arguments": "{}"}}]});
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_of_another_protocol_is_written_anew() {
+    fn turn_of_another_protocol_is_rewritten() {
         let foreign = json!({"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "pay"}]});
         for raw in [foreign, Value::Null, json!("text"), json!({})] {
             assert_eq!(
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_legacy_function_call_becomes_a_tool_call_so_that_its_result_has_one_to_answer() {
+    fn legacy_function_call_is_sent_back_as_a_tool_call() {
         let raw =
             json!({"role": "assistant", "content": null, "x": 1, "function_call": {"name": "pay", "arguments": "{}"}});
         assert_eq!(
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_answer_goes_back_as_an_empty_text() {
+    fn empty_answer_is_sent_back_as_an_empty_text() {
         let raw = json!({"role": "assistant", "content": null, "reasoning": "hm"});
         assert_eq!(assistant(&raw, Some(""), &[]), json!({"role": "assistant", "content": "", "reasoning": "hm"}));
         let refusal = json!({"role": "assistant", "content": null, "refusal": "no"});

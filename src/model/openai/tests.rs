@@ -146,7 +146,7 @@ async fn ask(answers: Vec<String>) -> (Result<Answer, ModelError>, Endpoint, Arc
 }
 
 #[tokio::test]
-async fn a_request_is_what_the_protocol_documents() {
+async fn request_is_what_the_protocol_documents() {
     let endpoint = Endpoint::new(vec![hello()]).await;
     let secret = |text: &str| Secret::new(text.to_owned());
     let mut settings = settings(&format!("{}/deep", endpoint.url));
@@ -179,7 +179,7 @@ async fn a_request_is_what_the_protocol_documents() {
 }
 
 #[tokio::test]
-async fn without_a_key_tools_and_instructions_nothing_is_sent_of_them() {
+async fn request_without_key_tools_and_instructions_has_none_of_them() {
     let endpoint = Endpoint::new(vec![hello()]).await;
     let (model, _) = client(Settings { api_key: None, ..settings(&endpoint.url) });
     model.answer(&Prompt { system: None, ..prompt(vec![user("hi")]) }, &Unheard).await.unwrap();
@@ -193,7 +193,7 @@ async fn without_a_key_tools_and_instructions_nothing_is_sent_of_them() {
 }
 
 #[tokio::test]
-async fn images_and_data_about_the_user_are_sent_and_marked() {
+async fn images_and_user_data_are_sent_and_marked() {
     let endpoint = Endpoint::new(vec![hello()]).await;
     let (model, _) = client(settings(&endpoint.url));
     let part = |content_type, content: &str| Part { content_type, content: content.to_owned() };
@@ -258,7 +258,7 @@ async fn any_number_of_calls_comes_back_with_one_result_each_in_order() {
 }
 
 #[tokio::test]
-async fn it_is_asked_again_when_that_may_help_and_waits_as_it_is_told() {
+async fn model_call_is_retried_where_that_may_help_and_waits_as_asked() {
     let cut = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 999\r\n\r\n{\"choices\":[".to_owned();
     let answers = vec![
         http("429 Too Many Requests", "retry-after: 7\r\n", "{}"),
@@ -278,7 +278,7 @@ async fn it_is_asked_again_when_that_may_help_and_waits_as_it_is_told() {
 }
 
 #[tokio::test]
-async fn it_gives_up_after_its_retries_and_says_why() {
+async fn model_call_gives_up_after_its_retries_with_the_reason() {
     let busy = http("500 Internal Server Error", "", r#"{"error":{"message":"overloaded at https://x.internal/y"}}"#);
     let (answer, endpoint, clock) = ask(vec![busy; 9]).await;
     assert_eq!(
@@ -289,7 +289,7 @@ async fn it_gives_up_after_its_retries_and_says_why() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_final_at_once_and_shows_no_secret() {
+async fn refusal_is_final_at_once_and_shows_no_secret() {
     let said = r#"{"error":{"message":"bad key sk-very-secret\u0000","code":"invalid_api_key"}}"#;
     for status in ["400 Bad Request", "401 Unauthorized", "404 Not Found", "422 Unprocessable"] {
         let (answer, endpoint, _) = ask(vec![http(status, "retry-after: 1\r\n", said), hello()]).await;
@@ -302,14 +302,14 @@ async fn a_refusal_is_final_at_once_and_shows_no_secret() {
 }
 
 #[tokio::test]
-async fn an_error_inside_of_a_success_is_an_error() {
+async fn error_inside_a_success_is_an_error() {
     let (answer, endpoint, _) = ask(vec![http("200 OK", "", r#"{"error":{"message":"no credit"}}"#), hello()]).await;
     assert!(answer.unwrap_err().detail.ends_with("it reported an error: no credit"));
     assert_eq!(endpoint.seen().len(), 1);
 }
 
 #[tokio::test]
-async fn a_redirect_is_never_followed() {
+async fn redirect_is_never_followed() {
     let elsewhere = Endpoint::new(vec![hello()]).await;
     let location = format!("location: {}/v1/chat/completions\r\n", elsewhere.url);
     let (answer, endpoint, _) = ask(vec![http("307 Temporary Redirect", &location, "")]).await;
@@ -319,7 +319,7 @@ async fn a_redirect_is_never_followed() {
 }
 
 #[tokio::test]
-async fn a_lost_or_refused_connection_is_tried_again_and_never_named() {
+async fn lost_or_refused_connection_is_retried_and_its_address_is_never_shown() {
     let (answer, endpoint, _) = ask(vec![String::new(), hello()]).await;
     assert_eq!(answer.unwrap().text.as_deref(), Some("hello"));
     assert_eq!(endpoint.seen().len(), 2);
@@ -333,7 +333,7 @@ async fn a_lost_or_refused_connection_is_tried_again_and_never_named() {
 }
 
 #[tokio::test]
-async fn a_silent_endpoint_is_given_up_after_the_timeout() {
+async fn silent_endpoint_is_given_up_after_the_timeout() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let (model, _) = client(Settings { retries: 0, timeout: Duration::from_millis(40), ..settings(&url) });
@@ -342,7 +342,7 @@ async fn a_silent_endpoint_is_given_up_after_the_timeout() {
 }
 
 #[tokio::test]
-async fn bytes_that_no_text_can_hold_are_replaced() {
+async fn unstorable_bytes_are_replaced() {
     let body = "{\"choices\":[{\"message\":{\"content\":\"a\0b\\u0000\"},\"finish_reason\":\"stop\"}]}";
     let (answer, ..) = ask(vec![http("200 OK", "", body)]).await;
     let answer = answer.unwrap();

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capture_that_reads_as_a_number_is_one_only_where_it_stands_alone() {
+    fn numeric_capture_is_a_number_only_where_it_stands_alone() {
         let (captures, known) = captures();
         let value =
             json!({"a": "${n}", "b": "${zip}", "c": "x${n}", "d": ["${word}", true, "${minus}"], "e": "${dot}"});

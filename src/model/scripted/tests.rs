@@ -57,7 +57,7 @@ async fn say(script: &Scripted, messages: Vec<Message>, turn: u32) -> String {
 }
 
 #[tokio::test]
-async fn the_first_rule_all_of_whose_conditions_hold_is_played() {
+async fn first_rule_whose_conditions_all_hold_is_played() {
     let script = read(
         r#"
 - { when: {last: tool, tool: look, matches: "^(?<n>\\d+)$", turn: 2}, say: "two: ${n} ${1} ${0}" }
@@ -78,7 +78,7 @@ async fn the_first_rule_all_of_whose_conditions_hold_is_played() {
 }
 
 #[tokio::test]
-async fn calls_have_the_arguments_of_the_script_and_ids_that_repeat() {
+async fn calls_have_the_arguments_of_the_script_and_repeating_ids() {
     let script = read(
         r#"
 - when: { last: user, matches: "pay (?<amount>\\S+) to (?<who>\\w+)" }
@@ -105,7 +105,7 @@ async fn calls_have_the_arguments_of_the_script_and_ids_that_repeat() {
 }
 
 #[tokio::test]
-async fn a_rule_may_take_its_time_and_may_fail() {
+async fn rule_may_delay_and_may_fail() {
     let clock = Arc::new(Quick::default());
     let rules = "[{ when: {turn: 1}, delay: 200ms, fail: 500 }, { delay: 2m, say: late }]";
     let asked = Arc::clone(&clock);
@@ -141,7 +141,7 @@ fn every_mistake_is_found_with_its_rule() {
 }
 
 #[tokio::test]
-async fn a_script_is_a_file_or_built_in() {
+async fn script_is_a_file_or_built_in() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("s.yaml"), "- { say: from a file }\n").unwrap();
     let mut mistakes = Mistakes::default();
@@ -188,7 +188,7 @@ async fn watched(source: &str, rules: Option<&str>, messages: Vec<Message>) -> (
 }
 
 #[tokio::test]
-async fn an_answer_is_told_word_by_word_and_call_by_call_and_adds_up() {
+async fn answer_is_streamed_word_by_word_and_call_by_call_and_adds_up() {
     let rules = r#"
 - say: "  Höre  zu:\n\n${0}  "
   when: { matches: "(?s).*" }
@@ -208,7 +208,7 @@ async fn an_answer_is_told_word_by_word_and_call_by_call_and_adds_up() {
 }
 
 #[tokio::test]
-async fn a_delay_is_spread_over_the_pieces_and_none_of_it_is_lost() {
+async fn delay_is_spread_over_the_pieces_and_none_of_it_is_lost() {
     let (_, told) = watched("demo", Some("[{ say: a b c d, delay: 200ms }]"), vec![user("x")]).await;
     let at: Vec<u128> = told.iter().map(|(_, slept)| slept.as_millis()).collect();
     assert_eq!(at, [50, 100, 150, 200]);
@@ -223,7 +223,7 @@ async fn a_delay_is_spread_over_the_pieces_and_none_of_it_is_lost() {
 }
 
 #[tokio::test]
-async fn the_demonstration_takes_its_time_where_somebody_looks_on_and_nowhere_else() {
+async fn demonstration_takes_time_only_while_it_is_watched() {
     for text in ["hello", "Please refund 120 for order 17"] {
         let (answer, told) = watched("builtin:refunds", None, vec![user(text)]).await;
         let (_, end) = told.last().unwrap();
@@ -258,7 +258,7 @@ async fn demonstration(text: &str, lookup: &str, refund: &str) -> (Vec<String>, 
 }
 
 #[tokio::test]
-async fn the_demonstration_pays_an_order_back_and_says_what_became_of_it() {
+async fn demonstration_refunds_an_order_and_reports_the_outcome() {
     let order = r#"{"order":17,"total":120.0,"status":"delivered"}"#;
     let calls = [r#"lookup_order {"order":17}"#, r#"refund_payment {"amount":120,"order":17}"#];
     for (text, refund, said) in [
@@ -283,7 +283,7 @@ async fn the_demonstration_pays_an_order_back_and_says_what_became_of_it() {
 }
 
 #[tokio::test]
-async fn the_demonstration_asks_for_what_it_was_not_told() {
+async fn demonstration_asks_for_missing_information() {
     for (text, lookup, said) in [
         ("refund order 17", "", "How much of order 17"),
         ("hi there", "", "I am a scripted demonstration"),
@@ -295,7 +295,7 @@ async fn the_demonstration_asks_for_what_it_was_not_told() {
 }
 
 #[tokio::test]
-async fn rule_with_257_calls_gives_no_answer_and_tells_nothing() {
+async fn rule_with_257_calls_gives_no_answer_and_streams_no_delta() {
     let rules = |calls: usize| format!("- calls: [{}]", vec!["{ name: pay }"; calls].join(", "));
     let heard = crate::model::heard::Heard::default();
     let asked = prompt(vec![user("go")], 1);

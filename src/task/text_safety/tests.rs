@@ -14,7 +14,7 @@ fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn what_cannot_be_seen_is_shown_as_its_code() {
+fn invisible_characters_are_shown_as_their_code() {
     assert!(HIDDEN.is_some());
     for (text, shown) in [
         ("a b é 漢 <&>", "a b é 漢 <&>"),
@@ -31,7 +31,7 @@ fn what_cannot_be_seen_is_shown_as_its_code() {
 }
 
 #[test]
-fn a_hidden_character_is_found_wherever_it_stands() {
+fn hidden_character_is_found_wherever_it_stands() {
     for (text, pointer) in [
         ("{\"a\":\"x\u{202e}y\"}", "/a"),
         (r#"{"a":"x\u202ey"}"#, "/a"),
@@ -61,12 +61,12 @@ fn a_hidden_character_is_found_wherever_it_stands() {
 }
 
 #[test]
-fn a_member_that_comes_twice_is_looked_at_twice() {
+fn repeated_member_is_inspected_twice() {
     assert_eq!(found(r#"{"a":"\u202e","a":"fine"}"#), pairs(&[(HIDDEN_CHARACTERS, "/a")]));
 }
 
 #[test]
-fn a_word_of_several_scripts_is_found() {
+fn word_of_several_scripts_is_found() {
     for (word, mixed) in [
         ("p\u{430}ypal", true),
         ("\u{440}aypal", true),
@@ -98,7 +98,7 @@ fn a_word_of_several_scripts_is_found() {
 }
 
 #[test]
-fn text_from_right_to_left_is_found_and_its_marks_alone_are_not() {
+fn right_to_left_text_is_found_but_its_marks_alone_are_not() {
     for (text, found_it) in [
         ("from-\u{5d0}", true),
         ("\u{627}", true),
@@ -133,7 +133,7 @@ fn marks_drawn_over_text_are_found() {
 }
 
 #[test]
-fn what_joins_an_emoji_is_no_alarm_and_elsewhere_it_is() {
+fn emoji_joiner_is_found_everywhere_but_inside_an_emoji() {
     for text in [
         "👩\u{200d}👩\u{200d}👧 at home",
         "👩🏽\u{200d}💻",
@@ -188,7 +188,7 @@ fn word_in_letters_of_one_other_script_that_all_look_latin_is_found() {
 }
 
 #[test]
-fn a_long_run_of_blanks_is_found_inside_and_outside_of_strings() {
+fn long_run_of_blanks_is_found_inside_and_outside_strings() {
     let nine = " ".repeat(9);
     for (text, pointer) in [
         (format!(r#"{{"a":"ls{nine}; rm -rf /"}}"#), "/a"),
@@ -208,7 +208,7 @@ fn a_long_run_of_blanks_is_found_inside_and_outside_of_strings() {
 }
 
 #[test]
-fn long_arguments_are_said_to_be_long() {
+fn long_arguments_are_warned_about() {
     let text = |length: usize| json!({"a": "x".repeat(length - 8)}).to_string();
     assert_eq!((text(4096).len(), found(&text(4096))), (4096, Vec::new()));
     assert_eq!(found(&text(4097)), pairs(&[(LARGE, "")]));
@@ -216,7 +216,7 @@ fn long_arguments_are_said_to_be_long() {
 }
 
 #[test]
-fn what_is_found_is_bounded_and_no_code_crowds_out_another() {
+fn warnings_are_bounded_and_no_code_crowds_out_another() {
     let many: Vec<Value> = (0..500).map(|_| json!(format!("p\u{430}{}", " ".repeat(20)))).collect();
     let hidden = (0..500).map(|n| char::from_u32(0xe0100 + n % 200).unwrap()).collect::<String>();
     let text = json!({"many": many, "z": hidden, "long": {"k".repeat(3000): {"x": "\u{202e}"}}}).to_string();
@@ -234,7 +234,7 @@ fn what_is_found_is_bounded_and_no_code_crowds_out_another() {
 }
 
 #[test]
-fn looking_takes_time_in_proportion_to_the_text() {
+fn inspection_takes_time_in_proportion_to_the_text() {
     let name = "k".repeat(1000);
     let texts = [
         json!({name: vec!["\u{202e}"; 20_000]}).to_string(),
@@ -267,7 +267,7 @@ fn odd() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn nothing_stays_hidden_in_what_is_visible(text in odd()) {
+    fn visible_text_hides_no_character(text in odd()) {
         let shown = visible(&text);
         prop_assert!(shown.chars().all(|c| c == '\n' || !is_hidden(c)), "{shown:?}");
         if !text.chars().any(is_hidden) {

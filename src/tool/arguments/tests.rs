@@ -149,7 +149,7 @@ fn good_arguments_fit_and_are_read_as_they_are_written() {
 }
 
 #[test]
-fn an_empty_text_is_an_object_where_nothing_is_required() {
+fn empty_text_is_an_object_where_nothing_is_required() {
     let schema = CompiledSchema::closed(&json!({"type": "object", "properties": {}})).unwrap();
     assert_eq!(read("", &schema), Ok(json!({})));
     assert_eq!(read(" \n", &schema), Ok(json!({})));
@@ -192,7 +192,7 @@ fn any_json() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn reading_never_panics_and_never_takes_what_a_plain_reader_would_not(text in json_like()) {
+    fn parse_never_panics_and_accepts_nothing_a_plain_reader_would_not(text in json_like()) {
         if let Ok(value) = parse(&text) {
             prop_assert_eq!(&value, &serde_json::from_str::<Value>(&text).unwrap());
             prop_assert_eq!(parse(&value.to_string()).unwrap(), value);
@@ -200,7 +200,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_accepted_means_the_same_when_it_is_written_again(value in any_json()) {
+    fn accepted_value_means_the_same_when_written_again(value in any_json()) {
         let text = value.to_string();
         match parse(&text) {
             Ok(read) => {

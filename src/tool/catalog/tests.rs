@@ -151,7 +151,7 @@ impl Settings {
 }
 
 #[test]
-fn the_target_is_what_an_approver_may_see() {
+fn target_shows_only_what_an_approver_may_see() {
     assert_eq!(
         built(http("POST", "http://payments.internal/refunds?k=1", json!({"type": "object"}))).spec.target,
         "POST http://payments.internal"
@@ -179,7 +179,7 @@ fn address_of_a_call_has_its_arguments_and_changes_no_definition() {
 }
 
 #[test]
-fn a_definition_changes_with_what_a_call_could_do_and_with_nothing_else() {
+fn definition_changes_only_with_what_a_call_could_do() {
     let of = |settings: Settings| built(settings).spec.definition;
     let base = || http("POST", "http://h/x", json!({"type": "object", "properties": {"a": {"type": "string"}}}));
     let definition = of(base());
@@ -211,7 +211,7 @@ fn a_definition_changes_with_what_a_call_could_do_and_with_nothing_else() {
 }
 
 #[test]
-fn the_order_of_members_does_not_matter_to_a_definition() {
+fn order_of_members_does_not_matter_to_a_definition() {
     let one: Value = serde_json::from_str(r#"{"b":{"y":1,"x":[{"d":1,"c":2}]},"a":1}"#).unwrap();
     assert_eq!(canonical(&one).to_string(), r#"{"a":1,"b":{"x":[{"c":2,"d":1}],"y":1}}"#);
 }

@@ -14,7 +14,7 @@ fn flaws(schema: &Value) -> String {
 
 /// Each schema with values that fit and values that do not.
 #[test]
-fn members_nobody_declares_are_refused_through_everything_that_applies_to_the_same_object() {
+fn undeclared_members_are_refused_through_all_applicators_of_an_object() {
     let both = json!({"$defs": {"money": {"type": "object", "properties": {"amount": {"type": "number"}}}}});
     let with = |mut schema: Value| {
         schema["$defs"] = both["$defs"].clone();
@@ -76,7 +76,7 @@ fn members_nobody_declares_are_refused_through_everything_that_applies_to_the_sa
 }
 
 #[test]
-fn an_open_form_is_as_json_schema_has_it() {
+fn open_form_behaves_as_in_json_schema() {
     let form = CompiledSchema::open(
         &json!({"type": "object", "properties": {"a": {"$ref": "#/$defs/n"}}, "$defs": {"n": {"type": "integer"}}}),
     )
@@ -86,7 +86,7 @@ fn an_open_form_is_as_json_schema_has_it() {
 }
 
 #[test]
-fn what_is_wrong_with_a_schema_is_said() {
+fn every_flaw_of_a_schema_is_reported() {
     let deep = (0..70).fold(json!({}), |inner, _| json!({"items": inner}));
     let wide = (0..20).fold(json!({"$ref": "#/$defs/d20", "$defs": {"d20": {}}}), |mut schema, level| {
         schema["$defs"][format!("d{level}")] = json!({"anyOf": [{"$ref": format!("#/$defs/d{}", level + 1)}, {"$ref": format!("#/$defs/d{}", level + 1)}]});
@@ -127,7 +127,7 @@ fn what_is_wrong_with_a_schema_is_said() {
 }
 
 #[test]
-fn a_hostile_text_meets_a_linear_pattern() {
+fn hostile_text_meets_a_linear_pattern() {
     let schema = json!({"properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}});
     assert!(!fits(&schema, &json!({"a": format!("{}!", "a".repeat(100_000))})));
 }

@@ -135,7 +135,7 @@ fn unknown(answer: &ToolAnswer) -> bool {
 }
 
 #[tokio::test]
-async fn a_post_sends_the_text_as_the_model_wrote_it_with_our_headers() {
+async fn post_sends_the_models_text_unchanged_with_the_standard_headers() {
     let (origin, seen) = endpoint(vec![answer("200 OK", b"done"), answer("200 OK", b"")]).await;
     let tool = tool(Method::POST, format!("{origin}/orders/{{id}}/refunds"));
     let text = "{\"id\" : \"a/b\",\n  \"amount\":20.0 }";
@@ -166,7 +166,7 @@ async fn a_post_sends_the_text_as_the_model_wrote_it_with_our_headers() {
 }
 
 #[tokio::test]
-async fn a_get_puts_the_other_arguments_into_the_query_and_sends_no_body() {
+async fn get_puts_other_arguments_into_the_query_and_sends_no_body() {
     let (origin, seen) = endpoint(vec![answer("200 OK", b"[]"), answer("204 No Content", b"")]).await;
     let get = tool(Method::GET, format!("{origin}/orders/{{id}}?all=1"));
     get.call(&invocation(r#"{"id":"17","note":"a&b"}"#)).await;
@@ -200,7 +200,7 @@ async fn other_statuses_are_failures_with_the_beginning_of_their_body() {
 }
 
 #[tokio::test]
-async fn a_redirect_is_a_failure_and_is_not_followed() {
+async fn redirect_is_a_failure_and_is_not_followed() {
     let (origin, seen) = endpoint(vec![Behaviour::Answer(
         b"HTTP/1.1 307 Temporary Redirect\r\nlocation: /elsewhere\r\ncontent-length: 5\r\n\r\nmoved".to_vec(),
     )])
@@ -212,7 +212,7 @@ async fn a_redirect_is_a_failure_and_is_not_followed() {
 }
 
 #[tokio::test]
-async fn without_a_complete_answer_the_outcome_is_unknown() {
+async fn incomplete_answer_makes_the_outcome_unknown() {
     let half = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf".to_vec();
     let chunked = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nhalf\r\n".to_vec();
     let failing = b"HTTP/1.1 500 Oops\r\ncontent-length: 100\r\n\r\nhalf".to_vec();
@@ -232,7 +232,7 @@ async fn without_a_complete_answer_the_outcome_is_unknown() {
 }
 
 #[tokio::test]
-async fn a_silent_endpoint_is_unknown_when_the_time_is_over() {
+async fn silent_endpoint_is_unknown_at_the_timeout() {
     for effect in [Effect::Once, Effect::ReadOnly] {
         let (origin, _seen) = endpoint(vec![Behaviour::Silence, Behaviour::Silence]).await;
         let slow = tool_of(Method::POST, origin, effect, any(), Duration::from_millis(300));
@@ -242,7 +242,7 @@ async fn a_silent_endpoint_is_unknown_when_the_time_is_over() {
 }
 
 #[tokio::test]
-async fn what_provably_was_not_sent_is_a_failure() {
+async fn request_that_was_provably_not_sent_is_a_failure() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let closed = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
@@ -267,7 +267,7 @@ async fn what_provably_was_not_sent_is_a_failure() {
 }
 
 #[tokio::test]
-async fn a_2xx_is_never_a_failure_and_a_long_one_is_cut_and_says_so() {
+async fn response_with_2xx_is_never_a_failure_and_a_long_one_is_cut() {
     let long = vec![b'x'; 3 * 1024 * 1024];
     let ToolAnswer::Succeeded { content, http_status } = answered(answer("201 Created", &long)).await else {
         panic!("no success")
@@ -281,7 +281,7 @@ async fn a_2xx_is_never_a_failure_and_a_long_one_is_cut_and_says_so() {
 }
 
 #[tokio::test]
-async fn a_secret_that_is_sent_back_is_not_shown() {
+async fn secret_that_is_sent_back_is_redacted() {
     let echo = answered(answer("200 OK", b"your key is s3cr3t-s3cr3t, czNjcjN0LXMzY3IzdA==")).await;
     let ToolAnswer::Succeeded { content, .. } = echo else { panic!("{echo:?}") };
     assert!(content.starts_with("your key is [secret ORDERS_KEY], [secret ORDERS_KEY]"), "{content}");
@@ -295,7 +295,7 @@ async fn a_secret_that_is_sent_back_is_not_shown() {
 }
 
 #[tokio::test]
-async fn the_demonstrations_endpoints_answer_without_a_network() {
+async fn built_in_endpoints_answer_without_a_network() {
     let parameters =
         json!({"type": "object", "properties": {"order": {"type": "integer"}, "amount": {"type": "number"}}});
     let url = "builtin:refunds/refund_payment".to_owned();
@@ -309,7 +309,7 @@ async fn the_demonstrations_endpoints_answer_without_a_network() {
 }
 
 #[tokio::test]
-async fn headers_that_cannot_be_are_mistakes() {
+async fn invalid_headers_are_mistakes() {
     let headers =
         BTreeMap::from([("Authorization".to_owned(), Secret::new("Bearer {{credential:jira.token}}".to_owned()))]);
     let settings = Settings {

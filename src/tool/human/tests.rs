@@ -40,7 +40,7 @@ fn fields(properties: &Value) -> Result<Value, String> {
 }
 
 #[test]
-fn each_of_the_three_has_its_name_and_no_other_kind_has_one() {
+fn each_human_kind_has_its_tool_name_and_no_other_kind_has_one() {
     for kind in RequestKind::ALL {
         assert_eq!(kind.tool().is_some(), ASKED.contains(&kind));
         assert_eq!(kind.tool().and_then(RequestKind::of_tool), kind.tool().map(|_| kind));
@@ -52,7 +52,7 @@ fn each_of_the_three_has_its_name_and_no_other_kind_has_one() {
 }
 
 #[test]
-fn the_tools_are_the_engines_to_perform_and_change_nothing() {
+fn human_tools_have_no_implementation_and_no_effect() {
     for kind in ASKED {
         let entry = built(kind);
         let spec = &entry.spec;
@@ -65,7 +65,7 @@ fn the_tools_are_the_engines_to_perform_and_change_nothing() {
 }
 
 #[test]
-fn a_definition_changes_with_who_receives_a_credential_and_not_with_texts() {
+fn definition_changes_with_the_receivers_of_a_credential_and_not_with_texts() {
     let of = |service: Service| entry(RequestKind::Credentials, &[service]).unwrap().spec.definition;
     let same = Service { description: "Other words.".to_owned(), expires_in: None, ..jira() };
     assert_eq!(of(same), of(jira()));
@@ -80,7 +80,7 @@ fn a_definition_changes_with_who_receives_a_credential_and_not_with_texts() {
 }
 
 #[test]
-fn arguments_that_do_not_fit_are_refused_before_anybody_is_asked() {
+fn arguments_that_do_not_fit_are_refused_before_a_request_is_opened() {
     for (kind, args) in [
         (RequestKind::Guidance, json!({})),
         (RequestKind::Guidance, json!({"question": ""})),
@@ -104,7 +104,7 @@ fn arguments_that_do_not_fit_are_refused_before_anybody_is_asked() {
 }
 
 #[test]
-fn the_words_of_a_call_become_question_and_details() {
+fn words_of_a_call_become_question_and_details() {
     let answer = json!({
         "type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"],
         "additionalProperties": false,
@@ -145,7 +145,7 @@ fn the_words_of_a_call_become_question_and_details() {
 }
 
 #[test]
-fn a_credential_is_asked_for_in_the_operators_words() {
+fn credential_is_asked_for_in_the_operators_words() {
     let args = json!({"service": "jira", "reason": "Type your bank's PIN."});
     let asked = asks(RequestKind::Credentials, &args).unwrap();
     assert_eq!(asked.question.as_deref(), Some("Type your bank's PIN."));
@@ -171,7 +171,7 @@ fn a_credential_is_asked_for_in_the_operators_words() {
 }
 
 #[test]
-fn every_form_of_ours_compiles_and_is_closed() {
+fn every_built_in_form_compiles_and_is_closed() {
     for form in [form::answer(), form::confirmation(), credential_form(&jira())] {
         let schema = CompiledSchema::closed(&form).unwrap();
         assert!(schema.check(&json!({"more": 1})).is_err());
@@ -179,7 +179,7 @@ fn every_form_of_ours_compiles_and_is_closed() {
 }
 
 #[test]
-fn a_flat_form_passes_and_is_closed() {
+fn flat_form_passes_and_is_closed() {
     let whole = json!({
         "type": "object", "title": "T", "description": "D", "additionalProperties": true, "required": ["a", "n.1"],
         "properties": {
@@ -201,7 +201,7 @@ fn a_flat_form_passes_and_is_closed() {
 }
 
 #[test]
-fn any_other_form_is_refused_and_told_why() {
+fn form_of_any_other_shape_is_refused_with_the_reason() {
     let with = |keyword: &str, value: Value| json!({"a": {"type": "string", keyword: value}});
     let number = |keyword: &str, value: Value| json!({"a": {"type": "number", keyword: value}});
     for (properties, why) in [
@@ -267,7 +267,7 @@ fn any_other_form_is_refused_and_told_why() {
 }
 
 #[test]
-fn a_form_that_asks_for_a_secret_is_refused() {
+fn form_that_asks_for_a_secret_is_refused() {
     let text = |keyword: &str, text: &str| json!({"a": {"type": "string", keyword: text}});
     for secret in [
         "password",
@@ -340,7 +340,7 @@ fn a_form_that_asks_for_a_secret_is_refused() {
 }
 
 #[test]
-fn what_is_said_of_a_wrong_call_quotes_no_value() {
+fn error_about_a_wrong_call_quotes_no_value() {
     for form in [
         json!({"type": "object", "properties": {"a": {"type": "string", "default": 1, "title": "hunter2"}}}),
         json!({"type": "object", "properties": {"a": {"type": "hunter2"}}}),
@@ -358,7 +358,7 @@ fn what_is_said_of_a_wrong_call_quotes_no_value() {
 }
 
 #[test]
-fn the_prompt_speaks_only_of_what_is_offered() {
+fn prompt_mentions_only_the_offered_human_tools() {
     assert_eq!(paragraph(&[]), None);
     assert_eq!(paragraph(&[RequestKind::Approval, RequestKind::Reconcile]), None);
     for kind in ASKED {
@@ -370,7 +370,7 @@ fn the_prompt_speaks_only_of_what_is_offered() {
 }
 
 #[test]
-fn a_catalogue_knows_what_each_agent_may_ask() {
+fn catalog_knows_which_human_tools_each_agent_may_use() {
     let catalog = Catalog::default().with_human("a", &ASKED, vec![jira()]).with_human(
         "b",
         &[RequestKind::Credentials, RequestKind::Confirmation, RequestKind::Approval],

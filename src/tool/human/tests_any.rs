@@ -105,7 +105,7 @@ fn is_accepted_as_it_should(form: &Value) {
 
 proptest! {
     #[test]
-    fn asking_never_panics(args in any_json()) {
+    fn question_never_panics_and_its_form_compiles(args in any_json()) {
         for kind in RequestKind::ALL {
             if let Ok(Question { form: Some(form), .. }) = question(kind, &args, &[jira()]) {
                 CompiledSchema::closed(&form).unwrap();
@@ -122,7 +122,7 @@ proptest! {
     }
 
     #[test]
-    fn a_call_that_was_read_never_panics(form in any_form()) {
+    fn form_of_any_value_never_panics(form in any_form()) {
         let _ = form_of(&form);
     }
 }

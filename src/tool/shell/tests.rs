@@ -1,4 +1,4 @@
-//! Commands under a guard that is this test program again: it runs `acts_as_the_guard` there.
+//! Commands under a guard that is this test program again: it runs `guard_process_runs_as_the_guard_of_a_command` there.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -13,12 +13,13 @@ use crate::task::tool_spec::{Effect, ToolKind};
 
 #[test]
 #[ignore = "not a test: the guard's process"]
-fn acts_as_the_guard() {
+fn guard_process_runs_as_the_guard_of_a_command() {
     std::process::exit(super::super::guard::guard_main(&[]));
 }
 
 fn this_program() -> Guard {
-    let arguments = ["tool::shell::tests::acts_as_the_guard", "--exact", "--ignored", "--nocapture"];
+    let arguments =
+        ["tool::shell::tests::guard_process_runs_as_the_guard_of_a_command", "--exact", "--ignored", "--nocapture"];
     Guard { program: std::env::current_exe().unwrap(), arguments: arguments.map(str::to_owned).to_vec() }
 }
 
@@ -118,7 +119,7 @@ impl Alive {
 }
 
 #[tokio::test]
-async fn a_command_says_what_it_wrote_and_how_it_ended() {
+async fn command_result_has_its_output_and_its_exit() {
     assert_eq!(run("echo one; echo two").await, succeeded("exit code 0\nstdout:\none\ntwo"));
     assert_eq!(run("true").await, succeeded("exit code 0"));
     assert_eq!(run("echo out; echo err >&2; exit 3").await, failed("exit code 3\nstdout:\nout\nstderr:\nerr"));
@@ -131,7 +132,7 @@ async fn a_command_says_what_it_wrote_and_how_it_ended() {
 }
 
 #[tokio::test]
-async fn at_its_timeout_the_whole_group_is_killed_and_the_outcome_is_unknown() {
+async fn command_group_is_killed_at_its_timeout_and_the_outcome_is_unknown() {
     let mut alive = Alive::new();
     let tool = alive.tool(Duration::from_millis(700));
     let call = Alive::held("(sleep 1000 & sleep 1000) & sh -c 'trap \"\" TERM; sleep 1000; true'");
@@ -143,7 +144,7 @@ async fn at_its_timeout_the_whole_group_is_killed_and_the_outcome_is_unknown() {
 }
 
 #[tokio::test]
-async fn when_the_call_is_dropped_the_whole_group_is_killed() {
+async fn command_group_is_killed_when_the_call_is_dropped() {
     let mut alive = Alive::new();
     let tool = alive.tool(Duration::from_secs(100));
     let call = Alive::held("sleep 1000 & sleep 1000; true");
@@ -157,7 +158,7 @@ async fn when_the_call_is_dropped_the_whole_group_is_killed() {
 }
 
 #[tokio::test]
-async fn what_is_left_in_the_background_ends_with_the_command() {
+async fn background_processes_end_with_the_command() {
     let alive = Alive::new();
     let tool = alive.tool(Duration::from_secs(100));
     assert_eq!(tool.call(&Alive::held("sleep 1000 & echo done")).await, succeeded("exit code 0\nstdout:\ndone"));
@@ -165,13 +166,13 @@ async fn what_is_left_in_the_background_ends_with_the_command() {
 }
 
 #[tokio::test]
-async fn what_left_the_group_on_purpose_does_not_keep_the_call_waiting() {
+async fn process_that_left_the_group_does_not_keep_the_call_waiting() {
     let answer = run("setsid sleep 3 & echo done").await;
     assert_eq!(answer, succeeded("exit code 0\nstdout:\ndone"));
 }
 
 #[tokio::test]
-async fn a_command_that_kills_its_guard_is_killed_too_and_its_outcome_is_unknown() {
+async fn command_that_kills_its_guard_is_killed_and_its_outcome_is_unknown() {
     let alive = Alive::new();
     let tool = alive.tool(Duration::from_secs(100));
     let answer = tool.call(&Alive::held("kill -9 $PPID; sleep 1000; true")).await;
@@ -180,7 +181,7 @@ async fn a_command_that_kills_its_guard_is_killed_too_and_its_outcome_is_unknown
 }
 
 #[tokio::test]
-async fn its_environment_is_what_was_named_and_its_directory_the_tools() {
+async fn command_gets_only_the_named_variables_and_the_tools_directory() {
     let directory = tempfile::tempdir().unwrap();
     let tool = tool(directory.path(), Duration::from_secs(20), 1000);
     let seen = tool.call(&invocation("tr '\\0' '\\n' < /proc/$$/environ | sort")).await;
@@ -207,7 +208,7 @@ fn taking(directory: &Path) -> ShellTool {
 }
 
 #[tokio::test]
-async fn a_credential_is_in_the_commands_environment_and_in_no_command_line() {
+async fn credential_is_in_the_commands_environment_and_in_no_command_line() {
     let directory = tempfile::tempdir().unwrap();
     let tool = taking(directory.path());
     assert_eq!(tool.settings.needs(), BTreeSet::from(["crm".to_owned()]));
@@ -225,7 +226,7 @@ async fn a_credential_is_in_the_commands_environment_and_in_no_command_line() {
 }
 
 #[tokio::test]
-async fn a_command_that_shows_a_credential_shows_its_name() {
+async fn command_output_shows_a_credential_by_its_name_only() {
     let directory = tempfile::tempdir().unwrap();
     let tool = taking(directory.path());
     let shown = |end: &str| {
@@ -249,7 +250,7 @@ fn tool_that_takes_nothing(directory: &Path) -> ShellTool {
 }
 
 #[tokio::test]
-async fn a_command_whose_credential_is_missing_or_cannot_be_passed_on_does_not_begin() {
+async fn command_with_a_missing_or_unsendable_credential_is_not_started() {
     let directory = tempfile::tempdir().unwrap();
     let tool = taking(directory.path());
     let missing = "The tool `Shell` failed before the command was started: the credential `crm` is missing.";
@@ -283,7 +284,7 @@ async fn output_is_cut_and_says_so() {
 }
 
 #[tokio::test]
-async fn what_could_not_be_started_is_a_failure() {
+async fn command_that_could_not_be_started_is_a_failure() {
     let missing = tool(Path::new("/nowhere/at/all"), Duration::from_secs(20), 1000);
     let answer = missing.call(&invocation("echo never")).await;
     assert!(
@@ -301,7 +302,7 @@ async fn what_could_not_be_started_is_a_failure() {
 }
 
 #[tokio::test]
-async fn a_command_that_closes_its_outputs_and_goes_on_is_waited_for() {
+async fn command_that_closes_its_outputs_and_goes_on_is_waited_for() {
     let busy = "i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done";
     assert_eq!(run(&format!("exec >&- 2>&-; {busy}; exit 3")).await, failed("exit code 3"));
     let directory = tempfile::tempdir().unwrap();
@@ -312,7 +313,7 @@ async fn a_command_that_closes_its_outputs_and_goes_on_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_command_without_leave_does_not_begin() {
+async fn command_without_a_permit_is_not_started() {
     let directory = tempfile::tempdir().unwrap();
     let tool = tool(directory.path(), Duration::from_secs(20), 1000);
     let call = Invocation { permit: SendPermit::of(|| false), ..invocation("touch there") };
@@ -321,7 +322,7 @@ async fn a_command_without_leave_does_not_begin() {
 }
 
 #[tokio::test]
-async fn the_guard_leads_a_group_of_its_own() {
+async fn guard_leads_a_process_group_of_its_own() {
     let groups = "cut -d' ' -f5 /proc/$$/stat; cut -d' ' -f5 /proc/$PPID/stat; echo $$ $PPID";
     let ToolAnswer::Succeeded { content, .. } = run(groups).await else { panic!() };
     let words: Vec<&str> = content.split_whitespace().skip(4).collect();
@@ -330,13 +331,13 @@ async fn the_guard_leads_a_group_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_command_cannot_read_what_is_not_dumpable_also_as_root() {
+async fn command_cannot_read_the_memory_of_its_guard_even_as_root() {
     let read = "cat /proc/$PPID/environ /proc/$PPID/maps >/dev/null 2>&1 || echo refused";
     assert_eq!(run(read).await, succeeded("exit code 0\nstdout:\nrefused"));
 }
 
 #[test]
-fn settings_that_cannot_be_are_mistakes() {
+fn invalid_settings_are_mistakes() {
     let good = tool(Path::new("/"), Duration::from_secs(1), 1000).settings;
     assert_eq!(good.mistakes(), []);
     for wrong in [
@@ -352,7 +353,7 @@ fn settings_that_cannot_be_are_mistakes() {
 }
 
 #[test]
-fn an_undumpable_process_is_one() {
+fn process_made_undumpable_is_undumpable() {
     make_undumpable().unwrap();
     assert_eq!(rustix::process::dumpable_behavior().unwrap(), DumpableBehavior::NotDumpable);
 }

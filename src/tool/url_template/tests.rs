@@ -12,7 +12,7 @@ fn url(template: &str, arguments: &Value) -> Result<String, String> {
 }
 
 #[test]
-fn an_argument_is_one_segment_whatever_it_holds() {
+fn argument_is_one_path_segment_whatever_it_holds() {
     for (id, expected) in [
         ("17", "17"),
         ("a/b", "a%2Fb"),
@@ -35,7 +35,7 @@ fn an_argument_is_one_segment_whatever_it_holds() {
 }
 
 #[test]
-fn what_would_leave_its_segment_is_refused() {
+fn argument_that_would_leave_its_segment_is_refused() {
     for (template, arguments) in [
         ("http://h/orders/{id}", json!({"id": "."})),
         ("http://h/orders/{id}", json!({"id": ".."})),
@@ -78,7 +78,7 @@ fn shown_address_has_the_arguments_as_they_are_sent_and_no_query() {
 }
 
 #[test]
-fn other_arguments_go_into_the_query() {
+fn remaining_arguments_go_into_the_query() {
     let arguments = json!({"id": "7", "q": "a&b=c d", "n": 2, "yes": false, "none": null});
     assert_eq!(url("http://h/x/{id}", &arguments), Ok("http://h/x/7?n=2&q=a%26b%3Dc%20d&yes=false".to_owned()));
     assert_eq!(url("http://h?k=1", &json!({"a": 1})), Ok("http://h/?k=1&a=1".to_owned()));
@@ -93,7 +93,7 @@ fn other_arguments_go_into_the_query() {
 }
 
 #[test]
-fn a_template_that_leaves_the_host_open_is_a_mistake() {
+fn template_with_an_open_host_is_a_mistake() {
     for template in [
         "http://{host}/x",
         "http://h:{port}/x",
@@ -143,7 +143,7 @@ fn holding(value: &str) -> Credentials {
 }
 
 #[test]
-fn a_credential_is_one_segment_or_one_value_whatever_it_holds() {
+fn credential_fills_one_path_segment_or_query_value_whatever_it_holds() {
     let fill = |template: &str, value: &str| {
         UrlTemplate::read(template).unwrap().fill(&json!({"id": "7"}), &holding(value), false).map(String::from)
     };
@@ -252,7 +252,7 @@ fn argument_with_dots_between_slashes_or_ends_is_refused_however_often_it_is_enc
 
 proptest! {
     #[test]
-    fn whatever_a_credential_holds_stays_in_its_place(token in any::<String>(), other in "[./%2eE\\\\?#@:&=]{0,6}") {
+    fn credential_value_stays_in_its_place_in_the_url(token in any::<String>(), other in "[./%2eE\\\\?#@:&=]{0,6}") {
         for text in [token, other] {
             let template = UrlTemplate::read("http://h:81/a/{{credential:jira.token}}/b?x={{credential:jira.token}}").unwrap();
             let Ok(url) = template.fill(&json!({}), &holding(&text), false) else {
@@ -265,7 +265,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_is_filled_in_is_shown_as_it_is_sent(id in any::<String>(), other in "[./%2eE\\\\?#@:'0-9{}]{0,6}") {
+    fn filled_in_argument_is_shown_as_it_is_sent(id in any::<String>(), other in "[./%2eE\\\\?#@:'0-9{}]{0,6}") {
         for text in [id, other] {
             let template = UrlTemplate::read("http://h:81/a'0'/{id}/b.{id}?x={id}").unwrap();
             let arguments = json!({"id": text});
@@ -278,7 +278,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_is_filled_in_stays_in_its_segment(id in any::<String>(), other in "[./%2eE\\\\?#@:]{0,6}") {
+    fn filled_in_argument_stays_in_its_path_segment(id in any::<String>(), other in "[./%2eE\\\\?#@:]{0,6}") {
         for text in [id, other] {
             let template = UrlTemplate::read("http://h:81/a/{id}/b?x={id}").unwrap();
             let Ok(url) = template.fill(&json!({"id": text, "n": text}), &Credentials::default(), true) else {

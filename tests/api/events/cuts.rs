@@ -21,7 +21,7 @@ fn talks(app: &TestApp) {
 }
 
 on_both! {
-    async fn a_stream_that_is_cut_a_hundred_times_has_every_event_once(on: On) {
+    async fn stream_that_is_cut_a_hundred_times_delivers_every_event_once(on: On) {
         let app = TestApp::start(on).await;
         talks(&app);
         let mut random = 0x2545_f491_u64;
@@ -58,7 +58,7 @@ on_both! {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn any_replica_tells_the_same() {
+async fn stream_is_the_same_on_every_replica() {
     let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS;
     let app = TestApp::with(On::Postgres, &(yaml + "\nserver: { public_url: \"https://hold.example\" }\n")).await;
     let other = app.replica().await;

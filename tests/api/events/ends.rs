@@ -32,7 +32,7 @@ async fn sign_in(app: &TestApp, key: &str) -> String {
 }
 
 on_both! {
-    async fn silence_is_broken_every_fifteen_seconds(on: On) {
+    async fn idle_stream_sends_a_comment_every_fifteen_seconds(on: On) {
         let (app, clock) = leaping(on).await;
         let Held { task, .. } = app.held().await;
         let mut watch = app.owner().watch(&task, None).await;
@@ -44,7 +44,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_stream_ends_when_its_session_does(on: On) {
+    async fn stream_ends_when_its_session_ends(on: On) {
         let (app, clock) = leaping(on).await;
         let Held { task, .. } = app.held().await;
         let (leaves, stays) = (sign_in(&app, ALICE).await, sign_in(&app, BOB).await);
@@ -63,7 +63,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_stream_lives_an_hour_and_is_gone_on_with(on: On) {
+    async fn stream_ends_after_an_hour_and_can_be_resumed(on: On) {
         let (app, clock) = leaping(on).await;
         let Held { task, .. } = app.held().await;
         let mut watch = app.owner().watch(&task, None).await;
@@ -77,7 +77,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_service_that_goes_down_ends_its_streams_at_once(on: On) {
+    async fn stream_ends_at_once_when_the_service_shuts_down(on: On) {
         let mut app = TestApp::start(on).await;
         let held = app.held().await;
         let mut watch = app.owner().watch(&held.task, None).await;
@@ -90,7 +90,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn there_are_so_many_streams_and_no_more(on: On) {
+    async fn stream_beyond_the_limit_is_refused_until_another_ends(on: On) {
         let app = TestApp::with(on, &yaml("\nserver: { max_streams: 3, max_streams_per_caller: 2 }\n")).await;
         let Held { task, .. } = app.held().await;
         let path = format!("/v1/tasks/{task}/events");
@@ -108,7 +108,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn what_cannot_be_read_ends_the_stream_and_is_an_error_at_its_beginning(on: On) {
+    async fn unreadable_event_ends_the_stream_and_is_an_error_at_its_beginning(on: On) {
         let app = TestApp::start(on).await;
         let held = app.held().await;
         app.database.execute("update agent_task_item set body = 'x' where event_number = 4").await;
@@ -118,7 +118,7 @@ on_both! {
         assert_eq!((reply.status, reply.str("/code").as_str()), (500, "internal"));
     }
 
-    async fn an_event_that_is_missing_is_never_passed_over(on: On) {
+    async fn stream_never_skips_a_missing_event(on: On) {
         let app = TestApp::start(on).await;
         let held = app.held().await;
         let rest = app.owner().watch(&held.task, Some(4)).await.until("caught_up").await;
@@ -129,7 +129,7 @@ on_both! {
         assert_eq!(app.owner().watch(&held.task, Some(1)).await.status, 500);
     }
 
-    async fn who_may_not_read_a_task_does_not_watch_it(on: On) {
+    async fn person_who_may_not_read_a_task_may_not_watch_it(on: On) {
         let app = TestApp::with_finance(on).await;
         let Held { task, .. } = app.held().await;
         let path = format!("/v1/tasks/{task}/events");
@@ -146,7 +146,7 @@ on_both! {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_carries_the_headers_of_its_origin() {
+async fn stream_carries_the_cors_headers_of_its_origin() {
     let app = TestApp::with(On::Sqlite, &yaml("\nserver: { cors_origins: [\"https://app.example\"] }\n")).await;
     let Held { task, .. } = app.held().await;
     let watch = app.owner().header("origin", "https://app.example").watch(&task, None).await;

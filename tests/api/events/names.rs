@@ -158,7 +158,7 @@ fn of<'e>(events: &'e [Event], name: &str, request: &str) -> Vec<&'e Value> {
 }
 
 on_both! {
-    async fn every_name_of_the_table_is_told(on: On) {
+    async fn every_event_name_of_the_table_is_sent(on: On) {
         let mut seen = BTreeSet::new();
         for scene in [a_tree(on).await, an_expiry(on).await, a_late_result(on).await, two_ends(on).await] {
             seen.extend(scene.into_iter().map(|event| event.name));
@@ -166,7 +166,7 @@ on_both! {
         assert_eq!(seen.iter().map(String::as_str).collect::<BTreeSet<_>>(), BTreeSet::from(TABLE));
     }
 
-    async fn an_event_has_the_request_as_the_answer_had_it(on: On) {
+    async fn event_shows_the_request_as_the_reply_showed_it(on: On) {
         let two = REFUNDS.replace("{approvers}", "{ users: [bob, carol], required: 2 }") + ACCOUNTS;
         let app = TestApp::with(on, &two).await;
         let held = app.held().await;
@@ -189,7 +189,7 @@ on_both! {
         assert_eq!(*of(&again, "request.created", &held.request)[0], asked.data["request"]);
     }
 
-    async fn what_is_answered_while_another_question_is_open_has_not_taken_effect_yet(on: On) {
+    async fn decided_request_is_responded_until_the_other_open_request_is_decided(on: On) {
         let yaml = ASKING.replace("{more}", "") + ACCOUNTS;
         let app = TestApp::with(on, &yaml).await;
         let root = begin(&app, &[("refund", r#"{"order":1,"amount":9}"#), ("request_confirmation", r#"{"action":"Go."}"#)]).await;
@@ -207,7 +207,7 @@ on_both! {
         assert_eq!(of(&again, "request.decided", &first)[0]["status"], "responded");
     }
 
-    async fn what_closes_a_request_says_how_it_stood(on: On) {
+    async fn closing_event_shows_the_final_state_of_its_request(on: On) {
         for (events, name) in [(two_ends(on).await, "request.withdrawn"), (an_expiry(on).await, "request.expired")] {
             let closed = events.iter().find(|event| event.name == name).unwrap();
             let request = &closed.data["request"];

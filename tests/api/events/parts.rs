@@ -13,7 +13,7 @@ fn of_tasks(events: &[Event], tasks: &[String]) -> Vec<Event> {
 }
 
 on_both! {
-    async fn a_sub_agents_stream_is_its_part_of_the_roots(on: On) {
+    async fn sub_agent_stream_is_its_part_of_the_root_stream(on: On) {
         let app = trees(on, "").await;
         // Two children of one agent, of which the first has a child of its own.
         let first = give("analyst", &[turn(&[pays("clerk", 1)]), json!("first")]);

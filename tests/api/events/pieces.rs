@@ -67,7 +67,7 @@ fn told(list: &[(&str, &str)]) -> Vec<(String, String)> {
 const TEXT: &str = "output_text.delta";
 
 on_both! {
-    async fn pieces_go_out_as_they_are_said(on: On) {
+    async fn deltas_are_sent_as_they_arrive(on: On) {
         let app = TestApp::start(on).await;
         let held = app.held().await;
         let mut watch = app.owner().watch(&held.task, None).await;
@@ -92,7 +92,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn what_is_stored_by_now_is_not_shown_in_pieces(on: On) {
+    async fn delta_of_a_stored_answer_is_not_streamed(on: On) {
         let app = TestApp::start(on).await;
         let held = app.held().await;
         let mut whole = app.owner().watch(&held.task, None).await;
@@ -107,7 +107,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn two_askings_are_never_one_text(on: On) {
+    async fn deltas_of_two_model_calls_never_form_one_text(on: On) {
         let app = TestApp::start(on).await;
         let held = app.held().await;
         let mut watch = app.owner().watch(&held.task, None).await;
@@ -129,7 +129,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_sub_agents_stream_has_the_pieces_of_its_part(on: On) {
+    async fn sub_agent_stream_has_only_the_deltas_of_its_subtree(on: On) {
         let app = trees(on, "").await;
         let root = paused(&app, &[turn(&[pays("analyst", 1), pays("analyst", 2)]), json!("end")]).await;
         let (root_id, analysts) = (root.str("/task_id"), of(&app, &root.str("/task_id"), "analyst").await);
@@ -158,7 +158,7 @@ on_both! {
 
 /// Somebody else committed what a model was shown, and this replica has not heard of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_piece_comes_after_what_its_model_had_been_shown() {
+async fn delta_comes_after_the_events_its_model_had_been_shown() {
     let app = TestApp::start(On::Postgres).await;
     let other = app.replica().await;
     let held = app.held().await;

@@ -9,7 +9,7 @@ use crate::support::events::{durable, names, numbers};
 use crate::support::model::{calls, says};
 
 on_both! {
-    async fn a_new_task_is_answered_with_its_stream(on: On) {
+    async fn new_task_is_answered_with_its_stream(on: On) {
         let app = TestApp::start(on).await;
         app.model.then(says("Hello."));
         let mut watch = app.owner().post_and_watch("/v1/tasks", &json!({"input": "hi"})).await;
@@ -26,7 +26,7 @@ on_both! {
         assert_eq!(durable(&told), durable(&app.owner().events(&task, None).await));
     }
 
-    async fn a_decision_a_message_and_a_retry_begin_with_their_own_commit(on: On) {
+    async fn stream_of_a_decision_message_or_retry_begins_with_its_own_commit(on: On) {
         let app = TestApp::start(on).await;
         let Held { task, request, .. } = app.held().await;
         app.model.then_fails(400);
@@ -55,7 +55,7 @@ on_both! {
         assert_eq!(durable(&watch.rest().await), durable(&rejected));
     }
 
-    async fn a_commit_that_begins_with_another_task_is_told_from_there(on: On) {
+    async fn post_stream_begins_with_its_commit_even_where_another_task_comes_first(on: On) {
         let app = trees(on, "").await;
         let root = begin(&app, &[turn(&[pays("analyst", 1), give("clerk", &[json!("nothing")])]), json!("x")]).await;
         let (task, analyst) = (root.str("/task_id"), only(&app, &root.str("/task_id"), "analyst").await);
@@ -67,7 +67,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_replayed_post_is_told_from_the_commit_it_repeats(on: On) {
+    async fn replayed_post_streams_from_the_commit_it_repeats(on: On) {
         let app = TestApp::start(on).await;
         app.model.then(calls(&[("refund", r#"{"order":1,"amount":99}"#)]));
         let keyed = |key: &str| app.owner().header("idempotency-key", key);
@@ -90,7 +90,7 @@ on_both! {
         assert_eq!(app.tool.count(), 1);
     }
 
-    async fn what_is_refused_is_a_problem_as_ever(on: On) {
+    async fn refused_post_is_answered_with_a_problem_instead_of_a_stream(on: On) {
         let one = "\nserver: { max_streams_per_caller: 1 }\n";
         let app = TestApp::with(on, &(REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS + one)).await;
         let Held { task, request, .. } = app.held().await;
@@ -112,7 +112,7 @@ on_both! {
         assert_eq!(app.owner().watch(&task, None).await.status, 200, "nobody sits where there is one seat");
     }
 
-    async fn whoever_goes_away_stops_nothing(on: On) {
+    async fn client_that_drops_its_stream_stops_nothing(on: On) {
         let app = TestApp::start(on).await;
         app.model.then(calls(&[("lookup", r#"{"order":1}"#)])).then(says("Done."));
         app.tool.close();
@@ -124,7 +124,7 @@ on_both! {
         assert_eq!(end.str("/status"), "Completed", "{}", end.text);
     }
 
-    async fn whoever_may_move_a_task_may_see_where_it_goes(on: On) {
+    async fn caller_who_may_only_create_sees_the_stream_of_that_post(on: On) {
         let accounts = ACCOUNTS.replace("{ user: carol, tenant: acme,", "{ user: carol, tenant: acme, may: [create],");
         let app = TestApp::with(on, &(REFUNDS.replace("{approvers}", "{ owner: true }") + &accounts)).await;
         app.model.then(says("Hello."));

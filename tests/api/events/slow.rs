@@ -13,7 +13,7 @@ use crate::support::clock::Leaping;
 use crate::support::model::calls;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_who_does_not_read_is_let_go() {
+async fn stream_of_a_client_that_does_not_read_is_closed() {
     let clock = Leaping::new();
     let yaml =
         REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS + "\nserver: { max_streams_per_caller: 1 }\n";

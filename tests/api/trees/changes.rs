@@ -11,7 +11,7 @@ use super::{
 use crate::support::app::On;
 
 on_both! {
-    async fn a_caller_keeps_what_it_was_told_of_a_sub_agent_and_a_new_one_is_todays(on: On) {
+    async fn parent_keeps_its_description_of_a_sub_agent_and_a_new_sub_agent_is_current(on: On) {
         let mut app = trees(on, "").await;
         let root = paused(&app, &[turn(&[pays("analyst", 1)]), turn(&[give("analyst", &[json!("again")])]), json!("end")]).await;
         let root_id = root.str("/task_id");
@@ -34,7 +34,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_sub_agent_that_nobody_may_call_any_more_is_no_tool(on: On) {
+    async fn sub_agent_removed_from_its_caller_is_an_invalid_tool(on: On) {
         let mut app = trees(on, "").await;
         let wonders = turn(&[call("request_human_guidance", &json!({"question": "Which?"}))]);
         let root = paused(&app, &[wonders, turn(&[give("scribe", &[json!("x")])]), json!("end")]).await;
@@ -49,7 +49,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_waiting_sub_agent_that_is_gone_fails_and_its_parent_goes_on(on: On) {
+    async fn waiting_sub_agent_removed_from_the_configuration_fails_and_its_parent_goes_on(on: On) {
         let mut app = trees(on, "").await;
         let root = paused(&app, &[turn(&[pays("scribe", 1), pays("analyst", 2)]), json!("end")]).await;
         let root_id = root.str("/task_id");
@@ -69,7 +69,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_stricter_rule_of_a_parents_is_seen_before_a_sub_agents_call_runs(on: On) {
+    async fn stricter_rule_for_a_parent_stops_the_call_of_its_sub_agent(on: On) {
         let mut app = trees(on, "").await;
         let root = paused(&app, &[turn(&[pays("analyst", 1)]), json!("end")]).await;
         let rule = "policy:\n  - { name: not-any-more, tools: [refund], when: \"agent.name == 'supervisor'\", decide: deny, reason: Not any more. }\n";
@@ -84,7 +84,7 @@ on_both! {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_default_agent_is_played_by_its_own_words_only() {
+async fn prompt_of_a_default_agent_is_recognized_as_its_own() {
     let app = trees(On::Sqlite, "").await;
     let body = json!({"agent": "clerk", "input": json!([[give("analyst", &[json!("a")])], "c"]).to_string()});
     let end = app.owner().post("/v1/tasks", &body).await;

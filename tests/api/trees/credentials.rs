@@ -27,7 +27,7 @@ async fn fill(app: &TestApp, waits: &Reply, path: &[&str]) -> Reply {
 }
 
 on_both! {
-    async fn a_login_is_known_to_who_was_given_it_and_to_those_below(on: On) {
+    async fn login_is_known_to_the_task_it_was_given_to_and_its_subtree(on: On) {
         let app = trees(on, "").await;
         let below = give("clerk", &[comments(), json!("clerk: commented")]);
         let analyst = give("analyst", &[asks(), comments(), turn(&[below]), json!("analyst: commented")]);
@@ -51,7 +51,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_login_given_to_the_root_is_known_to_its_whole_tree(on: On) {
+    async fn login_given_to_the_root_is_known_to_its_whole_tree(on: On) {
         let app = trees(on, "").await;
         let clerk = give("clerk", &[comments(), json!("clerk: commented")]);
         let root = paused(&app, &[asks(), turn(&[give("analyst", &[comments(), turn(&[clerk]), json!("a")])]), json!("end")]).await;
@@ -61,7 +61,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn siblings_that_need_a_login_are_given_it_each(on: On) {
+    async fn siblings_that_need_a_login_each_ask_for_it(on: On) {
         let app = trees(on, "").await;
         let both = turn(&[give("analyst", &[comments(), json!("a")]), give("clerk", &[comments(), json!("c")])]);
         let root = paused(&app, &[both, json!("end")]).await;
@@ -77,7 +77,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_login_of_a_sub_agent_that_still_works_is_not_its_siblings(on: On) {
+    async fn login_of_a_working_sub_agent_is_not_shared_with_its_siblings(on: On) {
         let app = trees(on, "").await;
         let wonders = || turn(&[call("request_human_guidance", &json!({"question": "Go on?"}))]);
         let below = give("clerk", &[wonders(), comments(), json!("below: commented")]);

@@ -24,7 +24,7 @@ async fn message(app: &TestApp, task: &str, turns: &[serde_json::Value], superse
 }
 
 on_both! {
-    async fn a_sub_agents_task_takes_no_message_and_no_retry(on: On) {
+    async fn task_of_a_sub_agent_takes_no_message_and_no_retry(on: On) {
         let app = trees(on, "").await;
         let root = paused(&app, &[turn(&[pays("analyst", 1), give("clerk", &[json!(0)])]), json!("ok")]).await;
         let root_id = root.str("/task_id");
@@ -46,7 +46,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_sub_agent_is_canceled_alone_and_its_parent_goes_on(on: On) {
+    async fn sub_agent_is_canceled_alone_and_its_parent_goes_on(on: On) {
         let app = trees(on, "").await;
         let root = paused(&app, &[turn(&[pays("analyst", 1)]), json!("supervisor: without")]).await;
         let (root_id, request) = (root.str("/task_id"), open(&root)[0].1.clone());
@@ -68,7 +68,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn canceling_the_root_cancels_everything_below_in_one_commit(on: On) {
+    async fn cancel_of_the_root_cancels_its_whole_subtree_in_one_commit(on: On) {
         let app = trees(on, "").await;
         let deep = give("analyst", &[turn(&[pays("clerk", 1), give("scribe", &[json!("noted")])])]);
         let root = paused(&app, &[turn(&[deep, pays("clerk", 2)])]).await;
@@ -98,7 +98,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_call_that_runs_while_its_tree_is_canceled_is_told_late(on: On) {
+    async fn call_running_while_its_tree_is_canceled_gets_a_late_result(on: On) {
         let app = trees(on, "").await;
         app.tool.close();
         let works = give("analyst", &[turn(&[call("lose", &json!({"order": 1}))])]);
@@ -123,7 +123,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_sub_agent_that_fails_is_told_to_its_parent(on: On) {
+    async fn failed_sub_agent_is_reported_to_its_parent(on: On) {
         let app = trees(on, "").await;
         let end = done(&app, &[turn(&[give("analyst", &[json!(0)]), give("clerk", &[json!("clerk: fine")])]), json!("supervisor: so what")]).await;
         let root_id = end.str("/task_id");
@@ -137,7 +137,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_failed_root_is_retried_without_starting_a_sub_agent_again(on: On) {
+    async fn failed_root_is_retried_without_starting_a_sub_agent_again(on: On) {
         let app = trees(on, "").await;
         let broken = Arc::new(AtomicBool::new(true));
         let seen = Arc::clone(&broken);
@@ -159,7 +159,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn the_next_message_goes_on_after_many_sub_agents_and_an_orphaned_call(on: On) {
+    async fn next_message_goes_on_after_many_sub_agents_and_an_orphaned_call(on: On) {
         let app = trees(on, "").await;
         let three = turn(&[give("analyst", &[json!("a")]), give("clerk", &[json!("b")]), give("analyst", &[json!("c")])]);
         let root = done(&app, &[three.clone(), json!("first")]).await;
@@ -183,7 +183,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_message_that_supersedes_cancels_sub_agents_that_wait(on: On) {
+    async fn superseding_message_cancels_waiting_sub_agents(on: On) {
         let app = trees(on, "").await;
         let deep = give("analyst", &[turn(&[pays("clerk", 1)])]);
         let root = paused(&app, &[turn(&[deep, give("clerk", &[json!("clerk: done before")])])]).await;
@@ -208,7 +208,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_message_waits_while_a_sub_agent_works(on: On) {
+    async fn message_is_refused_while_a_sub_agent_works(on: On) {
         let app = trees(on, "").await;
         app.tool.close();
         let works = give("analyst", &[turn(&[call("lookup", &json!({"order": 1}))])]);
@@ -225,7 +225,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_request_of_a_sub_agent_expires_for_it_alone(on: On) {
+    async fn request_of_a_sub_agent_expires_for_it_alone(on: On) {
         let rule = "  - { name: short, tools: [refund], when: \"args.order == 1\", decide: hold, expires_in: 500ms, on_expiry: {then} }\n";
         for (then, analyst, outcome) in [("continue", "Completed", "succeeded"), ("cancel", "Canceled", "canceled")] {
             let app = trees(on, &rule.replace("{then}", then)).await;

@@ -32,7 +32,7 @@ fn looks(order: u32) -> Value {
 }
 
 on_both! {
-    async fn sub_agents_call_sub_agents_as_deep_as_the_root_allows(on: On) {
+    async fn sub_agents_nest_only_as_deep_as_the_root_allows(on: On) {
         let app = with(on, "", limited("supervisor", "max_depth: 2")).await;
         let deepest = give("analyst", &[json!("too deep")]);
         let clerk = give("clerk", &[turn(&[deepest]), json!("clerk: alone")]);
@@ -45,14 +45,14 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_depth_of_none_starts_nobody(on: On) {
+    async fn max_depth_of_0_starts_no_sub_agent(on: On) {
         let app = with(on, "", limited("supervisor", "max_depth: 0")).await;
         let root = done(&app, &[turn(&[give("analyst", &[json!("x")])]), json!("end")]).await;
         assert_eq!((refused(&app, &root.str("/task_id"), "max_depth").await, tree(&app, &root.str("/task_id")).await.len()), (1, 1));
         app.stop().await;
     }
 
-    async fn a_turn_starts_so_many_sub_agents(on: On) {
+    async fn turn_starts_no_more_sub_agents_than_its_limit(on: On) {
         let app = with(on, "", limited("supervisor", "max_children: 2")).await;
         let three = turn(&[give("analyst", &[json!("a")]), give("clerk", &[json!("b")]), give("clerk", &[json!("c")])]);
         let root = done(&app, &[three.clone(), three, json!("end")]).await;
@@ -65,7 +65,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_tree_has_so_many_sub_agents_since_the_last_message(on: On) {
+    async fn tree_starts_no_more_sub_agents_per_message_than_its_limit(on: On) {
         let app = with(on, "", limited("supervisor", "max_tasks: 2")).await;
         let below = give("analyst", &[turn(&[give("clerk", &[json!("deep")])]), json!("a")]);
         let program = [turn(&[below]), turn(&[give("clerk", &[json!("one too many")])]), json!("end")];
@@ -79,7 +79,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_roots_model_calls_are_those_of_its_tree(on: On) {
+    async fn model_calls_of_the_root_are_counted_over_its_tree(on: On) {
         let app = with(on, "", limited("supervisor", "max_model_calls: 3")).await;
         let root = begin(&app, &[turn(&[give("analyst", &[looks(1), looks(2), looks(3), json!("a")])]), json!("end")]).await;
         let root_id = root.str("/task_id");
@@ -92,7 +92,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_sub_agents_own_limit_ends_it_alone(on: On) {
+    async fn limit_of_a_sub_agent_ends_it_alone(on: On) {
         let app = with(on, "", limited("analyst", "max_model_calls: 2")).await;
         let root = done(&app, &[turn(&[give("analyst", &[looks(1), looks(2), json!("a")]), give("clerk", &[looks(1), looks(2), json!("c")])]), json!("end")]).await;
         let root_id = root.str("/task_id");
@@ -120,7 +120,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_tree_that_failed_at_a_limit_goes_on_with_the_next_message(on: On) {
+    async fn tree_that_failed_at_a_limit_goes_on_with_the_next_message(on: On) {
         let app = with(on, "", limited("supervisor", "max_model_calls: 3")).await;
         let failed = begin(&app, &[turn(&[give("analyst", &[looks(1), looks(2), json!("a")])]), json!("end")]).await;
         assert_eq!(failed.str("/status"), "Failed", "{}", failed.text);

@@ -22,7 +22,7 @@ policy:
 "#;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_model_is_offered_each_sub_agent_as_a_tool_with_a_task() {
+async fn model_is_offered_each_sub_agent_as_a_tool_with_a_task() {
     let app = TestApp::with(On::Sqlite, &(OFFERED.to_owned() + ACCOUNTS)).await;
     app.model.then(says("no need"));
     let done = app.owner().post("/v1/tasks", &json!({"input": "hello"})).await;
@@ -45,7 +45,7 @@ async fn a_model_is_offered_each_sub_agent_as_a_tool_with_a_task() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_sees_which_agents_an_agent_may_call() {
+async fn client_sees_which_agents_an_agent_may_call() {
     let app = TestApp::with(On::Sqlite, &(OFFERED.to_owned() + ACCOUNTS)).await;
     let shown = app.owner().get("/v1/agents").await;
     let agents: Vec<_> = shown.body["agents"]
@@ -60,7 +60,7 @@ async fn a_client_sees_which_agents_an_agent_may_call() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_example_of_the_readme_does_what_it_says() {
+async fn readme_example_of_agents_that_call_agents_works() {
     let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
     let section = readme.split("## Agents that call agents\n").nth(1).unwrap();
     let blocks: Vec<&str> = section.split("```").skip(1).step_by(2).collect();

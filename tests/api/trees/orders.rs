@@ -19,7 +19,7 @@ use crate::support::app::{On, TestApp};
 const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
 
 on_both! {
-    async fn three_that_wait_at_once_are_decided_in_every_order(on: On) {
+    async fn three_waiting_sub_agents_can_be_decided_in_every_order(on: On) {
         let app = trees(on, "").await;
         for order in ORDERS {
             let (ran, asked) = (app.tool.ledger().len(), prompts(&app, "supervisor").len());
@@ -60,7 +60,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn each_of_three_gets_its_own_answer(on: On) {
+    async fn each_of_three_sub_agents_gets_its_own_decision(on: On) {
         let app = trees(on, "").await;
         let root = paused(&app, &[turn(&[pays("clerk", 1), pays("analyst", 2), pays("clerk", 3)]), json!("end")]).await;
         let root_id = root.str("/task_id");
@@ -85,7 +85,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_sub_agent_is_held_twice(on: On) {
+    async fn sub_agent_can_be_held_twice(on: On) {
         let app = trees(on, "").await;
         let twice = give("analyst", &[turn(&[refund(1)]), turn(&[refund(2)]), json!("both paid")]);
         let root = paused(&app, &[turn(&[twice])]).await;
@@ -103,7 +103,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn an_agent_asks_for_itself_beside_its_sub_agents(on: On) {
+    async fn agent_asks_for_itself_before_its_sub_agents_start(on: On) {
         let app = trees(on, "").await;
         // Nothing of a turn runs while one of its approvals is open, sub-agents neither.
         let root = paused(&app, &[turn(&[pays("analyst", 1), refund(2), pays("clerk", 3)]), json!("end")]).await;
@@ -123,7 +123,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn many_people_decide_at_once(on: On) {
+    async fn simultaneous_decisions_on_eight_sub_agents_all_count(on: On) {
         let app = trees(on, "").await;
         let eight: Vec<_> = (1..=8).map(|order| pays(if order % 2 == 0 { "clerk" } else { "analyst" }, order)).collect();
         let root = paused(&app, &[turn(&eight), json!("end")]).await;
@@ -167,7 +167,7 @@ impl Clock for Later {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_sub_agent_waits_for_days_while_its_sibling_is_done() {
+async fn sub_agent_waits_for_days_while_its_sibling_is_done() {
     let clock = Arc::new(Later::default());
     let rule = "  - { name: patient, tools: [refund], decide: hold, expires_in: never }\n";
     let app = TestApp::timed(On::Sqlite, &yaml(rule, |yaml| yaml), Arc::<Later>::clone(&clock)).await;

@@ -28,7 +28,7 @@ async fn reads(actor: &Actor<'_>, task: &str, root: &str, request: &str) -> Vec<
 }
 
 on_both! {
-    async fn an_approver_of_one_request_reads_the_whole_tree_and_strangers_nothing(on: On) {
+    async fn approver_of_one_request_reads_the_whole_tree_and_others_nothing(on: On) {
         let app = trees(on, "").await;
         let program = [turn(&[give("analyst", &[turn(&[large(1)]), json!("paid")]), give("clerk", &[json!("idle")])]), json!("ok")];
         let root = paused(&app, &program).await;
@@ -67,7 +67,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn people_decide_in_one_tree_each_what_is_his(on: On) {
+    async fn people_decide_only_their_own_requests_of_one_tree(on: On) {
         let app = trees(on, "").await;
         let program = [turn(&[give("analyst", &[turn(&[large(1)])]), give("clerk", &[turn(&[refund(2)])])])];
         let root = paused(&app, &program).await;
@@ -84,7 +84,7 @@ on_both! {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backend_speaks_for_the_owner_of_a_whole_tree() {
+async fn backend_speaks_for_the_owner_of_a_whole_tree() {
     let app = trees(
         On::Sqlite,
         "  - { name: by-groups, tools: [refund], when: \"'night' in user.groups\", decide: allow }\n",

@@ -23,7 +23,7 @@ fn answer(kind: &str) -> (Value, &'static str) {
 }
 
 on_both! {
-    async fn every_kind_of_question_reaches_the_root_and_its_answer_who_asked(on: On) {
+    async fn every_kind_of_request_is_shown_at_the_root_and_its_answer_reaches_the_asking_task(on: On) {
         let app = trees(on, "").await;
         for kind in KINDS {
             app.tool.answers(if kind == "reconcile" { 502 } else { 200 }, r#"{"ok":true}"#);
@@ -61,7 +61,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_lost_call_of_a_sub_agent_is_run_again_when_a_human_says_so(on: On) {
+    async fn lost_call_of_a_sub_agent_is_repeated_on_retry(on: On) {
         let app = trees(on, "").await;
         app.tool.answers(502, "");
         let clerk = give("clerk", &[turn(&[asking("reconcile")]), json!("clerk: done")]);
@@ -75,7 +75,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn after_a_call_that_failed_in_the_dark_no_rule_lets_its_tool_run_in_the_whole_tree(on: On) {
+    async fn tool_that_failed_with_503_is_quarantined_in_the_whole_tree(on: On) {
         let app = trees(on, "").await;
         app.tool.answers(503, "");
         let loses = give("analyst", &[turn(&[asking("reconcile")]), json!("analyst: failed")]);
@@ -90,7 +90,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn an_agent_and_its_sub_agent_are_answered_each_its_own(on: On) {
+    async fn agents_of_one_tree_each_get_their_own_answer(on: On) {
         let app = trees(on, "").await;
         let wonders = |who: &str| turn(&[call("request_human_guidance", &json!({"question": format!("{who}?")}))]);
         let below = give("clerk", &[wonders("clerk")]);

@@ -23,7 +23,7 @@ async fn all_over(app: &TestApp, root: &str) {
 }
 
 on_both! {
-    async fn a_cancel_of_the_root_and_an_approval_below_it(on: On) {
+    async fn cancel_of_the_root_beside_an_approval_below_ends_the_tree(on: On) {
         let app = trees(on, "").await;
         for _ in 0..TIMES {
             let ran = app.tool.ledger().len();
@@ -41,7 +41,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_cancel_of_a_sub_agent_and_an_approval_of_its_call(on: On) {
+    async fn cancel_of_a_sub_agent_beside_an_approval_of_its_call_has_one_outcome(on: On) {
         let app = trees(on, "").await;
         for _ in 0..TIMES {
             let ran = app.tool.ledger().len();
@@ -65,7 +65,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_message_that_supersedes_and_an_approval_below(on: On) {
+    async fn superseding_message_beside_an_approval_below_has_one_outcome(on: On) {
         let app = trees(on, "").await;
         for _ in 0..TIMES {
             let root = paused(&app, &[turn(&[pays("analyst", 1), pays("clerk", 2)]), json!("end")]).await;
@@ -89,7 +89,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn sub_agents_that_ask_in_the_same_moment_leave_their_root_paused(on: On) {
+    async fn sub_agents_that_ask_simultaneously_leave_the_root_paused(on: On) {
         let app = trees(on, "").await;
         for _ in 0..TIMES {
             let eight: Vec<_> = (1..=8).map(|order| pays("analyst", order)).collect();
@@ -102,7 +102,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn an_answer_and_a_cancel_are_repeated_with_their_key(on: On) {
+    async fn decision_and_cancel_in_a_tree_are_replayed_with_their_key(on: On) {
         let app = trees(on, "").await;
         let root = paused(&app, &[turn(&[pays("analyst", 1), pays("clerk", 2)]), json!("end")]).await;
         let root_id = root.str("/task_id");
@@ -120,7 +120,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_tree_asks_so_many_questions_at_once_and_the_rest_when_there_is_room(on: On) {
+    async fn tree_with_28_questions_opens_at_most_20_at_a_time_and_asks_each_once(on: On) {
         let app = trees(on, "").await;
         let wonders = |who: usize| {
             let four: Vec<_> = (0..4).map(|which| call("request_human_guidance", &json!({"question": format!("{who}.{which}?")}))).collect();
@@ -148,7 +148,7 @@ on_both! {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_that_answer_one_question_below_on_two_replicas() {
+async fn two_answers_to_one_sub_agent_request_on_two_replicas_have_one_winner() {
     let app = trees(On::Postgres, "").await;
     let other = app.replica().await;
     other.model.otherwise(play);

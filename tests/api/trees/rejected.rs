@@ -23,7 +23,7 @@ async fn two_held(app: &TestApp) -> (Reply, String, String) {
 }
 
 on_both! {
-    async fn a_rejection_cancels_who_asked_and_its_parent_is_told(on: On) {
+    async fn rejection_cancels_the_asking_sub_agent_and_its_parent_is_told(on: On) {
         let app = trees(on, "").await;
         let (root, analysts, clerks) = two_held(&app).await;
         let root_id = root.str("/task_id");
@@ -49,7 +49,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_rejection_with_cancel_root_ends_the_whole_tree(on: On) {
+    async fn rejection_with_cancel_root_ends_the_whole_tree(on: On) {
         let app = trees(on, "").await;
         let (root, analysts, clerks) = two_held(&app).await;
         let root_id = root.str("/task_id");
@@ -71,7 +71,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_rejection_with_continue_lets_the_sub_agent_go_on(on: On) {
+    async fn rejection_with_continue_lets_the_sub_agent_go_on(on: On) {
         let app = trees(on, "").await;
         let (root, analysts, clerks) = two_held(&app).await;
         let root_id = root.str("/task_id");
@@ -87,7 +87,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_rule_says_what_a_rejection_ends(on: On) {
+    async fn rule_decides_which_tasks_a_rejection_ends(on: On) {
         for (on_reject, root, analyst) in [("cancel", "Paused", "Canceled"), ("continue", "Paused", "Completed"), ("cancel_root", "Canceled", "Canceled")] {
             let rule = format!("  - {{ name: first, tools: [refund], when: \"args.order == 1\", decide: hold, on_reject: {on_reject} }}\n");
             let app = trees(on, &rule).await;
@@ -100,7 +100,7 @@ on_both! {
         }
     }
 
-    async fn a_rejection_deep_down_is_told_one_level_up_only(on: On) {
+    async fn rejection_two_levels_down_is_told_one_level_up_only(on: On) {
         let app = trees(on, "").await;
         let middle = give("analyst", &[turn(&[pays("clerk", 1)]), json!("analyst: then without")]);
         let root = paused(&app, &[turn(&[middle]), json!("ok")]).await;
@@ -115,7 +115,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_no_in_one_sub_agent_is_a_no_in_its_sibling(on: On) {
+    async fn rejection_in_one_sub_agent_holds_for_its_sibling(on: On) {
         let app = trees(on, "").await;
         let root = paused(&app, &[turn(&[pays("analyst", 1)]), turn(&[pays("clerk", 1)]), json!("ok")]).await;
         let root_id = root.str("/task_id");
@@ -133,7 +133,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn declined_guidance_of_a_sub_agent_is_told_to_it(on: On) {
+    async fn declined_guidance_is_told_to_the_asking_sub_agent(on: On) {
         let app = trees(on, "").await;
         let wonders = turn(&[call("request_human_guidance", &json!({"question": "Which?"}))]);
         let root = paused(&app, &[turn(&[give("analyst", &[wonders, json!("analyst: alone then")])]), json!("ok")]).await;
@@ -145,7 +145,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn what_one_rejection_ends_is_over_for_its_own_sub_agents_too(on: On) {
+    async fn cancel_of_a_sub_agent_ends_its_own_sub_agents_too(on: On) {
         let app = trees(on, "").await;
         let deep = give("analyst", &[turn(&[pays("clerk", 3)]), json!("deep")]);
         let root = paused(&app, &[turn(&[deep, pays("clerk", 4)]), json!("ok")]).await;

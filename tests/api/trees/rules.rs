@@ -19,7 +19,7 @@ async fn judged(app: &TestApp, root: &str) -> (Value, Value, Value) {
 }
 
 on_both! {
-    async fn what_a_parent_may_not_do_its_sub_agents_may_not_do_for_it(on: On) {
+    async fn call_denied_to_a_parent_is_denied_to_its_sub_agents(on: On) {
         let rules = "  - { name: top, tools: [refund], when: \"agent.name == 'supervisor'\", decide: deny, reason: Not the supervisor. }\n  \
                      - { name: leaf, tools: [refund], when: \"agent.name == 'analyst'\", decide: allow }\n";
         let app = trees(on, rules).await;
@@ -34,7 +34,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn of_several_holds_the_one_nearest_the_root_gives_the_terms(on: On) {
+    async fn hold_rule_nearest_the_root_sets_the_terms(on: On) {
         let rules = "  - { name: top, tools: [refund], when: \"agent.name == 'supervisor'\", decide: hold, message: Ask finance., approvers: { groups: [finance] } }\n  \
                      - { name: middle, tools: [refund], when: \"agent.name == 'analyst'\", decide: hold, message: Ask carol., approvers: { users: [carol] } }\n  \
                      - { name: leaf, tools: [refund], when: \"agent.name == 'clerk'\", decide: allow }\n";
@@ -57,7 +57,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn an_ancestor_for_whom_no_rule_matches_has_no_say(on: On) {
+    async fn ancestor_without_a_matching_rule_does_not_count(on: On) {
         let rules = "  - { name: leaf, tools: [refund], when: \"agent.name == 'analyst'\", decide: allow }\n  \
                      - { name: others, tools: [refund], when: \"agent.name == 'clerk'\", decide: deny }\n";
         let app = with(on, rules, |yaml| yaml.replace("  - { name: held, tools: [refund], decide: hold, reason: Refunds need a look. }\n", "")).await;
@@ -69,7 +69,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_rule_reads_the_path_of_the_agents(on: On) {
+    async fn rule_reads_the_agent_path(on: On) {
         let rules = "  - { name: only-below, tools: [refund], when: \"agent.path.size() > 2\", decide: deny, reason: Too deep. }\n";
         let app = trees(on, rules).await;
         let clerk = give("clerk", &[turn(&[refund(1)]), json!("clerk: no")]);
@@ -81,7 +81,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_rule_holds_or_denies_the_call_of_a_sub_agent(on: On) {
+    async fn rule_holds_or_denies_the_call_of_a_sub_agent(on: On) {
         let rules = "  - { name: no-deletes, tools: [analyst], when: \"args.task.contains('delete')\", decide: deny, reason: Nothing is deleted. }\n  \
                      - { name: costly, tools: [analyst], when: \"args.task.contains('costly')\", decide: hold, reason: That costs. }\n";
         let app = trees(on, rules).await;
@@ -102,7 +102,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_human_changes_what_a_sub_agent_is_to_do_or_does_it_himself(on: On) {
+    async fn call_of_a_sub_agent_can_be_edited_answered_or_rejected(on: On) {
         let rules = "  - { name: all, tools: [analyst], decide: hold }\n";
         let app = trees(on, rules).await;
         let ask = || [turn(&[give("analyst", &[json!("as the model said")])])];
@@ -132,7 +132,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_call_of_a_sub_agent_that_does_not_fit_starts_nothing(on: On) {
+    async fn invalid_call_of_a_sub_agent_starts_nothing(on: On) {
         let app = trees(on, "").await;
         let wrong = [
             call("analyst", &json!({})),

@@ -28,7 +28,7 @@ fn task_of(what: &str) -> String {
 }
 
 on_both! {
-    async fn a_later_call_goes_on_with_the_same_conversation(on: On) {
+    async fn later_call_continues_the_same_conversation(on: On) {
         let app = trees(on, "").await;
         let root = done(&app, &[turn(&[note("one")]), turn(&[note("two")]), json!("noted")]).await;
         let root_id = root.str("/task_id");
@@ -57,7 +57,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn two_calls_of_one_turn_run_one_after_the_other(on: On) {
+    async fn two_calls_of_one_turn_to_one_sub_agent_run_one_after_the_other(on: On) {
         let app = trees(on, "").await;
         let root = paused(&app, &[turn(&[pays("scribe", 1), pays("scribe", 2), note("three")]), json!("end")]).await;
         let root_id = root.str("/task_id");
@@ -77,7 +77,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn each_caller_has_a_conversation_of_its_own(on: On) {
+    async fn each_calling_task_has_a_conversation_of_its_own(on: On) {
         let app = trees(on, "").await;
         let below = give("analyst", &[turn(&[note("below")]), json!("analyst: noted")]);
         let root = done(&app, &[turn(&[note("above")]), turn(&[below]), json!("end")]).await;
@@ -86,7 +86,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_conversation_goes_on_after_one_of_its_calls_was_canceled_or_failed(on: On) {
+    async fn conversation_goes_on_after_a_canceled_or_failed_call(on: On) {
         let app = trees(on, "").await;
         let root = paused(&app, &[turn(&[pays("scribe", 1)]), turn(&[give("scribe", &[json!(0)])]), turn(&[note("after all")]), json!("end")]).await;
         let root_id = root.str("/task_id");

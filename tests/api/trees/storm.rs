@@ -115,7 +115,7 @@ async fn sound(app: &TestApp, root: &str) {
 }
 
 on_both! {
-    async fn trees_of_any_shape_come_to_their_end_whoever_answers_what(on: On) {
+    async fn trees_of_any_shape_end_whatever_the_answers(on: On) {
         let wide = ["supervisor", "analyst", "clerk"].map(|agent| limited(agent, "max_model_calls: 500, max_tasks: 500, max_duration: 24h"));
         let app = with(on, "", |yaml| wide.iter().fold(yaml, |yaml, limits| limits(yaml))).await;
         let other = if on == On::Postgres { Some(app.replica().await) } else { None };

@@ -28,7 +28,7 @@ async fn spent(app: &TestApp, root: &str) -> (i64, i64) {
 }
 
 on_both! {
-    async fn a_question_of_a_sub_agent_is_shown_at_its_root(on: On) {
+    async fn request_of_a_sub_agent_is_shown_at_its_root(on: On) {
         let app = trees(on, "").await;
         let root = paused(&app, &analyst_asks()).await;
         let root_id = root.str("/task_id");
@@ -73,7 +73,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn what_a_sub_agent_says_at_last_is_all_that_its_parent_is_told(on: On) {
+    async fn parent_is_told_only_the_final_output_of_its_sub_agent(on: On) {
         let app = trees(on, "").await;
         app.tool.answers(200, "the-tools-own-words");
         let root = paused(&app, &analyst_asks()).await;
@@ -95,7 +95,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_sub_agents_task_says_whose_it_is(on: On) {
+    async fn task_of_a_sub_agent_names_its_parent_root_and_owner(on: On) {
         let app = trees(on, "").await;
         let body = json!({"input": json!(analyst_asks()).to_string(), "session_id": "desk-7", "metadata": {"ticket": "T-1"}});
         let root = app.owner().post("/v1/tasks", &body).await;
@@ -126,7 +126,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_status_moves_up_to_the_root_in_the_commit_that_moves_it(on: On) {
+    async fn status_reaches_the_root_in_the_commit_that_changes_it(on: On) {
         let app = trees(on, "").await;
         let clerk = pays("clerk", 17);
         let root = paused(&app, &[turn(&[give("analyst", &[turn(&[clerk]), json!("analyst: paid")])]), json!("ok")]).await;
@@ -157,7 +157,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn lists_show_roots_unless_they_are_asked_for_a_tree(on: On) {
+    async fn lists_show_only_roots_unless_a_tree_is_asked_for(on: On) {
         let app = trees(on, "").await;
         let (one, other) = (paused(&app, &analyst_asks()).await, done(&app, &[json!("nothing")]).await);
         let listed = app.owner().get("/v1/tasks").await;
@@ -175,7 +175,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_client_waits_for_a_sub_agent_as_for_a_root(on: On) {
+    async fn client_waits_for_a_sub_agent_as_for_a_root(on: On) {
         let app = trees(on, "").await;
         app.tool.close();
         let slow = turn(&[call("lookup", &json!({"order": 1}))]);
@@ -205,7 +205,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_decision_is_taken_while_a_sibling_works(on: On) {
+    async fn decision_is_taken_while_a_sibling_works(on: On) {
         let app = trees(on, "").await;
         app.tool.close();
         let slow = turn(&[call("lookup", &json!({"order": 1}))]);
@@ -235,7 +235,7 @@ on_both! {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tree_goes_on_after_a_restart_and_on_another_replica() {
+async fn tree_goes_on_after_a_restart_and_on_another_replica() {
     let mut app = trees(On::Postgres, "").await;
     let clerk = pays("clerk", 17);
     let root = paused(&app, &[turn(&[give("analyst", &[turn(&[clerk])])])]).await;
@@ -256,7 +256,7 @@ async fn a_tree_goes_on_after_a_restart_and_on_another_replica() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_waits_for_a_running_tree_is_answered_when_it_pauses() {
+async fn client_waiting_for_a_running_tree_is_answered_when_it_pauses() {
     let app = trees(On::Sqlite, "").await;
     let root = begin(&app, &[turn(&[give("analyst", &[turn(&[pays("clerk", 1), pays("clerk", 2)])])])]).await;
     assert_eq!((root.status, root.str("/status").as_str()), (201, "Paused"), "{}", root.text);

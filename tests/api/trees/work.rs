@@ -25,7 +25,7 @@ fn looks(order: u32) -> Value {
 }
 
 on_both! {
-    async fn a_question_comes_up_from_as_deep_as_agents_may_go(on: On) {
+    async fn request_of_the_deepest_allowed_sub_agent_is_shown_at_the_root(on: On) {
         let app = trees(on, "").await;
         let root = paused(&app, &[chain(5, &[turn(&[refund(1)]), json!("paid")]), json!("end")]).await;
         let root_id = root.str("/task_id");
@@ -40,7 +40,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_tree_works_where_one_task_runs_at_a_time(on: On) {
+    async fn tree_works_with_one_running_task_at_a_time(on: On) {
         let app = with(on, "", |yaml| format!("server: {{ max_running: 1 }}\n{yaml}")).await;
         let three = turn(&[give("clerk", &[looks(1)]), give("clerk", &[looks(2)]), give("scribe", &[looks(3)])]);
         let wide = turn(&[give("analyst", &[three]), give("clerk", &[looks(4)]), give("analyst", &[turn(&[give("clerk", &[looks(5)])])])]);
@@ -56,7 +56,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_sub_agent_is_canceled_while_its_call_runs(on: On) {
+    async fn sub_agent_canceled_during_a_call_leaves_it_unknown_and_its_parent_goes_on(on: On) {
         let app = trees(on, "").await;
         app.tool.close();
         let works = give("analyst", &[turn(&[call("lose", &json!({"order": 1}))])]);
@@ -80,7 +80,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn sub_agents_are_canceled_as_they_begin(on: On) {
+    async fn sub_agents_can_be_canceled_as_they_begin(on: On) {
         let app = trees(on, "").await;
         for _ in 0..8 {
             let three = [give("analyst", &[looks(1)]), give("clerk", &[looks(2)]), give("analyst", &[looks(3)])];
@@ -109,7 +109,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_sub_agent_may_have_nothing_to_say(on: On) {
+    async fn sub_agent_may_return_an_empty_output(on: On) {
         let app = trees(on, "").await;
         let root = done(&app, &[turn(&[give("analyst", &[json!("")])]), json!("end")]).await;
         let journal = items(&app, &root.str("/task_id")).await;
@@ -118,7 +118,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_long_answer_of_a_sub_agent_is_kept_whole_and_shown_as_far_as_results_are(on: On) {
+    async fn long_output_of_a_sub_agent_is_kept_whole_and_cut_for_the_model(on: On) {
         let app = trees(on, "").await;
         let long = "é".repeat(100_000);
         let root = done(&app, &[turn(&[give("analyst", &[json!(long)])]), json!("end")]).await;
@@ -130,7 +130,7 @@ on_both! {
         app.stop().await;
     }
 
-    async fn a_conversation_goes_on_after_what_superseded_it(on: On) {
+    async fn conversation_goes_on_after_a_superseding_message(on: On) {
         let app = trees(on, "").await;
         let root = paused(&app, &[turn(&[pays("scribe", 1), pays("scribe", 2)]), json!("end")]).await;
         let root_id = root.str("/task_id");
@@ -154,7 +154,7 @@ on_both! {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_replicas_work_on_one_tree() {
+async fn two_replicas_share_one_tree_without_repeating_a_call() {
     let one = trees(On::Postgres, "").await;
     let two = one.replica().await;
     for _ in 0..4 {

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_human_writes_keeps_every_digit() {
+    fn edited_arguments_and_results_keep_every_digit() {
         let text = r#"{"decisions": {"c": {"action": "edit", "arguments": {"x": 1.10, "y": 12345678901234567890123}},
             "d\u0061": {"action": "respond", "result": [1E2, "a b"]}}}"#;
         let body = crate::http::server::json::parse(text.as_bytes()).unwrap();
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_understood_is_no_answer() {
+    fn body_that_cannot_be_understood_is_no_answer() {
         for (body, expected) in [
             (json!({}), ""),
             (json!([]), ""),

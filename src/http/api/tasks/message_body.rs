@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_is_taken() {
+    fn fitting_messages_are_accepted() {
         let none: [&str; 0] = [];
         assert_eq!(
             places(
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_told_with_its_place() {
+    fn message_that_does_not_fit_is_refused_with_its_place() {
         let many: Vec<Value> = (0..33).map(|_| json!({"content_type": "text", "content": "x"})).collect();
         for (body, expected) in [
             (json!({}), vec![""]),
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn images_are_named_types_or_https() {
+    fn image_is_a_known_data_type_or_an_https_url() {
         for content in [
             "http://x.example/a.png",
             "https:",

@@ -39,7 +39,7 @@ mod tests {
     use crate::http::pages::language::Language;
 
     #[test]
-    fn time_is_told_in_the_unit_that_tells_enough() {
+    fn remaining_time_is_shown_in_a_fitting_unit() {
         let words = Translations::of(Language::English);
         let minute = 60;
         for (seconds, expected) in [
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_is_told_in_utc_and_from_now() {
+    fn moment_is_shown_in_utc_and_relative_to_now() {
         let words = Translations::of(Language::English);
         let at = Time(1_700_000_000_123_000);
         let before = Time(at.0 - 3 * 3_600_000_000);

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_answer_says_what_its_fields_say() {
+    fn whole_answer_contains_its_filled_in_fields() {
         let row = sample::request();
         let digest = row.asked.digest.as_str();
         assert_eq!(
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_chosen_calls_are_answered_and_what_is_typed_stays_as_it_was() {
+    fn only_chosen_calls_are_answered_with_their_text_unchanged() {
         let row = sample::several(4);
         let calls = &row.asked.pending_tool_calls;
         let name = |index: usize, part: &str| named(&calls[index], part);
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_was_typed_is_lost_silently() {
+    fn typed_text_that_the_answer_does_not_take_is_reported() {
         let row = sample::several(2);
         let call = &row.asked.pending_tool_calls[0];
         let id = &call.tool_call_id.to_string();
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_is_text_unless_it_is_said_to_be_json() {
+    fn result_is_text_unless_declared_as_json() {
         let row = sample::several(2);
         let call = &row.asked.pending_tool_calls[0];
         let (action, result, kind) = (named(call, "action"), named(call, "result"), named(call, "result_type"));
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_has_the_members_of_its_form() {
+    fn answer_has_the_members_of_its_form() {
         let respond =
             |kind, fields: &[(&str, &str)]| read(&sample::of_kind(kind), &[&[("action", "respond")], fields].concat());
         let body = respond(RequestKind::Guidance, &[("field.answer", "17\n")]).unwrap();
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_form_that_is_no_list_of_fields_is_answered_as_json() {
+    fn form_without_plain_fields_is_answered_as_json() {
         let mut row = sample::of_kind(RequestKind::Guidance);
         row.asked.form = Some(json!({"type": "object", "properties": {"a": {"type": "array"}}}));
         let one = |text: &str| read(&row, &[("action", "respond"), ("result", text)]);
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_edited_hides_nothing_and_means_the_same() {
+    fn editable_text_hides_nothing_and_means_the_same() {
         let text = "{\"a\":\"x\u{202e}\u{200b}\u{e0041}é漢\",\r\n\t\"b\": 1}";
         let shown = editable(text);
         assert_eq!(shown, "{\"a\":\"x\\u202e\\u200b\\udb40\\udc41é漢\",\n\t\"b\": 1}");

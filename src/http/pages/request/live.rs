@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn every_word_that_the_script_says_is_handed_to_it_in_the_readers_language() {
+    fn every_word_of_the_script_is_passed_in_the_readers_language() {
         let said = Regex::new(r"words\.([a-z_]+)").unwrap();
         let wanted: BTreeSet<&str> =
             said.captures_iter(follow::SCRIPT).map(|found| found.get(1).unwrap().as_str()).collect();
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn without_its_script_there_is_nothing_of_it_to_see() {
+    fn live_section_is_hidden_without_its_script() {
         for language in Language::ALL {
             let page = page_in(language, &sample::request(), &sample::approver());
             assert_eq!(page.matches("<section id=\"live\" hidden").count(), 1, "{page}");

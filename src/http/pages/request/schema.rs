@@ -158,7 +158,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn an_object_of_plain_values_has_fields() {
+    fn object_of_plain_values_has_fields() {
         let schema = json!({"type": "object", "required": ["a"], "additionalProperties": false, "properties": {
             "a": {"type": "string", "title": "Address", "description": "Where", "format": "email", "maxLength": 80},
             "b": {"type": "integer", "minimum": 1}, "c": {"type": ["number", "null"]}, "d": {"type": "boolean"},
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_typed_as_json() {
+    fn other_schemas_are_typed_as_json() {
         let object = |properties: Value| json!({"type": "object", "properties": properties});
         for schema in [
             json!(true),
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_typed_becomes_json_as_it_was_typed() {
+    fn typed_text_becomes_json_unchanged() {
         let field = |takes: Value, required| {
             let required = if required { json!(["a"]) } else { json!([]) };
             fields(&json!({"type": "object", "properties": {"a": takes}, "required": required})).unwrap().remove(0)

@@ -37,7 +37,7 @@ pub(crate) fn decider(kind: RequestKind) -> Caller {
 }
 
 #[test]
-fn the_buttons_come_after_the_last_byte_for_every_kind() {
+fn buttons_come_after_the_last_byte_for_every_kind() {
     let hostile = "{\"a\":\"</pre></textarea><script>alert(1)</script>\u{202e}\u{0}\"}";
     let shown =
         "{&quot;a&quot;:&quot;&lt;/pre&gt;&lt;/textarea&gt;&lt;script&gt;alert(1)&lt;/script&gt;\\u{202e}\\u{0}&quot;}";
@@ -61,7 +61,7 @@ fn the_buttons_come_after_the_last_byte_for_every_kind() {
 }
 
 #[test]
-fn a_long_text_is_shown_to_its_last_byte() {
+fn long_text_is_shown_to_its_last_byte() {
     let mut row = sample::request();
     let long = format!("{{\"a\":\"{}END\"}}", "<x>".repeat(34_000));
     row.asked.pending_tool_calls[0].arguments_text.clone_from(&long);
@@ -85,7 +85,7 @@ fn every_form_carries_the_digest_of_what_was_shown() {
 }
 
 #[test]
-fn a_call_is_shown_with_everything_known_of_it() {
+fn call_is_shown_with_all_its_details() {
     let mut row = sample::request();
     let warning = Warning { code: "x".into(), pointer: "/order".into(), detail: "Looks <odd>.".into() };
     row.asked.pending_tool_calls[0].warnings = vec![warning];
@@ -111,7 +111,7 @@ fn a_call_is_shown_with_everything_known_of_it() {
 }
 
 #[test]
-fn the_agents_words_stand_in_its_box_and_the_operators_outside() {
+fn agent_text_stands_in_its_box_and_operator_text_outside() {
     let row = sample::of_kind(RequestKind::Guidance);
     let guidance = page(&row, &sample::caller());
     let boxes: Vec<&str> = guidance.split("class=\"agent\"").skip(1).collect();
@@ -138,7 +138,7 @@ fn the_agents_words_stand_in_its_box_and_the_operators_outside() {
 }
 
 #[test]
-fn who_may_not_decide_has_no_button_and_is_told_why() {
+fn person_who_may_not_decide_gets_no_button_but_the_reason() {
     let row = sample::request();
     let reader = page(&row, &sample::caller());
     assert!(!reader.contains("<button") && reader.contains("for others to decide"));
@@ -162,7 +162,7 @@ fn who_may_not_decide_has_no_button_and_is_told_why() {
 }
 
 #[test]
-fn page_past_the_deadline_takes_nothing_and_says_why_before_that_is_committed() {
+fn overdue_request_page_takes_no_answer_and_says_why_before_it_is_closed() {
     let row = RequestRow { expired: true, ..sample::request() };
     let page = page(&row, &sample::approver());
     let why = "<p><strong>Nothing to decide here.</strong> This request has expired.</p>";
@@ -183,7 +183,7 @@ fn wrong_account_is_offered_another_one_and_the_way_back() {
 }
 
 #[test]
-fn what_an_agent_wrote_stands_in_the_order_of_its_characters() {
+fn agent_text_is_shown_in_the_order_of_its_characters() {
     let hostile = "[\"from-א\",\"100\",\"200\",\"ב-to\"]";
     let shown = hostile.replace('"', "&quot;");
     for kind in RequestKind::ALL {
@@ -236,7 +236,7 @@ fn question_of_the_agent_has_no_card_of_a_call_and_its_warnings_stand_above_it()
 }
 
 #[test]
-fn of_several_people_it_says_who_has_approved_and_who_is_missing() {
+fn page_names_approvers_so_far_and_those_missing() {
     let mut row = sample::request();
     let call = row.asked.pending_tool_calls[0].tool_call_id;
     row.asked.terms.approvers.required = 2;
@@ -255,7 +255,7 @@ fn of_several_people_it_says_who_has_approved_and_who_is_missing() {
 }
 
 #[test]
-fn what_was_decided_is_shown_for_each_call_and_the_whole() {
+fn decisions_are_shown_for_each_call_and_the_whole_request() {
     let mut row = sample::several(2);
     let [first, second] = [0, 1].map(|index: usize| row.asked.pending_tool_calls[index].tool_call_id);
     row.answers = sample::answer("bob", Action::Reject, &[first], false).into_iter().collect();
@@ -271,7 +271,7 @@ fn what_was_decided_is_shown_for_each_call_and_the_whole() {
 }
 
 #[test]
-fn of_credentials_only_the_names_are_shown() {
+fn credentials_are_shown_by_name_only() {
     let mut row = sample::of_kind(RequestKind::Credentials);
     let call = row.asked.pending_tool_calls[0].tool_call_id;
     let (at, mut answer) = sample::answer("alice", Action::Respond, &[call], true).unwrap();
@@ -283,7 +283,7 @@ fn of_credentials_only_the_names_are_shown() {
 }
 
 #[test]
-fn the_one_button_page_has_one_or_none() {
+fn page_for_one_action_has_one_button_or_none() {
     let one = |row: &RequestRow, caller: &Caller, action| {
         let settings = sample::settings();
         asked(&one_button(&View::new(row, caller, &settings, Language::English, sample::now()), action).into_string())
@@ -313,7 +313,7 @@ fn the_one_button_page_has_one_or_none() {
 }
 
 #[test]
-fn a_page_is_in_one_language() {
+fn page_is_in_one_language() {
     for kind in RequestKind::ALL {
         let page = page_in(Language::Chinese, &sample::of_kind(kind), &decider(kind));
         assert!(page.contains("<html lang=\"zh-Hans\">") && page.contains("您的答复"), "{kind:?}");

@@ -46,7 +46,7 @@ fn names(page: &str) -> Vec<&str> {
 }
 
 #[test]
-fn every_kind_offers_what_it_takes() {
+fn every_kind_offers_the_fields_it_takes() {
     let names = |kind| {
         let page = page(&sample::of_kind(kind), &decider(kind));
         names(&page).into_iter().filter(|name| !name.starts_with("call.")).map(str::to_owned).collect::<Vec<_>>()
@@ -81,7 +81,7 @@ fn confirmation_has_one_yes_and_one_no() {
 }
 
 #[test]
-fn a_rejection_says_whether_it_ends_the_task_or_a_sub_agents() {
+fn rejection_form_says_whether_it_ends_the_task_or_a_sub_agent() {
     let (root, alone) = (sample::request(), "the task is canceled");
     let mut sub = root.clone();
     sub.task_id = TaskId(uuid::Uuid::from_u128(9));
@@ -97,7 +97,7 @@ fn a_rejection_says_whether_it_ends_the_task_or_a_sub_agents() {
 }
 
 #[test]
-fn each_of_several_calls_has_its_choice_and_only_what_is_allowed() {
+fn each_of_several_calls_offers_only_allowed_choices() {
     let row = sample::several(3);
     let many = page(&row, &sample::approver());
     assert_eq!(many.matches("<fieldset>").count(), 3);
@@ -119,7 +119,7 @@ fn each_of_several_calls_has_its_choice_and_only_what_is_allowed() {
 }
 
 #[test]
-fn a_form_of_a_schema_has_the_inputs_that_fit() {
+fn schema_form_has_matching_inputs() {
     let mut row = sample::of_kind(RequestKind::ExternalResult);
     row.asked.form = Some(json!({"type": "object", "required": ["mail", "sure"], "properties": {
         "mail": {"type": "string", "format": "email", "title": "Address", "description": "Where it <went>", "maxLength": 90},
@@ -150,7 +150,7 @@ fn a_form_of_a_schema_has_the_inputs_that_fit() {
 }
 
 #[test]
-fn the_answers_an_agent_proposes_are_offered_where_all_of_them_can_be_seen() {
+fn options_proposed_by_an_agent_are_offered_only_where_fully_visible() {
     let mut row = sample::of_kind(RequestKind::Guidance);
     row.asked.details = Some(json!({"options": ["<17>", "18\u{202e}", "", 4]}));
     let page = page(&row, &sample::caller());
@@ -160,7 +160,7 @@ fn the_answers_an_agent_proposes_are_offered_where_all_of_them_can_be_seen() {
 }
 
 #[test]
-fn what_does_not_fit_comes_back_with_what_was_typed() {
+fn answer_that_does_not_fit_comes_back_with_what_was_typed() {
     let row = sample::of_kind(RequestKind::ExternalResult);
     let fields = [("action", "respond"), ("field.orders", "three"), ("field.since", "2026-01-02"), ("reason", "")];
     let page = again(&row, &sample::caller(), None, &fields, Vec::new());
@@ -173,7 +173,7 @@ fn what_does_not_fit_comes_back_with_what_was_typed() {
 }
 
 #[test]
-fn a_mistake_inside_of_an_edit_is_told_at_its_place() {
+fn mistake_inside_an_edit_is_shown_at_its_place() {
     let row = sample::several(2);
     let mut row = row;
     row.asked.terms.allow = vec![Action::Approve, Action::Reject, Action::Edit, Action::Respond];
@@ -192,7 +192,7 @@ fn a_mistake_inside_of_an_edit_is_told_at_its_place() {
 }
 
 #[test]
-fn credentials_never_come_back() {
+fn credentials_are_never_shown_again() {
     let row = sample::of_kind(RequestKind::Credentials);
     let fields = [("action", "respond"), ("field.email", "me@acme.example"), ("field.token", ""), ("reason", "")];
     let page = again(&row, &sample::caller(), None, &fields, Vec::new());
@@ -208,7 +208,7 @@ fn credentials_never_come_back() {
 }
 
 #[test]
-fn nobody_can_leave_the_page_by_what_he_typed() {
+fn typed_markup_cannot_break_out_of_the_page() {
     let row = sample::of_kind(RequestKind::Reconcile);
     let fields = [("action", "respond"), ("result", "</textarea><script>"), ("result_type", "json"), ("<x>", "<y>")];
     let page = again(&row, &sample::approver(), None, &fields, Vec::new());
@@ -216,7 +216,7 @@ fn nobody_can_leave_the_page_by_what_he_typed() {
 }
 
 #[test]
-fn a_field_of_the_agents_that_is_called_as_one_of_ours_stays_the_agents() {
+fn agent_field_named_like_a_form_field_stays_the_agents() {
     let mut row = sample::of_kind(RequestKind::Guidance);
     row.asked.form = Some(json!({
         "type": "object", "required": ["action", "count"],

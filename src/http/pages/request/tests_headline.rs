@@ -263,7 +263,7 @@ fn edit_is_an_approval_only_where_the_call_runs_with_it() {
 }
 
 #[test]
-fn everybody_whose_answer_counts_is_named_once() {
+fn every_person_whose_answer_counts_is_named_once() {
     let mut row = decided(sample::request(), Action::Approve);
     row.asked.terms.approvers.required = 2;
     let call = own(&row, 0);
@@ -357,7 +357,7 @@ fn withdrawn_request_says_why() {
 }
 
 #[test]
-fn nothing_is_settled_before_the_agent_knows_a_certain_result() {
+fn request_is_settled_only_when_the_agent_knows_a_certain_result() {
     let row = decided(sample::request(), Action::Approve);
     let call = own(&row, 0);
     let settled = |facts: Vec<Fact>| read(&row, facts).is_settled();
@@ -370,7 +370,7 @@ fn nothing_is_settled_before_the_agent_knows_a_certain_result() {
 /// Every request, closed in every way with every answer, and every outcome of its calls: each has a headline in both
 /// languages, and no two different ones of a single call read the same.
 #[test]
-fn every_combination_has_its_own_words() {
+fn every_closed_request_and_call_outcome_has_its_own_headline() {
     let mut seen: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for kind in RequestKind::ALL {
         for action in sample::of_kind(kind).asked.actions(1) {

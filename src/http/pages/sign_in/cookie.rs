@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_flags_follow_the_public_url() {
+    fn cookie_flags_follow_the_public_url() {
         let token = Token::of([1; 32]);
         let text = |url| set(&token, url).unwrap().to_str().unwrap().to_owned();
         let pair = format!("holdpoint_session={}; ", token.text());
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cookie_is_found_among_others_and_two_are_none() {
+    fn cookie_is_found_among_others_and_duplicates_are_refused() {
         let token = Token::of([1; 32]).text();
         let own = format!("holdpoint_session={token}");
         for cookies in [vec![own.as_str()], vec![&format!("a=b;{own} ; c=d")], vec!["a=b", &own], vec!["a", &own]] {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_without_the_prefix_is_not_taken_over_https() {
+    fn cookie_without_the_prefix_is_refused_over_https() {
         let token = Token::of([1; 32]).text();
         for (url, name) in [
             ("http://h", "holdpoint_session"),

@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_paths_are_kept_as_they_are() {
+    fn local_paths_are_kept_unchanged() {
         for text in [
             "/",
             "/resume/019a4b2c-7000-7000-8000-000000000002",
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_could_lead_elsewhere_is_refused() {
+    fn paths_that_could_lead_elsewhere_are_refused() {
         let long = format!("/{}", "x".repeat(LONGEST));
         for text in [
             "",

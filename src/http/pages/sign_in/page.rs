@@ -155,7 +155,7 @@ mod tests {
     use crate::http::openapi::sample;
 
     #[test]
-    fn the_form_has_a_label_and_names_its_problem() {
+    fn sign_in_form_has_a_label_and_names_its_problem() {
         for language in [Language::English, Language::Chinese] {
             let page = sign_in_form(Some("/resume/x?a=\"><b>"), false, "/base", language).into_string();
             assert!(page.contains(r#"action="/base/sign-in""#) && page.contains(r#"method="post""#), "{page}");
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_signed_in_is_named_and_can_leave() {
+    fn signed_in_user_is_named_and_can_sign_out() {
         let mut caller = sample::caller();
         caller.user_id = "<b>\u{202e}".into();
         let bar = |caller: &Caller| signed_in_bar(caller, "/base", Language::English).into_string();

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_in_leads_back() {
+    fn sign_in_redirect_leads_back() {
         assert_eq!(sent_to("/resume/x?a=1&b=2", "http://h"), "/sign-in?next=%2Fresume%2Fx%3Fa%3D1%26b%3D2");
         assert_eq!(sent_to("/resume/x", "https://h/base"), "/base/sign-in?next=%2Fbase%2Fresume%2Fx");
         assert_eq!(sent_to("/resume/../x", "http://h"), "/sign-in");

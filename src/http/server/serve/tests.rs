@@ -173,7 +173,7 @@ async fn silent_connection_is_closed_10_seconds_after_its_opening() {
 }
 
 #[tokio::test]
-async fn half_a_head_is_closed_after_10_seconds_however_it_drips() {
+async fn partial_request_head_is_closed_after_10_seconds_however_slowly_it_arrives() {
     let world = World::new(10);
     let mut slow = world.open();
     for byte in ["GET / HT", "TP/1.1\r\n", "host: h"] {
@@ -273,7 +273,7 @@ async fn request_on_a_connection_that_was_told_to_close_is_not_answered() {
 }
 
 #[tokio::test]
-async fn request_of_a_stranger_makes_room_for_the_next_client() {
+async fn unauthenticated_request_makes_room_for_the_next_client() {
     let world = World::new(2);
     let mut strangers = [world.open(), world.open()];
     for stranger in &mut strangers {
@@ -292,7 +292,7 @@ async fn request_of_a_stranger_makes_room_for_the_next_client() {
 }
 
 #[tokio::test]
-async fn client_that_takes_nothing_is_let_go_and_is_not_idle_before() {
+async fn client_that_reads_nothing_is_closed_and_is_not_idle_before() {
     let world = World::new(1);
     let mut deaf = world.open();
     deaf.get("/large").await;
@@ -367,7 +367,7 @@ async fn head_over_64_kib_is_refused() {
 }
 
 #[tokio::test]
-async fn going_down_closes_idle_connections_and_answers_the_others() {
+async fn shutdown_closes_idle_connections_and_answers_the_others() {
     let world = World::new(10);
     let (mut silent, mut half, mut kept, mut waits) = (world.open(), world.open(), world.open(), world.open());
     half.send("GET /").await;
@@ -387,7 +387,7 @@ async fn going_down_closes_idle_connections_and_answers_the_others() {
 }
 
 #[tokio::test]
-async fn failed_accepts_end_nothing_and_do_not_spin() {
+async fn failed_accept_neither_stops_the_server_nor_spins() {
     let world = World::new(10);
     let mut kept = world.open();
     kept.asks().await;

@@ -99,7 +99,7 @@ fn why(stream: &str) -> (String, bool) {
 }
 
 #[test]
-fn a_text_comes_in_pieces_and_its_usage_at_the_end() {
+fn text_comes_in_pieces_with_its_usage_at_the_end() {
     let (answer, told) = answered(&stream(&[
         delta(json!({"role": "assistant", "content": "", "refusal": null})),
         delta(json!({"content": "Grüß"})),
@@ -115,7 +115,7 @@ fn a_text_comes_in_pieces_and_its_usage_at_the_end() {
 }
 
 #[test]
-fn calls_that_come_interleaved_are_put_together_by_their_index() {
+fn interleaved_calls_are_put_together_by_their_index() {
     let (answer, told) = answered(&stream(&[
         delta(json!({"role": "assistant", "content": null})),
         call(json!({"index": 0, "id": "a", "type": "function", "function": {"name": "look", "arguments": ""}})),
@@ -140,7 +140,7 @@ fn calls_that_come_interleaved_are_put_together_by_their_index() {
 }
 
 #[test]
-fn pieces_are_told_as_soon_as_they_come() {
+fn pieces_are_reported_as_soon_as_they_come() {
     let heard = Heard::default();
     let mut telling = Telling::new(&heard);
     let mut reading = Streamed::new(cleaner());
@@ -160,7 +160,7 @@ fn pieces_are_told_as_soon_as_they_come() {
 }
 
 #[test]
-fn a_secret_and_u0000_are_found_wherever_they_are_cut() {
+fn secret_and_u0000_are_found_wherever_they_are_cut() {
     let (answer, told) = answered(&stream(&[
         delta(json!({"content": "a\0 sk-ve", "reasoning": "x sk-very-secret"})),
         delta(json!({"content": "ry-secret, sk-very"})),
@@ -178,7 +178,7 @@ fn a_secret_and_u0000_are_found_wherever_they_are_cut() {
 }
 
 #[test]
-fn without_a_finish_reason_it_is_no_answer() {
+fn stream_without_a_finish_reason_is_no_answer() {
     let said = [delta(json!({"content": "hello"}))];
     let with = |chunk: Value| [said[0].clone(), chunk];
     let ended = "its answer ended without a finish_reason".to_owned();
@@ -190,7 +190,7 @@ fn without_a_finish_reason_it_is_no_answer() {
 }
 
 #[test]
-fn without_the_end_marker_it_is_no_answer() {
+fn stream_without_the_end_marker_is_no_answer() {
     let chunks = [delta(json!({"content": "hello"})), finish("stop"), used()];
     for whole in 2..=3 {
         assert_eq!(why(&events(&chunks[..whole])), ("its answer ended without its end marker".to_owned(), true));
@@ -201,7 +201,7 @@ fn without_the_end_marker_it_is_no_answer() {
 }
 
 #[test]
-fn an_error_in_the_middle_is_asked_again_unless_the_request_is_to_blame() {
+fn error_in_a_stream_is_retried_unless_the_request_is_invalid() {
     let begun = events(&[delta(json!({"content": "a"}))]);
     for (error, again) in [
         ("data: {\"error\":{\"message\":\"sk-very-secret\",\"type\":\"server_error\",\"code\":null}}\n\n", true),
@@ -229,7 +229,7 @@ fn an_error_in_the_middle_is_asked_again_unless_the_request_is_to_blame() {
 }
 
 #[test]
-fn a_stream_that_ended_for_length_or_by_a_filter_says_so() {
+fn stream_that_ended_for_length_or_by_a_filter_says_so() {
     for (said, read) in [("length", FinishReason::Length), ("content_filter", FinishReason::ContentFilter)] {
         let (answer, _) = answered(&stream(&[
             call(json!({"index": 0, "id": "a", "function": {"name": "pay", "arguments": "{\"amount\": 12"}})),
@@ -240,7 +240,7 @@ fn a_stream_that_ended_for_length_or_by_a_filter_says_so() {
 }
 
 #[test]
-fn what_is_held_of_an_answer_is_counted() {
+fn held_bytes_of_an_answer_are_counted() {
     let held = |chunk: Value| {
         let mut reading = Streamed::new(cleaner());
         let event = Event { name: String::new(), data: chunk.to_string() };
@@ -283,7 +283,7 @@ fn fragments() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn whatever_an_endpoint_sends_what_is_told_is_what_is_read(
+    fn reported_pieces_add_up_to_the_answer_for_any_stream(
         chunks in prop::collection::vec(fragments(), 0..12),
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
     ) {

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn what_the_configuration_adds_is_sent_as_it_is() {
+async fn configured_additions_are_sent_unchanged() {
     let body = json!({"max_completion_tokens": 4096, "parallel_tool_calls": false, "reasoning_effort": "high",
         "seed": 7, "response_format": {"type": "text"}, "provider": {"order": ["a", "b"], "allow_fallbacks": false}});
     let endpoint = Endpoint::new(vec![hello()]).await;
@@ -30,7 +30,7 @@ async fn what_the_configuration_adds_is_sent_as_it_is() {
 }
 
 #[test]
-fn what_is_ours_cannot_be_set_by_the_configuration() {
+fn reserved_members_cannot_be_set_by_the_configuration() {
     let ours = ["messages", "model", "stream", "stream_options", "tools"];
     let body = ours.map(|name| (name.to_owned(), json!(null))).into_iter().collect();
     let mut mistakes = Mistakes::default();
@@ -41,7 +41,7 @@ fn what_is_ours_cannot_be_set_by_the_configuration() {
 }
 
 #[tokio::test]
-async fn what_an_answer_says_of_its_end_is_read() {
+async fn finish_reason_of_an_answer_is_read() {
     let calls = json!({"role": "assistant", "content": null, "tool_calls": [
         {"id": "a", "type": "function", "function": {"name": "pay", "arguments": "{\"amount\": 12"}}]});
     let refusal = json!({"role": "assistant", "content": null, "refusal": "I will not."});
@@ -63,7 +63,7 @@ async fn what_an_answer_says_of_its_end_is_read() {
 }
 
 #[tokio::test]
-async fn an_answer_that_says_it_ended_in_an_error_is_asked_for_again() {
+async fn answer_that_ended_in_an_error_is_retried() {
     let (answer, endpoint, _) = ask(vec![ok(&json!({"content": "half"}), "error"), hello()]).await;
     assert_eq!((answer.unwrap().text.as_deref(), endpoint.seen().len()), (Some("hello"), 2));
 }

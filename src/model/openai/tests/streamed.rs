@@ -72,7 +72,7 @@ async fn heard(answers: Vec<String>) -> (Result<Answer, ModelError>, Heard, Endp
 }
 
 #[tokio::test]
-async fn an_answer_is_told_while_it_comes() {
+async fn answer_is_reported_while_it_comes() {
     let (answer, heard, endpoint) = heard(vec![streamed()]).await;
     let answer = answer.unwrap();
     assert_eq!(answer.text.as_deref(), Some("hello"));
@@ -86,7 +86,7 @@ async fn an_answer_is_told_while_it_comes() {
 }
 
 #[tokio::test]
-async fn with_the_end_marker_nobody_waits_for_the_end_of_the_body() {
+async fn answer_is_complete_at_the_end_marker_before_the_body_ends() {
     let endpoint = patient(vec![begun(&HELLO) + &chunk(DONE)]).await;
     let (model, _) = client(Settings { timeout: Duration::from_hours(1), ..settings(&endpoint.url) });
     let answer = model.answer(&prompt(vec![user("hi")]), &Unheard).await.unwrap();
@@ -94,7 +94,7 @@ async fn with_the_end_marker_nobody_waits_for_the_end_of_the_body() {
 }
 
 #[tokio::test]
-async fn the_connection_of_a_stream_is_used_again() {
+async fn connection_of_a_stream_is_reused() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     #[expect(clippy::disallowed_methods, reason = "the fake endpoint of a test")]
@@ -112,7 +112,7 @@ async fn the_connection_of_a_stream_is_used_again() {
 }
 
 #[tokio::test]
-async fn what_kind_of_body_it_is_is_seen_from_the_body_where_it_is_not_said_rightly() {
+async fn mislabelled_body_is_recognized_by_its_content() {
     let events = HELLO.concat() + DONE;
     let plain = "\n {\"choices\":[{\"message\":{\"content\":\"hello\"},\"finish_reason\":\"stop\"}]}\n";
     let kinds = ["content-type: text/plain\r\n", "", "content-type: application/json\r\n"];
@@ -133,7 +133,7 @@ async fn what_kind_of_body_it_is_is_seen_from_the_body_where_it_is_not_said_righ
 }
 
 #[tokio::test]
-async fn a_stream_that_is_lost_is_taken_back_and_asked_for_again() {
+async fn lost_stream_is_reset_and_retried() {
     let lost = begun(&HELLO[..2]);
     let lost_after_finish = begun(&HELLO[..3]);
     let ended_early = begun(&HELLO[..2]) + END;
@@ -151,7 +151,7 @@ async fn a_stream_that_is_lost_is_taken_back_and_asked_for_again() {
 }
 
 #[tokio::test]
-async fn a_stream_that_only_lacks_its_usage_is_an_answer() {
+async fn stream_that_only_lacks_its_usage_is_an_answer() {
     let closed = format!(
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n{}",
         HELLO[..3].concat() + DONE
@@ -166,7 +166,7 @@ async fn a_stream_that_only_lacks_its_usage_is_an_answer() {
 }
 
 #[tokio::test]
-async fn what_was_told_is_taken_back_when_there_is_no_answer_in_the_end() {
+async fn reported_text_is_reset_when_there_is_no_answer_in_the_end() {
     let endpoint = Endpoint::new(vec![begun(&HELLO[..2]); 2]).await;
     let (model, _) = client(Settings { retries: 1, ..settings(&endpoint.url) });
     let heard = Heard::default();
@@ -176,7 +176,7 @@ async fn what_was_told_is_taken_back_when_there_is_no_answer_in_the_end() {
 }
 
 #[tokio::test]
-async fn a_stream_that_stops_coming_is_given_up_after_the_timeout() {
+async fn stalled_stream_is_given_up_after_the_timeout() {
     let endpoint = patient(vec![begun(&HELLO[..2])]).await;
     let (model, _) = client(Settings { retries: 0, timeout: Duration::from_millis(40), ..settings(&endpoint.url) });
     let heard = Heard::default();
@@ -196,7 +196,7 @@ impl Sink for Slow {
 }
 
 #[tokio::test]
-async fn an_answer_may_take_longer_than_the_timeout_but_not_for_ever() {
+async fn answer_may_take_longer_than_the_timeout_but_not_without_end() {
     let parts = vec![begun(&HELLO[..1]), chunk(HELLO[1]), chunk(&(HELLO[2..].concat() + DONE)) + END];
     for (timeouts, in_time) in [(4, true), (6, false)] {
         let permits = Arc::new(Semaphore::new(0));
@@ -210,7 +210,7 @@ async fn an_answer_may_take_longer_than_the_timeout_but_not_for_ever() {
 }
 
 #[tokio::test]
-async fn an_answer_that_never_ends_is_given_up() {
+async fn endless_answer_is_given_up() {
     let event = format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"{}\"}}}}]}}\n\n", "x".repeat(1 << 20));
     let one = format!("data: {}", "x".repeat(9 << 20));
     for endless in [begun(&[event.as_str(); 9]), begun(&[&one])] {
@@ -222,7 +222,7 @@ async fn an_answer_that_never_ends_is_given_up() {
 }
 
 #[tokio::test]
-async fn an_endpoint_that_takes_no_stream_is_asked_more_plainly_and_that_is_remembered() {
+async fn endpoint_without_streaming_is_asked_more_plainly_and_that_is_remembered() {
     let no_options = http("400 Bad Request", "", r#"{"error":{"message":"Unknown parameter: 'stream_options'."}}"#);
     let no_stream = http("422 Unprocessable", "", r#"{"detail":[{"loc":["body","stream"],"msg":"extra"}]}"#);
     for (answers, last) in [
@@ -247,7 +247,7 @@ async fn an_endpoint_that_takes_no_stream_is_asked_more_plainly_and_that_is_reme
 }
 
 #[tokio::test]
-async fn a_refusal_that_has_another_reason_is_not_remembered() {
+async fn refusal_for_another_reason_is_not_remembered() {
     let refused = http("400 Bad Request", "", r#"{"error":{"message":"too many words about streams"}}"#);
     let endpoint = Endpoint::new(vec![refused.clone(), refused.clone(), refused, streamed()]).await;
     let (model, _) = client(settings(&endpoint.url));

@@ -39,7 +39,7 @@ const HOSTILE: [&str; 6] = [
 ];
 
 #[tokio::test]
-async fn a_credential_is_filled_in_where_the_configuration_says_and_nowhere_else() {
+async fn credential_is_filled_in_only_where_the_configuration_names_it() {
     for value in HOSTILE {
         let (origin, seen) = endpoint(vec![answer("200 OK", b"done")]).await;
         let url = format!("{origin}/a/{{{{credential:jira.token}}}}/{{id}}?t={{{{credential:jira.token}}}}&z=1");
@@ -70,7 +70,7 @@ async fn a_credential_is_filled_in_where_the_configuration_says_and_nowhere_else
 }
 
 #[tokio::test]
-async fn what_is_unicode_goes_as_utf_8() {
+async fn unicode_is_sent_as_utf_8() {
     let (origin, seen) = endpoint(vec![answer("200 OK", b"")]).await;
     let credentials = holding(&[("token", "clé-中文-😀")]);
     let tool = tool_with(Method::GET, format!("{origin}/{{{{credential:jira.token}}}}"), &[AUTHORIZATION]);
@@ -89,7 +89,7 @@ async fn not_sent(tool: &Arc<dyn Tool>, call: &Invocation, why: &str) {
 }
 
 #[tokio::test]
-async fn a_call_whose_credential_is_missing_is_not_sent() {
+async fn call_with_a_missing_or_unsendable_credential_is_not_sent() {
     let nowhere = |path: &str| format!("http://127.0.0.1:9/{path}");
     let in_path = tool_with(Method::POST, nowhere("{{credential:jira.token}}/x"), &[]);
     let in_query = tool_with(Method::GET, nowhere("?k={{credential:jira.token}}"), &[]);
@@ -115,7 +115,7 @@ async fn a_call_whose_credential_is_missing_is_not_sent() {
 }
 
 #[tokio::test]
-async fn what_comes_back_is_searched_for_every_credential_in_hand() {
+async fn tool_response_is_searched_for_every_credential_in_hand() {
     let spellings = |value: &str| {
         let json = serde_json::to_string(value).unwrap();
         let base64 = base64::Engine::encode(&base64::prelude::BASE64_STANDARD, value);
@@ -146,7 +146,7 @@ async fn what_comes_back_is_searched_for_every_credential_in_hand() {
 }
 
 #[tokio::test]
-async fn a_credential_across_the_cut_leaves_nothing_behind_and_a_configured_secret_stays_hidden() {
+async fn credential_across_the_cut_leaves_nothing_and_a_configured_secret_stays_redacted() {
     for pad in 2030..2050 {
         let body = format!("{}hunter2-hunter2 s3cr3t-s3cr3t{}", "x".repeat(pad - 20), "y".repeat(500));
         let (origin, _seen) = endpoint(vec![answer("403 Forbidden", body.as_bytes())]).await;
@@ -158,7 +158,7 @@ async fn a_credential_across_the_cut_leaves_nothing_behind_and_a_configured_secr
 }
 
 #[tokio::test]
-async fn a_lost_answer_says_nothing_of_what_was_sent() {
+async fn lost_answer_reveals_nothing_that_was_sent() {
     for behaviour in [Behaviour::Reset, answer("502 Bad Gateway", b"hunter2-hunter2")] {
         let (origin, _seen) = endpoint(vec![behaviour]).await;
         let tool = tool_with(Method::POST, format!("{origin}/{{{{credential:jira.token}}}}"), &[AUTHORIZATION]);
@@ -169,7 +169,7 @@ async fn a_lost_answer_says_nothing_of_what_was_sent() {
 }
 
 #[test]
-fn a_definition_says_nothing_of_values() {
+fn definition_reveals_no_values() {
     let tool = |url: &str| tool_with(Method::POST, url.to_owned(), &[AUTHORIZATION]);
     let (one, two) = (tool("http://h/{{credential:jira.token}}"), tool("http://h/{{credential:jira.email}}"));
     assert_ne!(one.spec().definition, two.spec().definition, "another field is another definition");

@@ -101,11 +101,11 @@ async fn nothing_is_lost(effect: Effect, count: u32) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn no_once_call_of_ten_thousand_is_lost_to_a_server_that_closes_its_connections() {
+async fn ten_thousand_once_calls_lose_no_outcome_to_a_server_that_closes_connections() {
     nothing_is_lost(Effect::Once, 5_000).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn no_repeatable_call_is_lost_to_a_server_that_closes_its_connections() {
+async fn idempotent_calls_lose_no_outcome_to_a_server_that_closes_connections() {
     nothing_is_lost(Effect::Idempotent, 500).await;
 }

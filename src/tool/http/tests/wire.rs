@@ -109,7 +109,7 @@ fn read_then(text: &str) -> Vec<Step> {
 }
 
 #[tokio::test]
-async fn a_connection_that_ends_before_its_answer_does_leaves_the_outcome_unknown() {
+async fn connection_that_ends_before_its_answer_leaves_the_outcome_unknown() {
     let chunked = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
     let table = vec![
         ("closes before reading", vec![], Unknown),
@@ -142,7 +142,7 @@ async fn a_connection_that_ends_before_its_answer_does_leaves_the_outcome_unknow
 }
 
 #[tokio::test]
-async fn a_complete_answer_is_what_it_says() {
+async fn complete_answer_is_taken_as_it_is() {
     let broken = [
         b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 12\r\n\r\n".as_slice(),
         b"\x1f\x8b\x08zzzzzzzzz",
@@ -175,7 +175,7 @@ async fn a_complete_answer_is_what_it_says() {
 }
 
 #[tokio::test]
-async fn a_status_decides_what_an_answer_is() {
+async fn status_decides_the_outcome_of_an_answer() {
     for status in [300, 302, 304, 307, 400, 401, 408, 409, 425, 429, 500, 501, 503, 505, 599, 700] {
         let steps = read_then(&format!(
             "HTTP/1.1 {status} Word\r\nlocation: /x\r\nretry-after: 0\r\ncontent-length: 0\r\n\r\n"
@@ -191,7 +191,7 @@ async fn a_status_decides_what_an_answer_is() {
 /// The answer comes while the request is still being written: it counts if it could be read whole; if not, nothing is
 /// sent again.
 #[tokio::test]
-async fn an_answer_before_the_request_was_read_is_that_answer_or_unknown() {
+async fn answer_before_the_request_was_read_is_that_answer_or_unknown() {
     let text = format!(r#"{{"note":"{}"}}"#, "x".repeat(4 * 1024 * 1024));
     let answer = "HTTP/1.1 413 Too Large\r\nconnection: close\r\ncontent-length: 2\r\n\r\nno";
     let patient = became(vec![Glance, send(answer), Hold], Effect::Once, &text, Duration::from_secs(20)).await;
@@ -201,7 +201,7 @@ async fn an_answer_before_the_request_was_read_is_that_answer_or_unknown() {
 }
 
 #[tokio::test]
-async fn what_is_not_over_in_time_is_unknown() {
+async fn answer_that_is_not_complete_in_time_is_unknown() {
     let second = Duration::from_millis(400);
     let table = vec![
         ("silence", vec![Read, Hold], Unknown),
@@ -217,7 +217,7 @@ async fn what_is_not_over_in_time_is_unknown() {
 }
 
 #[tokio::test]
-async fn an_answer_at_the_last_moment_is_whole_or_unknown() {
+async fn answer_at_the_last_moment_is_whole_or_unknown() {
     for milliseconds in 1..40 {
         let steps = vec![Glance, Drip(b"H".to_vec()), send("TTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"), Hold];
         let late = became(steps, Effect::Once, "{}", Duration::from_millis(milliseconds)).await;
@@ -226,7 +226,7 @@ async fn an_answer_at_the_last_moment_is_whole_or_unknown() {
 }
 
 #[tokio::test]
-async fn a_success_of_which_all_that_is_kept_arrived_is_one_whatever_becomes_of_the_rest() {
+async fn success_whose_kept_part_arrived_stays_one_whatever_follows() {
     let long = vec![b'x'; output::KEPT + 1];
     let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", 3 * output::KEPT);
     let short = Duration::from_secs(3);
@@ -240,7 +240,7 @@ async fn a_success_of_which_all_that_is_kept_arrived_is_one_whatever_becomes_of_
 }
 
 #[tokio::test]
-async fn no_answer_reaches_another_call() {
+async fn response_never_reaches_another_call() {
     let two = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nfirstHTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nstray";
     for effect in [Effect::Once, Effect::Idempotent, Effect::ReadOnly] {
         let (origin, served, over) = server(vec![Read, send(two)]).await;
@@ -255,7 +255,7 @@ async fn no_answer_reaches_another_call() {
 }
 
 #[tokio::test]
-async fn a_name_nobody_knows_is_a_failure_before_anything_was_sent() {
+async fn unknown_host_name_is_a_failure_before_anything_was_sent() {
     let nowhere = "http://no-such-host.invalid/".to_owned();
     let answer = tool(Method::POST, nowhere).call(&invocation("{}")).await;
     let ToolAnswer::Failed { content, http_status: None } = answer else { panic!("{answer:?}") };

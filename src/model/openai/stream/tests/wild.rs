@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn calls_without_an_index_or_all_with_the_same_are_told_apart_by_their_ids() {
+fn calls_without_an_index_or_with_the_same_index_are_told_apart_by_their_ids() {
     for index in [json!(null), json!(0)] {
         let whole = |id: &str, name: &str, arguments: &str| {
             let mut fragment = json!({"id": id, "type": "function", "extra_content": {"sig": id},
@@ -24,7 +24,7 @@ fn calls_without_an_index_or_all_with_the_same_are_told_apart_by_their_ids() {
 }
 
 #[test]
-fn calls_without_ids_are_told_apart_by_what_they_say() {
+fn calls_without_ids_are_told_apart_by_their_content() {
     for with in [json!({}), json!({"id": ""}), json!({"id": null}), json!({"index": 0}), json!({"index": 0, "id": "x"})]
     {
         let whole = |name: &str, arguments: &str| {
@@ -62,7 +62,7 @@ fn fragments_that_repeat_the_name_or_bring_new_ids_go_on_with_their_call() {
 }
 
 #[test]
-fn a_name_that_goes_on_is_told_anew() {
+fn continued_tool_name_is_reported_anew() {
     let (answer, told) = answered(&stream(&[
         delta(json!({"content": "So: "})),
         call(json!({"index": 0, "id": "a", "function": {"name": "look"}})),
@@ -75,7 +75,7 @@ fn a_name_that_goes_on_is_told_anew() {
 }
 
 #[test]
-fn a_name_that_comes_late_is_told_before_the_arguments() {
+fn late_tool_name_is_reported_before_the_arguments() {
     let (answer, told) = answered(&stream(&[
         call(json!({"index": 0, "id": "a", "type": "function"})),
         call(json!({"index": 0, "function": {"arguments": "{\"n\":"}})),
@@ -102,7 +102,7 @@ fn calls_stand_in_the_order_of_their_index() {
 }
 
 #[test]
-fn arguments_that_are_sent_as_json_keep_their_bytes() {
+fn arguments_sent_as_json_keep_their_bytes() {
     let text = r#"{ "amount":  20.000000000000000001, "amount": 1 }"#;
     let calls_ = format!(
         "{{\"index\":0,\"id\":\"a\"}},{{\"index\":1,\"id\":\"b\",\"function\":{{\"name\":\"pay\",\"arguments\":{text}}}}},\
@@ -115,7 +115,7 @@ fn arguments_that_are_sent_as_json_keep_their_bytes() {
 }
 
 #[test]
-fn thoughts_and_members_that_nobody_knows_are_kept_and_not_shown() {
+fn thinking_and_unknown_members_are_kept_and_not_shown() {
     let detail = |text: &str, signature: Value| {
         let detail = json!({"index": 0, "type": "reasoning.text", "text": text, "format": "f", "signature": signature});
         delta(json!({"reasoning_details": [detail]}))
@@ -149,7 +149,7 @@ fn content_may_come_as_parts() {
 }
 
 #[test]
-fn a_refusal_is_what_it_says_unless_it_says_something_else() {
+fn refusal_is_the_text_unless_there_is_other_content() {
     let refusal = [delta(json!({"content": null, "refusal": "I "})), delta(json!({"refusal": "won't."}))];
     let (answer, told) = answered(&stream(&[&refusal[..], &[finish("stop")]].concat()));
     assert_eq!((answer.text.as_deref(), told.resets), (Some("I won't."), 0));
@@ -160,7 +160,7 @@ fn a_refusal_is_what_it_says_unless_it_says_something_else() {
 }
 
 #[test]
-fn a_whole_message_in_one_chunk_is_an_answer() {
+fn whole_message_in_one_chunk_is_an_answer() {
     let message = json!({"role": "assistant", "content": "On it.", "tool_calls": [
         {"id": "a", "type": "function", "function": {"name": "look", "arguments": "{}"}},
         {"id": "b", "type": "function", "function": {"name": "pay", "arguments": "{}"}}]});
@@ -171,7 +171,7 @@ fn a_whole_message_in_one_chunk_is_an_answer() {
 }
 
 #[test]
-fn a_legacy_function_call_is_a_call() {
+fn legacy_function_call_is_a_call() {
     let (answer, _) = answered(&stream(&[
         delta(json!({"role": "assistant", "content": null, "function_call": {"name": "pay", "arguments": ""}})),
         delta(json!({"function_call": {"arguments": "{\"a\":"}})),
@@ -199,7 +199,7 @@ fn comments_carriage_returns_byte_order_marks_and_other_choices_change_nothing()
 }
 
 #[test]
-fn usage_may_be_said_again_and_again_or_never() {
+fn usage_may_come_repeatedly_or_never() {
     let chunk = |tokens: i64| {
         let mut chunk = delta(json!({"content": "x"}));
         chunk["usage"] = json!({"prompt_tokens": 1, "completion_tokens": tokens});
