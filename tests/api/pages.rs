@@ -183,6 +183,25 @@ on_both! {
         app.stop().await;
     }
 
+    async fn edit_that_holds_a_secret_comes_back_without_it(on: On) {
+        let app = TestApp::open(on).await;
+        app.model.then(calls(&[("refund", r#"{"order":17,"amount":50}"#)]));
+        let held = app.nobody().post("/v1/tasks", &json!({"input": "go"})).await;
+        let path = format!("/resume/{}", held.str("/pending/0/request_id"));
+        let call = held.str("/pending/0/tool_calls/0/tool_call_id");
+        let (action, arguments) = (format!("call.{call}.action"), format!("call.{call}.arguments"));
+        let secret = "tool-secret-0123456789";
+        for typed in [format!(r#"{{"order":17,"amount":1,"x":"{secret}"}}"#), format!(r#"{{"x":"{secret}""#)] {
+            let edit = Some(form(&[(&action, "edit"), (&arguments, &typed)]));
+            let browser = app.nobody().header("accept", "text/html").header("origin", &app.url());
+            let page = browser.send(Method::POST, &path, edit).await;
+            assert_eq!(page.status, 422, "{}", page.text);
+            assert!(!page.text.contains(secret), "{}", page.text);
+        }
+        assert!(app.tool.ledger().is_empty());
+        app.stop().await;
+    }
+
     async fn page_answers_each_call_as_it_was_chosen(on: On) {
         let app = TestApp::open(on).await;
         let amounts = [50, 60, 70].map(|amount| format!(r#"{{"order":17,"amount":{amount}}}"#));

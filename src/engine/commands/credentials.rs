@@ -11,6 +11,7 @@ use crate::engine::{Engine, Refusal};
 use crate::secret::{Redactor, Secret};
 use crate::store::ReadError;
 use crate::task::credential::SealedCredential;
+use crate::task::id::TaskId;
 use crate::task::request::RequestSpec;
 use crate::task::text::pointer;
 use crate::tool::credential::{Credentials, sealed};
@@ -43,6 +44,21 @@ impl Engine {
 
     async fn redactor_for(&self, session: &TaskSession) -> Result<Redactor, Refusal> {
         Ok(self.catalog.redactor().and(&self.stored_credentials(session).await?.redactor()))
+    }
+
+    /// The fields of a form without those that hold a secret of the task or of the configuration.
+    ///
+    /// # Errors
+    /// `NotFound` for a task that is gone; `Unavailable` when the database does not answer.
+    pub async fn without_secrets(
+        &self,
+        task: TaskId,
+        mut fields: BTreeMap<String, String>,
+    ) -> Result<BTreeMap<String, String>, Refusal> {
+        let session = self.load(task).await?.ok_or(Refusal::NotFound)?;
+        let redactor = self.redactor_for(&session).await?;
+        fields.retain(|_, text| !redactor.finds(text));
+        Ok(fields)
     }
 
     /// Refuses arguments that a person wrote and that hold a secret. Each edit comes with the id of its call.

@@ -40,6 +40,8 @@ pub(crate) async fn rerender(
     let (Ok(fields), Ok(row)) = (posted.fields(), access::readable_request(http, &posted.caller, id).await) else {
         return Err(problem);
     };
+    // No page shows a secret, not even to the person who typed it.
+    let Ok(fields) = http.engine.without_secrets(row.task_id, fields).await else { return Err(problem) };
     let mut view = View::now(http, &row, &posted.caller, Language::of(&posted.headers)).await?;
     let typed = SubmittedForm::new(&row, in_path, fields, &field_errors(&problem), request::single(&view));
     view.typed = Some(&typed);
