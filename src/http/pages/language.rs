@@ -31,7 +31,7 @@ impl Language {
         best.map_or(Self::English, |(language, _)| language)
     }
 
-    /// The word for `lang`.
+    /// The value of the `lang` attribute.
     #[must_use]
     pub fn tag(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! What the page offers, and how it comes back when an answer does not fit.
+//! The forms of the page, and the page after an invalid submission.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::task::decision::Action;
 use crate::task::id::TaskId;
 use crate::task::request::RequestKind;
 
-/// The page after this was posted.
+/// The page after this invalid submission.
 fn again(
     row: &RequestRow,
     caller: &Caller,

@@ -3,7 +3,7 @@
 
 use url::Url;
 
-/// The longest path that is remembered.
+/// The longest path that is kept.
 const LONGEST: usize = 2048;
 
 /// The text, if it is a path of ours as a browser sees it: below the path of `public_url`.

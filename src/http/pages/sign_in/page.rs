@@ -85,7 +85,7 @@ fn key_form(next: Option<&str>, wrong: bool, prefix: &str, words: &SignInTexts) 
     }
 }
 
-/// The page of a person who is signed in, with the way to the page that was asked for, and to another account.
+/// The page of a signed-in person, with links to the requested page and to another account.
 #[must_use]
 pub(crate) fn signed_in(caller: &Caller, next: Option<&str>, prefix: &str, language: Language) -> Markup {
     let words = words(language);
