@@ -32,12 +32,12 @@ struct Open {
     /// Connections that were told to close and have not closed yet.
     closing: usize,
     last: u64,
-    /// Connections that may be closed, longest first: they serve no request, or a stranger's.
+    /// Connections that may be closed, longest idle first: they serve no request, or an unauthenticated one.
     idle: BTreeMap<u64, CancellationToken>,
 }
 
 impl Connections {
-    /// At most so many connections; never fewer than one.
+    /// Allows `most` connections, and at least one.
     #[must_use]
     pub fn new(most: usize) -> Self {
         Self(Arc::new(Shared { most: most.max(1), open: Mutex::default(), changed: Notify::new() }))
@@ -72,7 +72,7 @@ impl Connections {
                 waker: AtomicWaker::new(),
             }));
         }
-        // One connection is closed for one client: others that are about to close are not counted twice.
+        // One connection is closed for each waiting client: a connection that is about to close counts as a free slot.
         if open.all - open.closing >= self.0.most {
             open.close_longest();
         }
@@ -109,7 +109,7 @@ impl Open {
 pub(crate) struct ConnectionSlot {
     connections: Connections,
     close: CancellationToken,
-    /// Its key in `Open::idle`; 0 while it is protected.
+    /// The connection's key in `Open::idle`; 0 while it is protected.
     idle: AtomicU64,
     /// Bodies that are still in use.
     requests: AtomicUsize,

@@ -38,7 +38,7 @@ impl OperationSlot {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RenderedError;
 
-/// Health checks come every few seconds; what they find is logged elsewhere.
+/// Health checks come every few seconds, and their results are logged elsewhere.
 const PROBES: [&str; 2] = [health::HEALTHZ.id, health::READYZ.id];
 
 /// The parts of the request that its response depends on.
