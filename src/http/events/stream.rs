@@ -1,8 +1,8 @@
 //! One stream from its first byte to its end. The body is pulled: nothing is read before the client has taken the
 //! previous portion, so a slow client costs one portion of memory.
 //!
-//! A stream ends when its task has ended and every event is sent, when its lifetime is over, on shutdown, when the caller
-//! may no longer read the task, and on a read error.
+//! A stream ends when its task has ended and every event is sent, when its lifetime is over, on shutdown, when the
+//! caller may no longer read the task, and on a read error.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -139,7 +139,8 @@ impl EventStream {
         }
     }
 
-    /// Reads a portion of events and returns their number; at the last one writes `caught_up` once and begins to listen.
+    /// Reads a portion of events and returns their number; at the last one writes `caught_up` once and begins to
+    /// listen.
     async fn read(&mut self) -> Result<usize, ReadError> {
         // Deltas that waited before this read lack no event that is stored; newer ones may lack later commits.
         let already_waiting = self.waiting.len();

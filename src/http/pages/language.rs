@@ -1,5 +1,5 @@
-//! The language of a page, English or Chinese, from `Accept-Language` (RFC 9110, 12.5.4). Only pages have a language; the
-//! API has none.
+//! The language of a page, English or Chinese, from `Accept-Language` (RFC 9110, 12.5.4). Only pages have a language;
+//! the API has none.
 
 use http::HeaderMap;
 use http::header::ACCEPT_LANGUAGE;

@@ -1,5 +1,5 @@
-//! The layout of every page: frame, style, `Content-Security-Policy`, and the display of foreign text. Pages work without a
-//! script and load none, except the one that follows its task (`follow.rs`).
+//! The layout of every page: frame, style, `Content-Security-Policy`, and the display of foreign text. Pages work
+//! without a script and load none, except the one that follows its task (`follow.rs`).
 
 use std::sync::LazyLock;
 
@@ -24,8 +24,8 @@ pub(crate) fn content_security_policy() -> HeaderValue {
     POLICY.clone()
 }
 
-/// A policy that allows only our own style, form posts to us and no framing; `more` is inserted as it is, each directive
-/// with a semicolon and a blank after it.
+/// A policy that allows only our own style, form posts to us and no framing; `more` is inserted as it is, each
+/// directive with a semicolon and a blank after it.
 pub(super) fn policy_with(more: &str) -> HeaderValue {
     let hash = base64::prelude::BASE64_STANDARD.encode(Sha256::digest(STYLE));
     let policy = format!(

@@ -5,7 +5,7 @@ use super::language::Language;
 
 macro_rules! words {
     ($($name:ident: $english:literal, $chinese:literal;)*) => {
-        /// The words of one language.
+        /// The texts of one language.
         #[derive(Debug)]
         #[expect(dead_code, reason = "sentences of the engine are looked up in `PAIRS`")]
         pub(crate) struct Translations {

@@ -221,7 +221,7 @@ impl Posted {
     /// Parses the JSON and passes it to `read`, with the text it was parsed from. An empty body is an empty object.
     ///
     /// # Errors
-    /// Another content type, no JSON, too many values, a U+0000 somewhere, or those of `read`.
+    /// Another content type, no JSON, too many values, a U+0000 somewhere, or the errors of `read`.
     pub async fn json<T: Send + 'static>(
         &self,
         parsing: &Parsing,
@@ -239,7 +239,7 @@ impl Posted {
     /// Passes the bytes to `read`; for a large body, off the runtime's threads.
     ///
     /// # Errors
-    /// Those of `read`.
+    /// The errors of `read`.
     pub async fn understand<T: Send + 'static>(
         &self,
         parsing: &Parsing,

@@ -1,7 +1,8 @@
-//! The open connections of a listener: how many there are, and which are idle. When all slots are taken, the longest idle
-//! connection is closed for the next client. A connection serves from the head of a request until both bodies are dropped
-//! and the response is written. Once the guard knows the caller, the connection is protected: a waiting request and an open
-//! stream are never closed for others. An unauthenticated request counts as idle, however slow its body or its reader is.
+//! The open connections of a listener: how many there are, and which are idle. When all slots are taken, the longest
+//! idle connection is closed for the next client. A connection serves from the head of a request until both bodies are
+//! dropped and the response is written. Once the guard knows the caller, the connection is protected: a waiting request
+//! and an open stream are never closed for others. An unauthenticated request counts as idle, however slow its body or
+//! its reader is.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -119,7 +120,7 @@ pub(crate) struct ConnectionSlot {
     waker: AtomicWaker,
 }
 
-/// What a connection is waiting for.
+/// The phase of a connection, which decides its timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionPhase {
     /// The rest of a request's head; before the first request also its first byte.

@@ -1,5 +1,5 @@
-//! The accept loop: serves HTTP/1.1 with a timeout and a size limit for the head of a request, a keep-alive timeout, and a
-//! limit of connections. Serving HTTP/1 explicitly keeps HTTP/2 out, whatever features other crates enable.
+//! The accept loop: serves HTTP/1.1 with a timeout and a size limit for the head of a request, a keep-alive timeout,
+//! and a limit of connections. Serving HTTP/1 explicitly keeps HTTP/2 out, whatever features other crates enable.
 
 use std::future::{Future, poll_fn};
 use std::io;

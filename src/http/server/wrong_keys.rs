@@ -24,8 +24,8 @@ const SWEEP: Duration = Duration::from_secs(1);
 /// The most log lines per minute.
 const LINES: u32 = 100;
 
-/// Where requests come from: an IPv4 address, or an IPv6 network of 64 bits, as one client has all of it. Requests whose
-/// connection is not known share one source.
+/// Where requests come from: an IPv4 address, or an IPv6 network of 64 bits, as one client has all of it. Requests
+/// whose connection is not known share one source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ClientNetwork(Option<IpAddr>);
 

@@ -1,6 +1,6 @@
-//! Turns a page's form into the JSON body that any other client would send: one pure function. The result is parsed like
-//! every JSON body, so a page can send no answer that the API would refuse. A filled-in field that the chosen answer does
-//! not take is an error, so no input is lost silently.
+//! Turns a page's form into the JSON body that any other client would send: one pure function. The result is parsed
+//! like every JSON body, so a page can send no answer that the API would refuse. A filled-in field that the chosen
+//! answer does not take is an error, so no input is lost silently.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

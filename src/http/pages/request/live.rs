@@ -1,5 +1,5 @@
-//! The part of the page that its script (`pages/follow.js`) fills with later events, with the script's texts in the reader's
-//! language. Without the script it stays empty and hidden.
+//! The part of the page that its script (`pages/follow.js`) fills with later events, with the script's texts in the
+//! reader's language. Without the script it stays empty and hidden.
 
 use maud::{Markup, html};
 use serde_json::{Map, Value};

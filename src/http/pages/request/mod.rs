@@ -1,7 +1,7 @@
 //! The page where a person decides a request. It shows every byte that would run before the first button; invisible
-//! characters are shown as their codes, and the agent's text stands in a box that says so. Its forms post the digest of what
-//! the page showed, so that an approval always covers what the approver saw. The page works without its script, which shows
-//! later events.
+//! characters are shown as their codes, and the agent's text stands in a box that says so. Its forms post the digest of
+//! what the page showed, so that an approval always covers what the approver saw. The page works without its script,
+//! which shows later events.
 
 pub(crate) mod approve_page;
 mod call;

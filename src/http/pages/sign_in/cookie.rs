@@ -7,8 +7,8 @@ use crate::people::session::{LIFE, Token};
 
 /// The cookie's name over plain http.
 pub(crate) const NAME: &str = "holdpoint_session";
-/// Over https, at the root of a host: a browser takes a cookie of this name only with `Secure` and `Path=/`, and from this
-/// very host, so that no other host of the domain can set it.
+/// Over https, at the root of a host: a browser takes a cookie of this name only with `Secure` and `Path=/`, and from
+/// this very host, so that no other host of the domain can set it.
 const HOST: &str = "__Host-holdpoint_session";
 /// Over https, under a path.
 const SECURE: &str = "__Secure-holdpoint_session";

@@ -1,5 +1,5 @@
-//! The page to open after signing in: only a path of this service, so that a link to our sign-in cannot redirect to another
-//! site. A doubtful path is refused.
+//! The page to open after signing in: only a path of this service, so that a link to our sign-in cannot redirect to
+//! another site. A path that a browser could read differently is refused.
 
 use url::Url;
 
@@ -17,7 +17,7 @@ pub(crate) fn own_path<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     if !(below.is_empty() || below.starts_with(['/', '?', '#'])) {
         return None;
     }
-    // As a browser reads it: the same host, and no `..` in any spelling, which could lead out of the prefix.
+    // Parsed as a browser does: the same host, and no `..` in any spelling, which could lead out of the prefix.
     let base = Url::parse("http://own.invalid/").ok()?;
     let read = base.join(text).ok()?;
     let path = text.split(['?', '#']).next().unwrap_or_default();

@@ -14,7 +14,7 @@ use crate::people::authenticator::AuthError;
 /// The caller of the request's session; `None` without a live one.
 ///
 /// # Errors
-/// `forbidden` when the request wants to speak for another user, and the database's.
+/// `forbidden` when the key may not act for the named user, and the database's.
 pub(crate) async fn caller(http: &Http, headers: &HeaderMap) -> Result<Option<Caller>, Problem> {
     let Some(token) = cookie::token(headers, &http.settings.public_url) else { return Ok(None) };
     let Some(binding) = http.store.session(&token.digest()).await? else { return Ok(None) };
