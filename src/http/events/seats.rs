@@ -90,7 +90,7 @@ mod tests {
         let _again = take(&alice).unwrap();
         drop(third);
         assert!(take(&alice).is_err());
-        assert!(take(&Caller { tenant: "other".into(), ..alice }).is_ok(), "somebody else of the same name");
+        assert!(take(&Caller { tenant: "other".into(), ..alice }).is_ok(), "a user of the same name in another tenant");
         assert!(!seats.lock().each.contains_key(&("acme".to_owned(), bob.user_id.key().clone())));
     }
 }

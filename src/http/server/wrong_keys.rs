@@ -204,8 +204,8 @@ mod tests {
             let _ = keys.note(number(source), at(0));
         }
         assert_eq!(keys.0.lock().unwrap().sources.len(), SOURCES);
-        assert!(keys.note(number(12_001), at(1)).is_err(), "one of the many that have no room");
-        assert!(keys.note(number(1), at(1)).is_ok(), "its second");
+        assert!(keys.note(number(12_001), at(1)).is_err(), "a source without room shares a counter");
+        assert!(keys.note(number(1), at(1)).is_ok(), "the second wrong key of a counted source");
         assert!(keys.note(number(12_001), at(61)).is_ok(), "a minute later there is room");
         assert!(keys.0.lock().unwrap().sources.len() < 3);
     }

@@ -105,7 +105,7 @@ fn each_of_several_calls_offers_only_allowed_choices() {
     for call in &row.asked.pending_tool_calls {
         let name = format!("name=\"call.{}.action\"", call.tool_call_id);
         assert!(many.matches(&name).count() >= 3, "leave, approve, reject");
-        assert!(many.contains(&format!("{name} value=\"\" checked")), "nothing is chosen for anybody");
+        assert!(many.contains(&format!("{name} value=\"\" checked")), "no choice is preselected");
     }
     let mut narrow = row.clone();
     narrow.asked.terms.allow = vec![Action::Reject];

@@ -407,7 +407,7 @@ async fn failed_accept_neither_stops_the_server_nor_spins() {
             tokio::task::yield_now().await;
         }
         let mut byte = [0];
-        assert!(futures_util::FutureExt::now_or_never(next.0.read(&mut byte)).is_none(), "it rests");
+        assert!(futures_util::FutureExt::now_or_never(next.0.read(&mut byte)).is_none(), "the loop pauses");
         world.clock.leap(ACCEPT_PAUSE);
     }
     assert!(next.answer().await.0.starts_with("HTTP/1.1 200"));
