@@ -1,5 +1,5 @@
-//! The only module that speaks HTTP, with one file per operation. A request can only append a fact and let the engine
-//! proceed; this module never calls a model, a tool or the policy.
+//! The only room that speaks HTTP, with one file per operation. A request can only append a fact and let the engine
+//! proceed; this room never calls a model, a tool or the policy.
 //!
 //! The order of checks: the router (404 of a path, 405), `server/guard.rs` (host, origin, announced size, key),
 //! `api/submit.rs` (replayed key, 404, 403, the body), then the engine (412, 410, 409).
