@@ -28,7 +28,7 @@ pub struct Agent {
     /// The text under the digest, sufficient to read the agent back: see [`version`].
     pub definition: String,
     pub limits: Limits,
-    /// Who may use it; `None` admits everyone.
+    /// The people who may use it; `None` admits everyone.
     pub open_to: Option<OpenTo>,
     /// The agents it may call.
     pub sub_agents: Vec<SubAgent>,
@@ -93,7 +93,7 @@ impl HumanKind {
     }
 }
 
-/// Who may use an agent: everyone in at least one of the lists.
+/// The people who may use an agent: everyone in at least one of the lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpenTo {
     pub tenants: Vec<String>,

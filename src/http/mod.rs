@@ -1,5 +1,5 @@
-//! The only room that speaks HTTP: one operation per file. A request can only append a fact and let the engine move;
-//! this room never touches a model, a tool or the policy.
+//! The only room that speaks HTTP, with one file per operation. A request can only append a fact and let the engine
+//! proceed; this room never calls a model, a tool or the policy.
 //!
 //! The order of checks: the router (404 of a path, 405), `server/guard.rs` (host, origin, announced size, key),
 //! `api/submit.rs` (replayed key, 404, 403, the body), then the engine (412, 410, 409).
@@ -37,7 +37,7 @@ use self::server::problem::Problem;
 pub(crate) use self::settings::Settings;
 pub(crate) use self::state::Http;
 
-/// The service; and `/metrics` by itself, for a listener of its own.
+/// The router of the service, and a router with only `/metrics` for a listener of its own.
 pub(crate) fn routers(mut http: Http) -> (Router, Router) {
     http.settings = http.settings.trimmed();
     http.origins = Origins::new(&http.settings.public_url, &http.settings.cors_origins);
@@ -67,7 +67,7 @@ fn service(http: &Arc<Http>, operations: Vec<Operation>) -> Router {
     wrapped(router, http.clone())
 }
 
-/// Catches panics, and puts the edge around the whole router: only outside of the routes does a 405 carry its `Allow`.
+/// Catches panics, and puts the edge around the whole router: a 405 carries its `Allow` only outside the routes.
 fn wrapped(router: Router<Arc<Http>>, http: Arc<Http>) -> Router {
     let inner = router
         .fallback(async || Problem::not_found())
@@ -84,7 +84,7 @@ fn panicked(_: Box<dyn Any + Send + 'static>) -> Response {
 /// An operation and its route.
 type Operation = (&'static Op, UtoipaMethodRouter<Arc<Http>>);
 
-/// Every operation of the document.
+/// Every operation of the OpenAPI document.
 pub(crate) fn operations() -> Vec<Operation> {
     vec![
         (&tasks::create::OP, routes!(tasks::create::create_task)),

@@ -1,39 +1,38 @@
-//! What the operator decides about the HTTP side.
+//! The operator's settings of the HTTP side.
 
 use std::time::Duration;
 
 use crate::people::may::Roster;
 use crate::secret::seal::Sealer;
 
-/// What the operator decides about the HTTP side.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// What links begin with.
+    /// The base of all links.
     pub public_url: String,
-    /// The operator's own page for a request, with `{request_id}` in it.
+    /// The operator's own page for a request; contains `{request_id}`.
     pub request_url: Option<String>,
-    /// Frontends on other origins.
+    /// Other origins whose pages may use the API.
     pub cors_origins: Vec<String>,
-    /// How long a POST waits unless it says so.
+    /// How long a POST waits without a preference.
     pub wait: Duration,
-    /// Event streams at once in this process.
+    /// The most event streams of this process.
     pub max_streams: u32,
-    /// Event streams of one caller.
+    /// The most event streams of one caller.
     pub max_streams_per_caller: u32,
-    /// How long an event stream lives before it is ended and asked for again.
+    /// How long an event stream lives before it ends and the client reconnects.
     pub stream_life: Duration,
-    /// Whether there are no accounts.
+    /// Whether the service runs without accounts.
     pub open: bool,
     /// Whether `/metrics` has a listener of its own.
     pub metrics_apart: bool,
-    /// Who is known: what of a request somebody is offered depends on it.
+    /// The known users; the actions that a caller is offered depend on them.
     pub roster: Roster,
-    /// What hashes bodies, which may hold credentials.
+    /// Hashes bodies, which may hold credentials.
     pub sealer: Option<Sealer>,
 }
 
 impl Settings {
-    /// The same with a `public_url` that paths can follow.
+    /// Trims `public_url` so that a path can follow it.
     #[must_use]
     pub fn trimmed(mut self) -> Self {
         self.public_url = self.public_url.trim_end_matches('/').to_owned();

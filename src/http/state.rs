@@ -22,7 +22,7 @@ use crate::world::{Clock, Ids};
 pub(crate) struct Http {
     pub engine: Arc<Engine>,
     pub store: Store,
-    /// What `GET /v1/agents` shows.
+    /// The agents that `GET /v1/agents` shows.
     pub agents: Vec<AgentCard>,
     pub authenticator: Arc<dyn Authenticator>,
     pub ids: Arc<dyn Ids>,

@@ -1,4 +1,4 @@
-//! The router with an engine and a store that do nothing: what is refused before either is asked.
+//! The router with an engine and a store that do nothing: refusals that need neither.
 
 mod bodies;
 
@@ -37,7 +37,7 @@ impl Authenticator for OneKey {
     }
 }
 
-/// A store that does not answer: it was opened and closed again, and its file is gone.
+/// A store that does not answer: it was opened and closed, and its file is deleted.
 fn closed_store() -> Store {
     let opened = std::thread::spawn(|| {
         let folder = tempfile::tempdir().unwrap();
@@ -53,7 +53,7 @@ fn closed_store() -> Store {
     opened.join().unwrap()
 }
 
-/// The one place that knows how an engine and a store that do nothing are made.
+/// The only function that builds an engine and a store that do nothing.
 fn http(open: bool, cors_origins: &[&str]) -> Http {
     let cors_origins: Vec<String> = cors_origins.iter().map(ToString::to_string).collect();
     let settings = Settings { open, cors_origins, wait: Duration::ZERO, ..sample::settings() };

@@ -53,7 +53,7 @@ pub enum AuthError {
 
 /// The user that the key speaks for.
 const USER: &str = "holdpoint-user";
-/// That user's groups, separated by commas.
+/// The groups of that user, separated by commas.
 const GROUPS: &str = "holdpoint-groups";
 /// Every `Holdpoint-…` header that a request may carry.
 const HEADERS: [&str; 4] = [USER, GROUPS, "holdpoint-runner", "holdpoint-session"];

@@ -25,14 +25,14 @@ pub struct RequestState<'a> {
     pub expired: bool,
 }
 
-/// What the answers to a decided request amount to.
+/// The decision of a whole request, from all its answers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Resolution<'a> {
     /// The answer that decided the last call.
     pub last: &'a Given,
     /// The action of every call; `Mixed` where they differ.
     pub action: Action,
-    /// What follows a rejection; `None` where no call was rejected.
+    /// The consequence of a rejection; `None` where no call was rejected.
     pub then: Option<Then>,
     /// The answer that decided each call.
     pub calls: Vec<(CallId, &'a Given)>,
@@ -45,15 +45,17 @@ impl<'a> RequestState<'a> {
         self.status == RequestStatus::Pending && !self.expired
     }
 
-    /// The answer that decided `call`: the first that needs no other, or with which enough people had approved. Once the
-    /// request is closed fewer approvals were enough (without accounts one is), so the last answer to the call decided it.
+    /// The answer that decided `call`: the first that needs no other, or with which enough people had approved. Once
+    /// the request is closed fewer approvals were enough (without accounts one is), so the last answer to the call
+    /// decided it.
     #[must_use]
     pub fn deciding(&self, call: CallId) -> Option<&'a Given> {
         let required = self.asked.required().max(1) as usize;
         let mut people = BTreeSet::new();
         let found = self.answers.iter().find(|(_, answer)| {
             let Some(given) = answer.decisions.get(&call) else { return false };
-            // `Folded` counts the fewest people: an answer that was enough under another setting settles its call itself.
+            // `Folded` counts the fewest people: an answer that was enough under another setting settles its call
+            // itself.
             people.insert(UserIds::Folded.key(&answer.by));
             given.settles() || people.len() >= required
         });
@@ -92,7 +94,7 @@ impl<'a> RequestState<'a> {
         })
     }
 
-    /// What the answers amount to; `None` unless the request is decided.
+    /// The decision of the whole request; `None` unless it is decided.
     #[must_use]
     pub fn resolution(&self) -> Option<Resolution<'a>> {
         match self.status {

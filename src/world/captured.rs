@@ -3,12 +3,12 @@
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What a test's subscriber has written.
+/// The output of a test's subscriber.
 #[derive(Clone, Debug, Default)]
 pub struct Captured(Arc<Mutex<Vec<u8>>>);
 
 impl Captured {
-    /// Where a subscriber writes to.
+    /// A `MakeWriter` for a subscriber.
     pub fn writer(&self) -> impl Fn() -> Self + Send + Sync + use<> {
         let writer = self.clone();
         move || writer.clone()

@@ -1,5 +1,6 @@
-//! Ends a task whose journal cannot be read, or kills the process that reads it, from its row alone. What must stay true: none of its calls runs, it is not
-//! claimed again and again, and it delays no other task; a pending result is still written.
+//! Ends a task whose journal cannot be read, or kills the process that reads it, from its row alone. What must stay
+//! true: none of its calls runs, it is not claimed again and again, and it delays no other task; a pending result is
+//! still written.
 
 use std::sync::Arc;
 

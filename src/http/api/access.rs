@@ -1,5 +1,5 @@
-//! Loads tasks and requests for a caller: 404 for another tenant's, 403 for those of the own tenant that the caller may not
-//! read. Every operation loads them here, so no operation shows more than another.
+//! Loads tasks and requests for a caller: 404 for another tenant's, 403 for those of the caller's own tenant that the
+//! caller may not read. Every operation loads them here, so no operation shows more than another.
 
 use crate::http::Http;
 use crate::http::server::problem::Problem;
@@ -23,7 +23,7 @@ impl From<ReadError> for Problem {
     }
 }
 
-/// The caller in the terms of the store's inbox.
+/// The caller as the store's inbox identifies a person.
 #[must_use]
 pub(crate) fn inbox_person(caller: &Caller) -> Person {
     Person { user_id: caller.user_id.clone(), groups: caller.groups.clone(), everything: caller.unaccounted }
@@ -92,8 +92,8 @@ pub(crate) async fn current_task(http: &Http, caller: &Caller, id: TaskId) -> Re
     task_with_requests(http, caller, row).await
 }
 
-/// A task's row with its open requests. The two are two reads: when the row has moved on in between, both are read
-/// again, so that a task is never shown Paused for a request that is answered.
+/// A task's row with its open requests. These are two reads: when the row has changed in between, both are read again,
+/// so that a task is never shown Paused for an answered request.
 pub(crate) async fn task_with_requests(http: &Http, caller: &Caller, mut row: TaskRow) -> Result<AgentTask, Problem> {
     let mut pending = Vec::new();
     for _ in 0..3 {

@@ -15,35 +15,32 @@ use crate::task::tool_spec::Effect;
 
 pub(crate) const OP: Op = Op { id: "list_agents", auth: AuthClass::Key, body: SMALL, problems: &[] };
 
-/// An agent as it is shown; the composition root fills it in.
+/// An agent as the API shows it; the composition root fills it in.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AgentCard {
-    /// Its name.
     pub name: String,
-    /// What it is for.
+    /// The agent's purpose.
     pub description: String,
-    /// `sha256:…` of its definition.
+    /// `sha256:…` of the agent's definition.
     pub version: String,
-    /// Whether it is used when a task names none.
+    /// Whether a task that names no agent gets this one.
     pub default: bool,
-    /// What it is offered.
+    /// The tools that its model is offered.
     pub tools: Vec<ToolCard>,
     /// The agents it may start.
     pub sub_agents: Vec<String>,
-    /// What it may ask a human for: `guidance`, `credentials`, `confirmation`.
+    /// The questions that it may ask a human: `guidance`, `credentials`, `confirmation`.
     pub human: Vec<String>,
-    /// Who may use it; `None` is everybody.
+    /// The callers who may use it; `None` is everyone.
     pub open_to: Option<OpenTo>,
 }
 
-/// A tool as it is shown.
+/// A tool as the API shows it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ToolCard {
-    /// Its name.
     pub name: String,
-    /// What it does.
     pub description: String,
-    /// What repeating a call does.
+    /// The effect of repeating a call.
     pub effect: Effect,
 }
 

@@ -12,11 +12,10 @@ use crate::http::openapi::openapi_json;
 use crate::http::server::operation::{AuthClass, Op, SMALL};
 use crate::http::server::problem::{Code, Problem};
 
-/// The document.
 pub(crate) const OPENAPI: Op = Op { id: "get_openapi", auth: AuthClass::Open, body: SMALL, problems: &[] };
-/// The page.
+/// The page that shows the document.
 pub(crate) const DOCS: Op = Op { id: "get_docs", auth: AuthClass::Open, body: SMALL, problems: &[] };
-/// What the page loads.
+/// The scripts and styles of that page.
 pub(crate) const ASSETS: Op =
     Op { id: "get_docs_asset", auth: AuthClass::Open, body: SMALL, problems: &[Code::NotFound] };
 
@@ -26,7 +25,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'u
 
 static DOCUMENT: LazyLock<String> = LazyLock::new(openapi_json);
 
-/// Seen from `/docs`; no validator of somebody else's is asked.
+/// Paths are relative to `/docs`. No external validator is called.
 static CONFIG: LazyLock<Arc<Config<'static>>> =
     LazyLock::new(|| Arc::new(Config::new(["openapi.json"]).validator_url("none").try_it_out_enabled(false)));
 
@@ -51,7 +50,7 @@ pub(crate) async fn get_docs() -> Result<Response, Problem> {
     Ok(([(CONTENT_TYPE, "text/html; charset=utf-8"), (CONTENT_SECURITY_POLICY, POLICY)], page).into_response())
 }
 
-/// One of its assets; the folder itself is the page.
+/// Serves an asset; the folder itself is the page.
 pub(crate) async fn get_docs_asset(Path(name): Path<String>) -> Result<Response, Problem> {
     if name == "index.html" {
         return Ok((StatusCode::PERMANENT_REDIRECT, [(LOCATION, "../docs")]).into_response());

@@ -1,4 +1,4 @@
-//! `/healthz`, `/readyz`, `/metrics`: for operators. They need no key and name no user.
+//! `/healthz`, `/readyz`, `/metrics`: for operators. They need no key and show no user.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,15 +12,12 @@ use crate::http::Http;
 use crate::http::server::operation::{AuthClass, Op, SMALL};
 use crate::http::server::problem::{Code, Problem};
 
-/// Writes the metrics out.
+/// Writes the metrics in the Prometheus text format.
 pub(crate) type Metrics = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = String> + Send>> + Send + Sync>;
 
-/// Whether the process lives.
 pub(crate) const HEALTHZ: Op = Op { id: "get_health", auth: AuthClass::Health, body: SMALL, problems: &[] };
-/// Whether it can work.
 pub(crate) const READYZ: Op =
     Op { id: "get_readiness", auth: AuthClass::Health, body: SMALL, problems: &[Code::Unavailable] };
-/// Its numbers.
 pub(crate) const METRICS: Op = Op { id: "get_metrics", auth: AuthClass::Open, body: SMALL, problems: &[] };
 
 /// Whether the process lives

@@ -1,5 +1,5 @@
-//! A list as it goes out: entries are written one by one until a page is full, so that neither the answer nor what is
-//! kept for it grows with what one entry holds.
+//! A list response. Entries are written one by one until a page is full, so that neither the response nor its memory
+//! grows with the size of the entries.
 
 use std::fmt::Write as _;
 
@@ -9,12 +9,12 @@ use serde::Serialize;
 
 use crate::http::server::problem::Problem;
 
-/// How many bytes a page holds at most, unless its first entry alone is larger.
+/// The most bytes of a page, unless its first entry alone is larger.
 const MOST: usize = 4 * 1024 * 1024;
-/// What is kept free for the page's end.
+/// Bytes kept free for the end of the page.
 const END: usize = 256;
 
-/// A page that is being written.
+/// A page under construction.
 #[derive(Debug)]
 pub(crate) struct Listing {
     text: String,
@@ -22,7 +22,7 @@ pub(crate) struct Listing {
 }
 
 impl Listing {
-    /// An empty one, of the member that holds the entries.
+    /// An empty page; `member` holds the entries.
     #[must_use]
     pub fn of(member: &str) -> Self {
         let text = format!("{{\"{member}\":[");
@@ -35,10 +35,10 @@ impl Listing {
         self.text.len() == self.start
     }
 
-    /// Adds an entry; `false`: the page is full and the entry is left out. The first one always fits.
+    /// Adds an entry. `false` when the page is full and the entry is left out; the first entry always fits.
     ///
     /// # Errors
-    /// `internal` where it cannot be written.
+    /// `internal` when the entry cannot be serialized.
     pub fn push(&mut self, entry: &impl Serialize) -> Result<bool, Problem> {
         let entry = serde_json::to_string(entry).map_err(|_| Problem::internal())?;
         if !self.is_empty() {
@@ -51,10 +51,10 @@ impl Listing {
         Ok(true)
     }
 
-    /// The whole page, with the member that says where the next one begins.
+    /// The whole page; `member` says where the next page begins.
     ///
     /// # Errors
-    /// `internal` where that cannot be written.
+    /// `internal` when `next` cannot be serialized.
     pub fn close(mut self, member: &str, next: &impl Serialize) -> Result<Response, Problem> {
         let next = serde_json::to_string(next).map_err(|_| Problem::internal())?;
         let _ = write!(self.text, "],\"{member}\":{next}}}");

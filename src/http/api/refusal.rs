@@ -104,8 +104,8 @@ fn conflict(code: ConflictCode) -> (Code, &'static str) {
     }
 }
 
-/// The decision that came before an answer of `user` (to `call`, where the answer is about one): their own earlier answer,
-/// or the answer that decided the call, or the decision of the request.
+/// The decision that came before an answer of `user` (to `call`, where the answer is about one): their own earlier
+/// answer, or the answer that decided the call, or the decision of the request.
 fn earlier_decision(row: &RequestRow, user: &UserId, call: Option<CallId>) -> Option<WireDecision> {
     let state = state(row);
     let shown = |(at, answer): &Given| WireDecision::of_answer(*at, answer);

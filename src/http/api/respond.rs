@@ -1,5 +1,5 @@
-//! The response to a POST that moves a task: the task after the wait that the client prefers, or the event stream from the
-//! POST's first event on.
+//! The response to a POST that changes a task: the task after the wait that the client prefers, or the event stream
+//! from the POST's first event on.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::http::server::problem::Problem;
 use crate::http::wire::task::WireTaskStatus;
 use crate::store::Listener;
 
-/// The status of an answer whose task no longer runs.
+/// The statuses of the response: the first when the task no longer runs, else 202.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SuccessStatus {
     /// 201 and 202 with `Location`.
@@ -28,7 +28,7 @@ pub(crate) enum SuccessStatus {
     Ok,
 }
 
-/// Waits, and answers with the task; or, with a seat for it, with the stream.
+/// Waits and responds with the task; with a seat, responds with the event stream.
 pub(crate) async fn respond(
     http: &Arc<Http>,
     mut posted: Posted,
@@ -71,14 +71,14 @@ async fn respond_after_wait(
     Ok(response)
 }
 
-/// Says that an earlier POST did it.
+/// Adds `Idempotency-Replayed` when an earlier POST with the same key had the effect.
 pub(crate) fn mark_replayed(headers: &mut HeaderMap, accepted: &Accepted) {
     if accepted.replayed {
         insert_header(headers, HeaderName::from_static("idempotency-replayed"), "true");
     }
 }
 
-/// Adds a header whose value is ours.
+/// Adds a header with a value of our own.
 pub(crate) fn insert_header(headers: &mut HeaderMap, name: HeaderName, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
         headers.insert(name, value);

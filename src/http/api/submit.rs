@@ -1,5 +1,5 @@
-//! The pipeline of every POST that moves a task. The order of its checks is part of the contract and stands only here: a
-//! replayed key, the caller's right, the key, the body, and then what the engine finds.
+//! The pipeline of every POST that changes a task. The order of its checks is part of the contract and is defined only
+//! here: a replayed key, the caller's right, the key, the body, and then the engine's checks.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::people::Caller;
 use crate::people::may::Command;
 use crate::task::id::TaskId;
 
-/// Runs the checks in their order, then `command`. `allow` loads what the command is about and checks the caller's right;
-/// `read` makes the command's input of that and of the body.
+/// Runs the checks in their order, then `command`. `allow` loads the command's target and checks the caller's right;
+/// `read` makes the command's input from that and the body.
 ///
 /// # Errors
 /// The problem of the first check that fails, or the engine's refusal.
@@ -43,7 +43,7 @@ where
     run_detached(http, &posted.caller, command).await
 }
 
-/// Checks that the caller may move the task so.
+/// Checks that the caller may give this command to the task.
 ///
 /// # Errors
 /// `not_found`, `forbidden`.
@@ -52,10 +52,10 @@ pub(crate) async fn may_command(http: &Http, caller: &Caller, id: TaskId, how: C
     http.engine.may_command(caller, how, &row).map_err(Problem::forbidden)
 }
 
-/// A body without members.
+/// Reads a body without members.
 ///
 /// # Errors
-/// `invalid`, with every member that is there.
+/// `invalid`, with every member of the body.
 pub(crate) fn no_members(body: Value, _: &[u8]) -> Result<(), Problem> {
     let mut errors = Errors::default();
     if let Some(fields) = Fields::of(body, "", &mut errors) {
@@ -73,8 +73,8 @@ async fn replayed(http: &Http, posted: &Posted) -> Result<Option<Accepted>, Prob
     }
 }
 
-/// Runs a command on a tracked task, so that it ends even when the client has gone away. A service that shuts down takes
-/// none.
+/// Runs a command on a tracked task, so that it ends even when the client has disconnected. During shutdown no command
+/// is accepted.
 async fn run_detached(
     http: &Http,
     caller: &Caller,

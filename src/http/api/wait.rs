@@ -19,8 +19,8 @@ use crate::task::status::TaskStatus;
 const FIRST_POLL: Duration = Duration::from_millis(250);
 const SLOWEST_POLL: Duration = Duration::from_secs(1);
 
-/// A task when it is not Running, when `time` is over, or when the service goes down, as the caller sees it. Where it runs
-/// again by the time its open requests are read, the wait goes on.
+/// The task as the caller sees it, once it is not Running, when `time` is over, or when the service shuts down. When
+/// the task runs again by the time its open requests are read, the wait goes on.
 ///
 /// # Errors
 /// `not_found` when it is gone, or the database's.
@@ -44,8 +44,8 @@ pub(crate) async fn task_when_stopped(
     }
 }
 
-/// The row of `task` (of the tree of `root`) when it is not Running, when `time` is over, or when the service goes down; as
-/// it was read then. `news` are those from before what set it in motion was stored, where somebody has them.
+/// The row of `task` (in the tree of `root`) once it is not Running, when `time` is over, or when the service shuts
+/// down. `news` is a subscription from before the commit that started the task, where the caller has it.
 ///
 /// # Errors
 /// `not_found` when it is gone, or the database's.

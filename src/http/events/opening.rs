@@ -22,20 +22,19 @@ use crate::task::id::TaskId;
 /// The stream that a client asks for.
 #[derive(Debug)]
 pub(crate) struct StreamRequest {
-    /// The task whose stream it is.
     pub task: TaskId,
-    /// The root of its tree.
+    /// The root of the task's tree.
     pub root: TaskId,
-    /// The stream begins after this number; `None` is the last event there is.
+    /// The number after which the stream begins; `None` begins after the last event.
     pub after: Option<i64>,
-    /// A subscription from before the POST's commit: its deltas go out, too.
+    /// A subscription from before the POST's commit, so that its deltas are sent, too.
     pub listener: Option<Listener>,
 }
 
 /// Opens the stream; 204 when the task has ended and every event was sent.
 ///
 /// # Errors
-/// `bad_request` when there is no such number yet, `not_found`, `too_many`, or the database's.
+/// `bad_request` for a number that no event has yet, `not_found`, `too_many`, or the database's.
 pub(crate) async fn open(
     http: &Arc<Http>,
     watcher: Watcher,
@@ -69,8 +68,8 @@ pub(crate) async fn open(
     Ok(response)
 }
 
-/// Takes a seat for the stream that a POST asks for instead of a task, before the POST has any effect. `None`: it asks for
-/// none.
+/// Takes a seat for the stream that a POST asks for in place of a task, before the POST has any effect. `None` when it
+/// asks for no stream.
 ///
 /// # Errors
 /// `too_many`.
@@ -79,7 +78,7 @@ pub(crate) fn seat(http: &Http, posted: &Posted) -> Result<Option<Seat>, Problem
     wanted.then(|| http.seats.take(&posted.caller, &http.settings)).transpose()
 }
 
-/// The stream of the tree that a POST has moved, from the first event of its commit on.
+/// The event stream of the tree that a POST has changed, from the first event of its commit on.
 pub(crate) async fn from_commit(
     http: &Arc<Http>,
     posted: &Posted,
@@ -101,10 +100,10 @@ pub(crate) async fn from_commit(
     Ok(response)
 }
 
-/// The number after which the stream begins: the header beats the query.
+/// The number after which the stream begins; the header beats the query.
 ///
 /// # Errors
-/// `bad_request` where that is no number; `invalid` for a parameter that is unknown.
+/// `bad_request` for a malformed number; `invalid` for an unknown parameter.
 pub(crate) fn marker(headers: &HeaderMap, uri: &Uri) -> Result<i64, Problem> {
     let mut query = Query::of(uri);
     let after = query.texts("after");

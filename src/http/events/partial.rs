@@ -33,7 +33,7 @@ impl DeltaFilter {
         }
     }
 
-    /// Whether `task` belongs to that part of the tree.
+    /// Whether `task` belongs to `part` of the tree.
     pub async fn is_in(&mut self, store: &Store, part: Part, task: TaskId) -> Result<bool, ReadError> {
         if part.task == part.root {
             return Ok(true);

@@ -20,7 +20,7 @@ pub(crate) struct EventReader {
     pub part: Part,
     /// Every event of the part up to this number was written.
     pub seen: i64,
-    /// The status of the stream's own task at that number.
+    /// The status of the stream's own task as of that event.
     pub status: TaskStatus,
     journals: JournalCache,
 }

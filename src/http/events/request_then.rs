@@ -1,7 +1,7 @@
 //! A request as it was when an event about it was committed.
 //!
-//! The items about a request say what was asked and answered. Whether the request was `resumed` by then follows from its
-//! task's journal up to the end of that commit.
+//! The items about a request hold the question and the answers. Whether the request was `resumed` by then follows from
+//! its task's journal up to the end of that commit.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use crate::task::id::{RequestId, TaskId};
 use crate::task::status::RequestStatus;
 use crate::task::turn::Progress;
 
-/// How many items of a journal are read at once.
+/// How many items of a journal one read returns.
 const ITEMS: i64 = 32;
 
 /// Folded journals, as far as earlier events of the stream needed them.

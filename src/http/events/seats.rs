@@ -1,4 +1,4 @@
-//! How many streams are open: in this process, and of each caller. A stream keeps its seat until it is dropped.
+//! Counts the open streams, in this process and of each caller. A stream keeps its seat until it is dropped.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,7 +21,7 @@ struct Taken {
     each: HashMap<Person, u32>,
 }
 
-/// The place of one stream.
+/// One taken seat; dropping it frees the seat.
 #[derive(Debug)]
 pub(crate) struct Seat {
     seats: Seats,
@@ -29,10 +29,10 @@ pub(crate) struct Seat {
 }
 
 impl Seats {
-    /// A seat for one more stream of `caller`.
+    /// Takes a seat for one more stream of `caller`.
     ///
     /// # Errors
-    /// `too_many`: he has as many as he may, or everybody together has.
+    /// `too_many` when the caller, or all callers together, have no seat left.
     pub fn take(&self, caller: &Caller, settings: &Settings) -> Result<Seat, Problem> {
         let person = (caller.tenant.clone(), caller.user_id.key().clone());
         let mut taken = self.lock();
@@ -90,7 +90,7 @@ mod tests {
         let _again = take(&alice).unwrap();
         drop(third);
         assert!(take(&alice).is_err());
-        assert!(take(&Caller { tenant: "other".into(), ..alice }).is_ok(), "somebody else of the same name");
+        assert!(take(&Caller { tenant: "other".into(), ..alice }).is_ok(), "a user of the same name in another tenant");
         assert!(!seats.lock().each.contains_key(&("acme".to_owned(), bob.user_id.key().clone())));
     }
 }

@@ -5,22 +5,22 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-/// Events that are written and not sent yet.
+/// Events that are formatted but not sent yet.
 #[derive(Debug, Default)]
 pub(crate) struct SseBuffer(String);
 
 impl SseBuffer {
-    /// How long a client waits, in milliseconds, before it connects again.
+    /// Writes how long a client waits, in milliseconds, before it reconnects.
     pub fn retry(&mut self, milliseconds: u32) {
         let _ = write!(self.0, "retry: {milliseconds}\n\n");
     }
 
-    /// A comment line, which keeps an idle connection open.
+    /// Writes a comment line, which keeps an idle connection open.
     pub fn comment(&mut self) {
         self.0.push_str(":\n\n");
     }
 
-    /// An event: its number, if it has one, its name and its data as JSON.
+    /// Writes an event: its number, if it has one, its name, and its data as JSON.
     ///
     /// # Errors
     /// The data cannot be serialized; nothing of the event is written.
@@ -30,7 +30,7 @@ impl SseBuffer {
             let _ = writeln!(self.0, "id: {id}");
         }
         let _ = writeln!(self.0, "event: {name}");
-        // A line end in JSON is white space between two tokens, kept from what somebody wrote.
+        // A raw line end in JSON is white space between two tokens, kept from verbatim input.
         for line in data.split(['\n', '\r']) {
             let _ = writeln!(self.0, "data: {line}");
         }
@@ -44,7 +44,7 @@ impl SseBuffer {
         self.0.is_empty()
     }
 
-    /// Takes what was written.
+    /// Takes the text to send.
     pub fn take(&mut self) -> String {
         std::mem::take(&mut self.0)
     }

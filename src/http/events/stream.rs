@@ -1,8 +1,8 @@
-//! One stream from its first byte to its end. The body is pulled: nothing is read before the client has taken what was read
-//! before, so a slow client costs one portion of memory.
+//! One stream from its first byte to its end. The body is pulled: nothing is read before the client has taken the
+//! previous portion, so a slow client costs one portion of memory.
 //!
-//! A stream ends when its task has ended and every event is sent, when its lifetime is over, on shutdown, when the caller
-//! may no longer read the task, and on a read error.
+//! A stream ends when its task has ended and every event is sent, when its lifetime is over, on shutdown, when the
+//! caller may no longer read the task, and on a read error.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ use crate::task::delta::Delta;
 const RETRY: u32 = 1000;
 /// A comment is sent after this much silence.
 const SILENCE: Duration = Duration::from_secs(15);
-/// How many deltas wait at most: a client that reads a long history first misses some.
+/// The most deltas that wait: a client that reads a long history first misses some.
 const WAITING: usize = 256;
 /// How often the caller's access is checked again.
 const CHECK: Duration = Duration::from_mins(1);
@@ -40,7 +40,7 @@ pub(crate) struct Watcher {
     pub caller: Caller,
     /// The credentials, which are checked again while the stream is open.
     pub headers: HeaderMap,
-    /// The stream responds to a POST: the right to move the task suffices to watch it.
+    /// Whether the stream responds to a POST: the right to change the task then suffices to watch it.
     pub posted: bool,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct EventStream {
 }
 
 impl EventStream {
-    /// Begins at the reader's position; `head` is the number of the last event there is.
+    /// Begins at the reader's position; `head` is the number of the last event.
     pub fn new(
         http: &Arc<Http>,
         watcher: Watcher,
@@ -139,7 +139,8 @@ impl EventStream {
         }
     }
 
-    /// Reads a portion of events and returns their number; at the last one writes `caught_up` once and begins to listen.
+    /// Reads a portion of events and returns their number; at the last one writes `caught_up` once and begins to
+    /// listen.
     async fn read(&mut self) -> Result<usize, ReadError> {
         // Deltas that waited before this read lack no event that is stored; newer ones may lack later commits.
         let already_waiting = self.waiting.len();
@@ -172,7 +173,7 @@ impl EventStream {
         let waiting = std::mem::take(&mut self.waiting);
         if !self.ended {
             for (place, delta) in waiting.into_iter().enumerate() {
-                // After a read without events, a delta that waited before it lacks none.
+                // No event was read, so a delta that waited before this read lacks none.
                 if place < already_waiting && events.is_empty() {
                     self.send_delta(&delta).await?;
                 } else {
@@ -228,7 +229,7 @@ impl EventStream {
         self.text.event(None, name, data).map_err(|error| ReadError::Corrupt(format!("an event: {error}")))
     }
 
-    /// Whether the lifetime is not over and the caller may still read.
+    /// Whether the lifetime has time left and the caller may still read.
     async fn may_continue(&mut self) -> bool {
         let now = self.http.clock.uptime();
         if now >= self.opened_at + self.http.settings.stream_life {

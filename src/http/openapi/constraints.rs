@@ -1,16 +1,17 @@
-//! What the types of the document cannot say of what a client sends: that exactly one of two members is there, and, in
-//! words (`x-constraint`), what else a value must be for the service to take it.
-//! What must stay true: nothing that a schema allows is refused where neither the schema nor an `x-constraint` says why.
+//! Constraints on a client's input that the document's types cannot express: exactly one of two members, and, in words
+//! (`x-constraint`), what else the service requires of a value.
+//! What must stay true: nothing that a schema allows is refused where neither the schema nor an `x-constraint` says
+//! why.
 
 use serde_json::{Map, Value, json};
 
 use super::put;
 
-/// What the document says of its own extension.
+/// The document's description of `x-constraint`.
 pub(crate) const ABOUT: &str = "`x-constraint` says in words what a value must be beyond its schema; another is refused with 422 \
     (an event number with 400). Text holds no U+0000.";
 
-/// Of members of bodies.
+/// Constraints on members of bodies: component, member, words.
 const MEMBERS: &[(&str, &str, &str)] = &[
     ("CreateTask", "agent", "the name of an agent that is open to the caller (`list_agents`)"),
     ("CreateTask", "user_context", "at most 16 KiB of JSON"),
@@ -35,23 +36,23 @@ const MEMBERS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Of every `reason`: its schema counts characters.
+/// The constraint on every `reason`: its schema counts characters.
 const REASON: &str = "at most 4096 bytes of UTF-8";
 
-/// Of parameters, wherever one of that name is.
+/// Constraints on parameters of every operation: name, words.
 const PARAMETERS: &[(&str, &str)] =
     &[("cursor", "`next_cursor` of an earlier answer"), ("Last-Event-ID", "the number of an event that there is")];
 
-/// Of parameters of one operation.
+/// Constraints on parameters of one operation: operation, name, words.
 const OF_OPERATIONS: &[(&str, &str, &str)] = &[("stream_task_events", "after", "the number of an event that there is")];
 
-/// Of operations whose action is in the path.
+/// Constraints on operations whose action is in the path.
 const ACTIONS: &[(&str, &str)] = &[
     ("approve_request", "a request whose `allowed_actions` have `approve`"),
     ("reject_request", "a request whose `allowed_actions` have `reject`"),
 ];
 
-/// Adds what the bodies need.
+/// Adds the constraints on bodies to their schemas.
 pub(crate) fn add(schemas: &mut Map<String, Value>) {
     for (component, member, words) in MEMBERS {
         let Some(schema) = schemas.get_mut(*component) else { continue };
@@ -72,7 +73,7 @@ pub(crate) fn add(schemas: &mut Map<String, Value>) {
     exactly_one(schemas, "RespondDecision", &answer());
 }
 
-/// `input`, or else `items`; null is none.
+/// Exactly one of `input` and `items`; null counts as absent.
 fn message() -> Value {
     json!({
         "if": { "properties": { "input": { "type": "string" } }, "required": ["input"] },
@@ -81,7 +82,7 @@ fn message() -> Value {
     })
 }
 
-/// `response`, or else `result`, which may be null.
+/// Exactly one of `response` and `result`; `result` may be null.
 fn answer() -> Value {
     json!({
         "if": { "properties": { "response": { "type": "object" } }, "required": ["response"] },
@@ -97,7 +98,7 @@ fn exactly_one(schemas: &mut Map<String, Value>, component: &str, condition: &Va
     }
 }
 
-/// Adds what an operation needs.
+/// Adds the constraints of an operation and its parameters.
 pub(crate) fn describe(operation: &mut Map<String, Value>, id: &str) {
     if let Some((_, words)) = ACTIONS.iter().find(|(action, _)| *action == id) {
         operation.insert("x-constraint".to_owned(), json!(words));
@@ -153,7 +154,7 @@ mod tests {
             assert!(property["x-constraint"] == *words && property["description"].is_string(), "{component} {member}");
         }
         let said = document["paths"].to_string().matches("x-constraint").count();
-        // `cursor` of two lists.
+        // `cursor` belongs to two lists.
         assert_eq!(said, PARAMETERS.len() + 1 + OF_OPERATIONS.len() + ACTIONS.len());
     }
 }

@@ -1,5 +1,5 @@
-//! What the API's document says of streams: the data of each event as a component, made from that of its item, and the
-//! answers that are streams.
+//! The document's description of event streams: a component for the data of each event, made from that of its item, and
+//! the responses that are streams.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::task::delta::{Delta, Said};
 use crate::task::id::ChangeId;
 use crate::task::item::{Fact, Item};
 
-/// Every name of an event, with the component of its data.
+/// Every event name, with the component of its data.
 pub(crate) const NAMES: [(&str, &str); 28] = [
     ("task.created", "TaskStatusEvent"),
     ("task.paused", "TaskStatusEvent"),
@@ -45,11 +45,12 @@ pub(crate) const NAMES: [(&str, &str); 28] = [
     ("message.reset", "MessageResetEvent"),
 ];
 
-/// The operations whose answer is a stream where one is asked for.
+/// The POSTs whose response is a stream on request.
 pub(crate) const POSTS: [&str; 6] =
     ["create_task", "send_message", "retry_task", "decide_request", "approve_request", "reject_request"];
 
-/// Of them: the document says it in words. As a response it would make generators give up the type of the JSON answer.
+/// The document describes their streams in words: as a response, a stream would make generators give up the type of the
+/// JSON response.
 const STREAMED: &str = "With `Accept: text/event-stream` the answer is 200 and the stream of the task's events instead, as \
     that of `stream_task_events`, from the first event of this POST's own commit on; its `Content-Location` says where it \
     goes on. What is refused is a problem as ever.";
@@ -58,7 +59,7 @@ fn reference(component: &str) -> String {
     format!("#/components/schemas/{component}")
 }
 
-/// Adds the components of what a stream carries.
+/// Adds the components of the events.
 pub(crate) fn add(schemas: &mut Map<String, Value>) {
     let mut request = schemas.get("InterventionRequest").cloned().unwrap_or_default();
     let text = "A request as it was when the event was committed, for nobody in particular.";
@@ -104,12 +105,12 @@ pub(crate) fn add(schemas: &mut Map<String, Value>) {
     schemas.insert("StreamedEvent".to_owned(), streamed());
 }
 
-/// Whether a component is that of an item's event.
+/// Whether a component is the data of an item's event.
 fn is_durable(component: &str, mapping: &Map<String, Value>) -> bool {
     mapping.values().any(|event| *event == reference(component))
 }
 
-/// The schema of `event` in a component: the one name that it goes with, or an enum of its own.
+/// The schema of `event` in a component: its only name as a constant, or an enum of its names.
 fn name_of(component: &str, schemas: &mut Map<String, Value>) -> Value {
     let names: Vec<&str> = NAMES.iter().filter(|(_, of)| *of == component).map(|(name, _)| *name).collect();
     if let [only] = names.as_slice() {
@@ -132,7 +133,7 @@ fn streamed() -> Value {
     })
 }
 
-/// Says which answers are streams.
+/// Adds the event streams to the responses.
 pub(crate) fn describe(document: &mut Value) {
     for (_, operation) in every_operation(document) {
         let id = operation.get("operationId").and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -145,7 +146,7 @@ pub(crate) fn describe(document: &mut Value) {
             continue;
         }
         let Some(responses) = operation.get_mut("responses") else { continue };
-        // A stream is text; each event's data is JSON of its own.
+        // The stream itself is text; the data of each event is JSON of its own.
         let stream = json!({ "schema": {
             "type": "string",
             "contentMediaType": "text/event-stream",

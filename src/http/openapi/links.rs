@@ -1,4 +1,4 @@
-//! The links of the document: which operations take the ids and cursors that an answer holds.
+//! The links of the document: the operations that take the ids and cursors of a response.
 
 use serde_json::{Map, Value, json};
 
@@ -13,10 +13,10 @@ const OF_REQUEST: &[&str] =
 const TASK: &str = "$response.body#/task_id";
 const PENDING: &str = "$response.body#/pending/0/request_id";
 
-/// An operation that takes something, the parameter that takes it, and where it is found.
+/// An operation, the parameter that takes the value, and the place of the value in the response.
 type Link = (&'static str, &'static str, &'static str);
 
-/// An operation whose answers of these statuses lead on.
+/// An operation whose responses with these statuses have links.
 struct LinkedAnswer {
     from: &'static str,
     statuses: &'static [&'static str],
@@ -41,7 +41,7 @@ fn all() -> [LinkedAnswer; 5] {
     ]
 }
 
-/// Adds the links to an operation's answers, each under the name of where it leads.
+/// Adds the links to an operation's responses, each named after its target.
 pub(crate) fn describe(operation: &mut Map<String, Value>, id: &str) {
     let Some(responses) = operation.get_mut("responses") else { return };
     for answer in all().into_iter().filter(|answer| answer.from == id) {

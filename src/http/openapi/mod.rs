@@ -1,6 +1,6 @@
-//! The document of the API (`OpenAPI` 3.1), made from the operations and the wire types. What their derives cannot say is added here:
-//! that the members of an answer are always there, the tags that tell variants apart, the problems of each operation,
-//! and examples, which are written by the same code as the answers.
+//! The `OpenAPI` 3.1 document of the API, made from the operations and the wire types. This module adds what their
+//! derives cannot express: members that a response always has, discriminators of variants, the problems of each
+//! operation, and examples, which are written by the same code as the responses.
 
 mod constraints;
 pub(crate) mod event_schema;
@@ -23,7 +23,7 @@ use crate::http::wire::problem::ProblemDocument;
 use crate::http::wire::request::InterventionRequest;
 use crate::http::wire::task::AgentTask;
 
-/// What the service is.
+/// The document's summary of the service.
 const WHAT: &str = "Runs AI-agent tasks and stops them at the point where a human must agree.";
 
 #[derive(utoipa::OpenApi)]
@@ -50,7 +50,7 @@ const WHAT: &str = "Runs AI-agent tasks and stops them at the point where a huma
 )]
 struct Document;
 
-/// The document, pretty and always the same.
+/// The document as indented JSON, always the same for the same code.
 #[must_use]
 pub fn openapi_json() -> String {
     let mut text = serde_json::to_string_pretty(&document()).unwrap_or_default();
@@ -102,7 +102,7 @@ pub(crate) fn document() -> Value {
     document
 }
 
-/// Where a browser that has neither key nor session is sent.
+/// Adds the redirect to sign-in for a browser without key and session.
 fn put_way_in(operation: &mut Map<String, Value>) {
     let way_in = json!({
         "description": "Nobody is signed in, and `Accept` prefers `text/html`: to the page that takes a key",
@@ -123,7 +123,8 @@ pub(crate) fn every_operation(document: &mut Value) -> impl Iterator<Item = (&st
         .filter_map(|(method, operation)| Some((method.as_str(), operation.as_object_mut()?)))
 }
 
-/// Its problems, its parameters without `null` (nobody can send that), and whether it needs a key.
+/// Adds the operation's problems and its authentication, and removes `null` from its parameters, which no client can
+/// send.
 fn finish(operation: &mut Map<String, Value>, op: &Op) {
     if matches!(op.auth, AuthClass::Open | AuthClass::Health) {
         operation.insert("security".to_owned(), json!([]));
@@ -154,7 +155,7 @@ fn finish(operation: &mut Map<String, Value>, op: &Op) {
     }
 }
 
-/// The headers of a success that answer a header of the request.
+/// Adds the headers of a success that respond to a header of the request.
 fn response_headers(operation: &mut Map<String, Value>) {
     let headers = [
         ("Prefer", "Preference-Applied", "What of `Prefer` was done"),
@@ -173,7 +174,7 @@ fn response_headers(operation: &mut Map<String, Value>) {
     }
 }
 
-/// A body that may be left out is an empty one, not `null`.
+/// An optional body may be empty but not `null`.
 fn optional_body(operation: &mut Map<String, Value>) {
     let Some(body) = operation.get_mut("requestBody") else { return };
     let schema = body.pointer_mut("/content/application~1json/schema");
@@ -231,7 +232,7 @@ fn without_null(schema: &mut Value) {
     }
 }
 
-/// The components that a client sends: what may be left out there is said by their types.
+/// The components of request bodies: their types say which members are optional.
 const SENT: &[&str] = &[
     "CreateTask",
     "SendMessage",
@@ -251,7 +252,7 @@ const SENT: &[&str] = &[
     "Problem",
 ];
 
-/// The members of an answer are always there.
+/// Marks every member of a response's component as required.
 fn complete(name: &str, schema: &mut Value) {
     if SENT.contains(&name) {
         return;
@@ -263,7 +264,7 @@ fn complete(name: &str, schema: &mut Value) {
     put(schema, &["required"], Value::Array(names));
 }
 
-/// The member that tells a variant from its siblings has one value in each, or is an enum of those it has there.
+/// Gives the member that tells variants apart a constant in each variant, or an enum of the values it has there.
 fn tag(schemas: &mut Map<String, Value>) {
     let mut tags: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
     for schema in schemas.values() {
@@ -281,7 +282,7 @@ fn tag(schemas: &mut Map<String, Value>) {
     }
 }
 
-/// Sets a member, and the objects on the way to it.
+/// Sets a member, and creates the objects on the way to it.
 pub(crate) fn put(value: &mut Value, path: &[&str], new: Value) {
     let Some((first, rest)) = path.split_first() else {
         *value = new;
@@ -295,7 +296,7 @@ pub(crate) fn put(value: &mut Value, path: &[&str], new: Value) {
     }
 }
 
-/// Examples, by component.
+/// Adds the examples to their components.
 fn examples(schemas: &mut Map<String, Value>) {
     for (name, examples) in all_examples() {
         if let Some(schema) = schemas.get_mut(name) {
@@ -338,7 +339,7 @@ pub(crate) mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// A component as a schema of its own: references are looked up in the whole document.
+    /// A validator for one component; references resolve in the whole document.
     pub(crate) fn validator(document: &Value, component: &str) -> jsonschema::Validator {
         let mut root = document.clone();
         root["$ref"] = json!(format!("#/components/schemas/{component}"));
@@ -401,7 +402,7 @@ pub(crate) mod tests {
         assert_eq!(body["content"]["application/json"]["schema"], json!({"$ref": "#/components/schemas/ApproveBody"}));
     }
 
-    /// Walks every schema and says where an enum or a union stands that has no name.
+    /// Collects the places of enums and unions without a name.
     fn unnamed(at: &str, value: &Value, found: &mut Vec<String>) {
         let Some(members) = value.as_object() else {
             for (index, value) in value.as_array().into_iter().flatten().enumerate() {

@@ -1,4 +1,4 @@
-//! A realistic task and a realistic request: the examples of the API's document, and fixtures of the tests.
+//! A realistic task and a realistic request: the examples of the OpenAPI document, and fixtures of the tests.
 
 #[cfg(test)]
 mod variants;
@@ -30,7 +30,7 @@ fn id(last: u128) -> Uuid {
     Uuid::from_u128(0x019a_4b2c_7000_7000_8000_0000_0000_0000 + last)
 }
 
-/// Somebody who may read, but not decide.
+/// A caller who may read, but not decide.
 #[must_use]
 pub(crate) fn caller() -> Caller {
     Caller {
@@ -44,7 +44,7 @@ pub(crate) fn caller() -> Caller {
     }
 }
 
-/// Somebody who may decide.
+/// A caller who may decide.
 #[must_use]
 pub(crate) fn approver() -> Caller {
     Caller { user_id: "bob".into(), groups: vec!["finance".into()], ..caller() }
@@ -102,7 +102,7 @@ pub(crate) fn task() -> TaskRow {
     }
 }
 
-/// Its request.
+/// The request of that task.
 #[must_use]
 pub(crate) fn request() -> RequestRow {
     let call = CallSpec {

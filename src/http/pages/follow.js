@@ -1,6 +1,6 @@
-// What happens to a task while its page is open, told by its event stream. The page says everything without this script;
-// with it the page also says what has changed since. Nothing here is ever markup: texts become text, hidden characters
-// their codes, and what an agent, a tool or a user wrote stands in a box that says so.
+// Shows the events of a task while its page is open, from its event stream. The page is complete without this script,
+// which adds later changes. No text is ever inserted as markup: texts become text nodes, hidden characters their codes,
+// and text by an agent, a tool or a user stands in a box that says so.
 "use strict";
 
 (() => {
@@ -16,7 +16,7 @@
   const LONGEST_TEXT = 20_000;
   const MOST_TRIES = 6;
 
-  // --- How things are shown ---------------------------------------------------------------------------------------
+  // --- Display ----------------------------------------------------------------------------------------------------
 
   const HIDDEN =
     /[\p{Cc}\p{Cf}\p{Co}\p{Cn}\p{Cs}\p{Zl}\p{Zp}\p{Zs}\p{Default_Ignorable_Code_Point}\p{Variation_Selector}\u2800]/gu;
@@ -38,11 +38,11 @@
     return Object.assign(made, settings);
   };
 
-  // Arguments are shown in the order of their characters, other texts as their script is read.
+  // Arguments are shown in the order of their characters, other texts in the direction of their script.
   const PROSE = { dir: "auto" };
   const EXACT = { dir: "ltr", className: "exact" };
 
-  // A text that somebody else wrote, whole or cut where nobody would read on.
+  // A foreign text, cut at a length beyond which no reader would follow.
   const quote = (text, settings = PROSE) => {
     const whole = String(text);
     const shown = element("pre", prose(whole.slice(0, LONGEST_TEXT)), settings);
@@ -60,7 +60,7 @@
     if (node.textContent !== text) node.textContent = text;
   };
 
-  // One line of what happened, and what belongs to it.
+  // Adds an entry to the log: a line, and its parts.
   const entry = (data, line, ...parts) => {
     const made = element("li");
     const head = element("p");
@@ -76,9 +76,9 @@
     }
   };
 
-  // --- What a model is saying right now ---------------------------------------------------------------------------
+  // --- Deltas of models -------------------------------------------------------------------------------------------
 
-  // By task: the turn, its box, and its texts, each with how many characters of it are shown.
+  // By task: the turn, its box, and its texts, each with the number of its characters received.
   const saying = new Map();
 
   const hush = (task) => {
@@ -104,7 +104,7 @@
     texts.set(call, undefined);
   };
 
-  // More of one text. Where something is missing before it, it is not shown: the whole follows.
+  // Adds a delta to its text. After a gap it is not shown: the complete message follows.
   const more = (data, which, settings = PROSE) => {
     const into = speaker(data);
     let text = into.texts.get(which);
@@ -120,15 +120,15 @@
     if (text.shown.textContent.length < LONGEST_TEXT) text.shown.append(prose(data.delta));
   };
 
-  // --- The request that this page is about, and others -------------------------------------------------------------
+  // --- The page's request, and others ------------------------------------------------------------------------------
 
   let answers = 0;
   const headline = document.getElementById("headline");
   let asksAnew = false;
   let isOld = false;
 
-  // The headline and the tab's title are what the service says in the page itself; asked for once more after whatever
-  // happens while the answer is on its way.
+  // Takes the headline and the tab's title from a fresh copy of the page; loads it once more for events that arrive
+  // while a load is in flight.
   const refresh = () => {
     isOld = asksAnew;
     if (asksAnew) return;
@@ -157,7 +157,7 @@
     meanwhile.replaceChildren(told);
   };
 
-  // Nobody can answer it any more: its forms go, and whoever was typing is taken to what is said instead.
+  // The request takes no more answers: hides its forms, and moves the focus from a form to the message.
   const close = (text) => {
     const forms = document.getElementById("answers");
     const typing = forms.contains(document.activeElement);
@@ -171,7 +171,7 @@
     const decision = data.decision ?? {};
     const [what, user] = [word(`did_${decision.action}`, decision.action), visible(decision.by)];
     if (name === "request.decided") answers += 1;
-    // What the page showed already is no news.
+    // The page was rendered with this change.
     if (openAtFirst !== "pending" || (name === "request.decided" && answers <= Number(answersAtFirst))) return;
     const values = { what, user, at: moment(decision.at) };
     if (name === "request.expired") close(words.has_expired);
@@ -210,7 +210,7 @@
   // --- The events --------------------------------------------------------------------------------------------------
 
   let ended = false;
-  // What each task said last: where that is its output, it is not shown twice.
+  // The last answer of each task, so that an output equal to it is not shown twice.
   const lastWords = new Map();
 
   const ofTask = (name, data) => {
@@ -314,19 +314,19 @@
     }
     source.addEventListener("caught_up", () => {
       tries = 0;
-      // What happened between the page and its stream is in neither.
+      // A change between the rendering and the stream's start has not updated the headline.
       if (!isNews && (openAtFirst !== "pending" || !meanwhile.matches(":empty"))) refresh();
       isNews = true;
-      // From here on what is added is news, and is read out.
+      // Later entries are new, and are read out.
       log.parentElement.setAttribute("aria-busy", "false");
       said(connection, words.live_follows);
     });
     source.addEventListener("error", lost);
-    // What was being said before may be void by now: whoever is told nothing of that forgets it.
+    // Deltas from before the connection may be void by now, and no reset for them would arrive.
     source.addEventListener("open", () => [...saying.keys()].forEach(hush));
   };
 
-  // A browser asks again by itself, until an answer is no stream: 204 where nothing more will come, or a refusal.
+  // A browser reconnects by itself until a response is no stream: 204 after the last event, or a refusal.
   const lost = () => {
     if (ended) said(connection, words.live_ended);
     else said(connection, words.live_again);
@@ -340,7 +340,7 @@
     connection.replaceChildren(`${words.live_over} `, element("a", words.live_reload, { href: requests + request }));
   };
 
-  // A browser has few connections to one host: a page that nobody sees takes none.
+  // A browser has few connections to one host, so a hidden page keeps none.
   const seen = () => {
     clearTimeout(later);
     if (document.visibilityState === "hidden") source?.close();

@@ -16,22 +16,23 @@ pub(crate) const OP: Op = Op { id: "get_follow_script", auth: AuthClass::Open, b
 /// The script.
 pub(crate) const SCRIPT: &str = include_str!("follow.js");
 
-/// Our own scripts, and our own event streams.
+/// Permits our own scripts and our own event streams.
 static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| policy_with("script-src 'self'; connect-src 'self'; "));
 
-/// The script's address, on a page whose paths begin with `prefix`.
+/// The `<script>` element, on a page whose paths begin with `prefix`.
 #[must_use]
 pub(crate) fn tag(prefix: &str) -> Markup {
     html! { script src=(format!("{prefix}/follow.js")) defer {} }
 }
 
-/// A page that loads the script, and may.
+/// A page that loads the script, with the policy that permits it.
 #[must_use]
 pub(crate) fn page(page: Markup) -> Response {
     ([(CONTENT_SECURITY_POLICY, POLICY.clone())], page).into_response()
 }
 
-/// The script. It is asked for again with each page, so that it is never older than the page.
+/// Serves the script. `no-cache` makes the browser ask again with each page, so the script is never older than the
+/// page.
 pub(crate) async fn get_follow_script() -> Response {
     let headers = [(CONTENT_TYPE, "text/javascript; charset=utf-8"), (CACHE_CONTROL, "no-cache")];
     (headers, SCRIPT).into_response()

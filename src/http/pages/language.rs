@@ -1,5 +1,5 @@
-//! The language of a page, English or Chinese, from `Accept-Language` (RFC 9110, 12.5.4). Only pages have a language; the
-//! API has none.
+//! The language of a page, English or Chinese, from `Accept-Language` (RFC 9110, 12.5.4). Only pages have a language;
+//! the API has none.
 
 use http::HeaderMap;
 use http::header::ACCEPT_LANGUAGE;
@@ -31,7 +31,7 @@ impl Language {
         best.map_or(Self::English, |(language, _)| language)
     }
 
-    /// The word for `lang`.
+    /// The value of the `lang` attribute.
     #[must_use]
     pub fn tag(self) -> &'static str {
         match self {

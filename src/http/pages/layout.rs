@@ -1,5 +1,5 @@
-//! The layout of every page: frame, style, `Content-Security-Policy`, and the display of foreign text. Pages work without a
-//! script and load none, except the one that follows its task (`follow.rs`).
+//! The layout of every page: frame, style, `Content-Security-Policy`, and the display of foreign text. Pages work
+//! without a script and load none, except the one that follows its task (`follow.rs`).
 
 use std::sync::LazyLock;
 
@@ -24,8 +24,8 @@ pub(crate) fn content_security_policy() -> HeaderValue {
     POLICY.clone()
 }
 
-/// A policy that allows only our own style, form posts to us and no framing; `more` is inserted as it is, each directive
-/// with a semicolon and a blank after it.
+/// A policy that allows only our own style, form posts to us and no framing; `more` is inserted as it is, each
+/// directive with a semicolon and a blank after it.
 pub(super) fn policy_with(more: &str) -> HeaderValue {
     let hash = base64::prelude::BASE64_STANDARD.encode(Sha256::digest(STYLE));
     let policy = format!(
@@ -59,7 +59,7 @@ pub(crate) fn frame_in(language: Language, title: &str, body: &Markup) -> Markup
     }
 }
 
-/// A problem as a page: the same words, what was decided instead, and the way back to the request.
+/// A problem as a page: the same words, the earlier decision, and the link back to the request.
 #[must_use]
 pub(crate) fn problem(
     problem: &Problem,
@@ -97,7 +97,7 @@ pub(crate) fn problem(
     )
 }
 
-/// What stands already.
+/// The decision that was made first.
 fn first(words: &Translations, decision: &Value) -> String {
     let what = match member(decision, "action") {
         "approve" => words.did_approve,
@@ -131,14 +131,14 @@ pub(crate) fn has_right_to_left(text: &str) -> bool {
     text.chars().any(moves)
 }
 
-/// A text in the order of its characters where no style reaches: the title of a tab. It is put under a left-to-right
-/// override where it needs one.
+/// A text in the order of its characters where no style applies, as in a tab's title: where it needs one, it gets a
+/// left-to-right override.
 #[must_use]
 pub(crate) fn in_order(text: String) -> String {
     if has_right_to_left(&text) { format!("\u{202d}{text}\u{202c}") } else { text }
 }
 
-/// A moment of ours for a person: to the second, in UTC.
+/// One of our timestamps for a person: to the second, in UTC.
 #[must_use]
 pub(crate) fn moment(at: &str) -> String {
     match at.get(..19) {

@@ -5,11 +5,10 @@ use super::language::Language;
 
 macro_rules! words {
     ($($name:ident: $english:literal, $chinese:literal;)*) => {
-        /// The words of one language.
+        /// The texts of one language.
         #[derive(Debug)]
         #[expect(dead_code, reason = "sentences of the engine are looked up in `PAIRS`")]
         pub(crate) struct Translations {
-            /// Which language it is.
             pub language: Language,
             $(#[doc = $english] pub $name: &'static str),*
         }
@@ -23,7 +22,7 @@ macro_rules! words {
 }
 
 words! {
-    // What is asked.
+    // The question.
     asks_default: "Human intervention required.", "需要人工处理。";
     kind_approval: "May these calls run?", "是否允许执行这些调用？";
     kind_guidance: "The agent asks for guidance", "智能体请求指导";
@@ -34,9 +33,9 @@ words! {
     reconcile_about: "The call was started and its answer never arrived. Look where it went, and say what happened there.", "调用已经开始，但未收到答复。请到目标系统核实，再说明实际情况。";
     external_about: "Nothing here runs this call. Run it yourself and fill in its result.", "本服务不会执行此调用。请自行执行并填写结果。";
     error_prefix: "Error: ", "错误：";
-    // Where it stands.
+    // The status.
     status_pending: "Waits for an answer.", "等待答复。";
-    // How it was decided, and what has become of its calls.
+    // The decision, and the fate of its calls.
     full_stop: ".", "。";
     head_approved: "Approved by {by}", "{by} 已批准";
     head_rejected: "Rejected by {by}", "{by} 已拒绝";
@@ -133,7 +132,7 @@ words! {
     minutes: "{count} min", "{count} 分钟";
     hours: "{count} h", "{count} 小时";
     days: "{count} days", "{count} 天";
-    // What the agent wrote.
+    // Texts by the agent.
     by_agent: "Written by the agent, not verified", "由智能体撰写，未经核实";
     by_agent_form: "The agent's questions, not verified", "智能体提出的问题，未经核实";
     by_agent_arguments: "Arguments written by the agent, exactly as they will run", "由智能体撰写的参数，将原样执行";
@@ -179,7 +178,7 @@ words! {
     approvals_so_far: "{have} of {required}", "{have} / {required}";
     approvals_missing: "{have} of {required}; still needed: {missing} of {names}", "{have} / {required}；还需 {names} 中的 {missing} 人批准";
     approved_by: "approved by {user}, {at}", "{user} 于 {at} 批准";
-    // What was answered.
+    // The answer.
     decision: "Decision", "决定";
     decision_whole: "What was decided", "决定结果";
     did_approve: "Approved", "已批准";
@@ -201,7 +200,7 @@ words! {
     given_result: "The result that was given", "所提供的结果";
     given_response: "What was filled in", "所填写的内容";
     sealed_value: "(kept sealed)", "（已密封保存）";
-    // What can be answered.
+    // The forms.
     your_answer: "Your answer", "您的答复";
     nothing_here: "Nothing to decide here.", "此处没有需要您决定的事项。";
     is_decided: "This request is decided.", "此请求已有决定。";
@@ -275,7 +274,7 @@ words! {
     no_choice: "(nothing)", "（不填）";
     yes: "yes", "是";
     no: "no", "否";
-    // What does not fit.
+    // Mistakes in a submitted form.
     not_stored: "Your answer was not stored", "您的答复未被保存";
     mend_below: "Mend what is listed here, and send it again.", "请修正以下各项后重新提交。";
     type_again: "What you typed was not kept: enter it again.", "为安全起见未保留您输入的内容，请重新输入。";
@@ -299,7 +298,7 @@ words! {
     an_object_replacement: "an object: the full replacement", "须为对象：完整替换";
     a_string: "a string", "须为字符串";
     reason_too_long: "at most 4096 bytes", "最多 4096 字节";
-    // What happens while the page is open.
+    // Events while the page is open.
     live_head: "What happens", "进展";
     live_running: "The task is running.", "任务进行中。";
     live_paused: "The task waits for a person.", "任务正在等待人工处理。";
@@ -376,7 +375,7 @@ words! {
 }
 
 impl Translations {
-    /// The words of a language.
+    /// The texts of a language.
     #[must_use]
     pub fn of(language: Language) -> &'static Self {
         match language {
@@ -385,7 +384,7 @@ impl Translations {
         }
     }
 
-    /// A sentence that was written in English, in this language; `None` where it is not one of these.
+    /// The translation of an English sentence into this language; `None` for an unknown sentence.
     #[must_use]
     pub fn translated(&self, english: &str) -> Option<&'static str> {
         let (english, chinese) = PAIRS.iter().find(|(known, _)| *known == english)?;

@@ -1,15 +1,16 @@
-//! Whether a client wants a page, or a stream of events: a browser says so, a program does not unless it means it.
+//! Whether a client wants a page or an event stream. It must name the type: a browser does, and a program does only on
+//! purpose.
 
 use http::HeaderMap;
 use http::header::ACCEPT;
 
-/// Whether `text/html` is asked for by name, at least as much as JSON is.
+/// Whether `Accept` names `text/html`, with at least the quality of JSON.
 #[must_use]
 pub(crate) fn wants_html(headers: &HeaderMap) -> bool {
     prefers(headers, "text/html")
 }
 
-/// Whether `text/event-stream` is asked for by name, at least as much as JSON is.
+/// Whether `Accept` names `text/event-stream`, with at least the quality of JSON.
 #[must_use]
 pub(crate) fn wants_stream(headers: &HeaderMap) -> bool {
     prefers(headers, "text/event-stream")

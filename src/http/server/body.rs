@@ -1,6 +1,6 @@
-//! The body of a POST: read once, whole, within its operation's limit; its type; its JSON. A replayed key comes before
-//! all that, so reading and understanding are two steps. A large body is read when there is memory for it, and
-//! understood off the runtime's threads.
+//! The body of a POST: read once and completely, within its operation's limit, then checked for its type and parsed as
+//! JSON. A replayed key is answered before parsing, so reading and parsing are two steps. A large body is read when
+//! there is memory for it, and parsed off the runtime's threads.
 
 pub mod budget;
 
@@ -31,20 +31,20 @@ use crate::world::Clock;
 
 /// How long a body may take to arrive.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// How long a large body may wait for memory: clients give up a connection that takes nothing for 30 seconds.
+/// How long a large body may wait for memory: clients give up a connection that accepts nothing for 30 seconds.
 const ROOM: Duration = Duration::from_secs(20);
-/// What a page's form is sent as.
+/// The content type of a page's form.
 const FORM: &str = "application/x-www-form-urlencoded";
-/// A larger body is understood off the runtime's threads.
+/// The largest body, in bytes, that is parsed on the runtime's threads.
 const SHORT: usize = 64 * 1024;
-/// So many of these at once: each may take as much memory as 100,000 values do.
+/// The most large bodies parsed at once: each may take as much memory as 100,000 values do.
 const AT_ONCE: usize = 2;
 
-/// Where large bodies are understood. All others go on meanwhile.
+/// Parses large bodies without blocking the runtime.
 #[derive(Clone, Debug)]
 pub(crate) struct Parsing {
     turns: Arc<Semaphore>,
-    /// The memory for those that are read or wait for their turn.
+    /// The memory for large bodies that are being read or wait for their turn.
     budget: BodyBudget,
 }
 
@@ -55,13 +55,12 @@ impl Default for Parsing {
 }
 
 impl Parsing {
-    /// With so much memory.
     #[must_use]
     pub fn new(budget: BodyBudget) -> Self {
         Self { turns: Arc::new(Semaphore::new(AT_ONCE)), budget }
     }
 
-    /// Does `work` for a body of so many bytes.
+    /// Does `work` for a body of `bytes` bytes.
     async fn run<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -82,13 +81,11 @@ impl Parsing {
 /// A POST whose body has arrived.
 #[derive(Debug)]
 pub(crate) struct Posted {
-    /// Who sent it.
+    /// The authenticated caller.
     pub caller: Caller,
-    /// Its headers.
     pub headers: HeaderMap,
-    /// Its body.
     pub bytes: Bytes,
-    /// Its `Idempotency-Key`, or why it cannot be one.
+    /// The `Idempotency-Key`, or why the header is malformed.
     key: Result<Option<Key>, String>,
 }
 
@@ -112,17 +109,17 @@ impl FromRequest<Arc<Http>> for Posted {
     }
 }
 
-/// A body on its way in.
+/// A body while it arrives.
 struct Arriving<'h> {
     stream: BodyDataStream,
-    /// What has arrived of it.
+    /// The bytes received so far.
     whole: BytesMut,
-    /// How many bytes it may have.
+    /// The most bytes that it may have.
     limit: usize,
     clock: &'h dyn Clock,
 }
 
-/// A large body, and its part of the memory.
+/// A large body, with its reservation of memory.
 struct Large {
     bytes: BytesMut,
     _reserved: Reserved,
@@ -134,8 +131,8 @@ impl AsRef<[u8]> for Large {
     }
 }
 
-/// The body of a request of `caller`. A short one is read at once; a large one waits until there is memory for it, and
-/// the time that it may take to arrive begins only then.
+/// Reads the body of a request of `caller`. A short body is read at once; a large body first waits for memory, and its
+/// time to arrive begins only then.
 async fn arrived(http: &Http, parts: &Parts, body: Body, caller: Option<&Caller>) -> Result<Bytes, Problem> {
     let limit = parts.extensions.get::<&'static Op>().map_or(0, |op| op.body);
     let mut body =
@@ -158,7 +155,7 @@ async fn arrived(http: &Http, parts: &Parts, body: Body, caller: Option<&Caller>
 }
 
 impl Arriving<'_> {
-    /// Reads until there are more than `enough` bytes. Whether that was all.
+    /// Reads until more than `enough` bytes have arrived. Returns whether the body ended before.
     async fn read(&mut self, enough: usize) -> Result<bool, Problem> {
         let late = self.clock.sleep(PATIENCE);
         tokio::pin!(late);
@@ -179,7 +176,7 @@ impl Arriving<'_> {
     }
 }
 
-/// How many bytes the head of a request says that its body has.
+/// The `Content-Length` of a request, in bytes.
 pub fn announced(headers: &HeaderMap) -> Option<usize> {
     headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok())
 }
@@ -189,7 +186,7 @@ fn full() -> Problem {
     Problem::new(Code::Unavailable, detail)
 }
 
-/// The body is larger than `limit` bytes.
+/// The problem of a body larger than `limit` bytes.
 #[must_use]
 pub(crate) fn too_large(limit: usize) -> Problem {
     Problem::new(Code::TooLarge, format!("The body may have {limit} bytes."))
@@ -207,24 +204,24 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, String> {
 }
 
 impl Posted {
-    /// Drops the body once its effect is stored: the answer may wait for minutes.
+    /// Drops the body once its effect is stored: the response may wait for minutes.
     pub(crate) fn release(&mut self) {
         self.bytes = Bytes::new();
         self.key = Ok(None);
     }
 
-    /// Its key.
+    /// The idempotency key.
     ///
     /// # Errors
-    /// `bad_request` when the header cannot be one.
+    /// `bad_request` when the header is malformed.
     pub fn key(&self) -> Result<Option<Key>, Problem> {
         self.key.clone().map_err(Problem::bad_request)
     }
 
-    /// What `read` makes of its JSON; the second argument is the text it was written as. An empty body is an empty object.
+    /// Parses the JSON and passes it to `read`, with the text it was parsed from. An empty body is an empty object.
     ///
     /// # Errors
-    /// Another type, no JSON, too many values, a U+0000 somewhere, or those of `read`.
+    /// Another content type, no JSON, too many values, a U+0000 somewhere, or the errors of `read`.
     pub async fn json<T: Send + 'static>(
         &self,
         parsing: &Parsing,
@@ -239,7 +236,7 @@ impl Posted {
         self.understand(parsing, move |bytes| read(clean(json::parse(bytes)?)?, bytes)).await
     }
 
-    /// What `read` makes of its bytes; for a large body not on the runtime's threads.
+    /// Passes the bytes to `read`; for a large body, off the runtime's threads.
     ///
     /// # Errors
     /// The errors of `read`.
@@ -252,7 +249,7 @@ impl Posted {
         parsing.run(bytes.len(), move || read(&bytes)).await
     }
 
-    /// The fields of a page's form, line ends as LF.
+    /// The fields of a page's form, with LF as line ends.
     ///
     /// # Errors
     /// A field sent twice, or a U+0000 somewhere.
@@ -260,7 +257,7 @@ impl Posted {
         form_fields(&self.bytes)
     }
 
-    /// Whether a page's form sent it.
+    /// Whether the body is a page's form.
     #[must_use]
     pub fn is_form(&self) -> bool {
         self.is_type(FORM)
@@ -271,7 +268,7 @@ impl Posted {
     }
 }
 
-/// The headers and the form of somebody who needs no key.
+/// Reads the headers and the form of a request that needs no key.
 ///
 /// # Errors
 /// Another type, a body that is too large or slow, a field sent twice, or a U+0000 somewhere.
@@ -284,7 +281,7 @@ pub(crate) async fn form(http: &Http, request: Request) -> Result<(HeaderMap, BT
     Ok((parts.headers, form_fields(&bytes)?))
 }
 
-/// A form's fields, line ends as LF.
+/// A form's fields, with LF as line ends.
 ///
 /// # Errors
 /// A field sent twice, or a U+0000 somewhere.
@@ -352,7 +349,7 @@ mod tests {
         assert_eq!((refused.code, &refused.members["errors"]), (Code::Invalid, &errors));
     }
 
-    /// A test has one thread for its runtime: what runs on another one does not block it.
+    /// The runtime of a test has one thread: only work on another thread does not block it.
     #[tokio::test]
     async fn large_bodies_are_parsed_off_the_runtime_two_at_once() {
         let parsing = Parsing::default();
@@ -378,12 +375,12 @@ mod tests {
         }
         begins.recv().await.unwrap();
         begins.recv().await.unwrap();
-        // Whatever else could begin has had its time to.
+        // Gives all other work time to begin.
         for _ in 0..100 {
             tokio::task::yield_now().await;
             tokio::task::spawn_blocking(|| ()).await.unwrap();
         }
-        // The runtime goes on, and short bodies wait for nobody.
+        // The runtime goes on, and short bodies wait for no permit.
         assert_eq!(parsing.run(SHORT, thread).await.unwrap(), here);
         assert!(begins.is_empty() && parsing.turns.available_permits() == 0, "only two of five have begun");
         for _ in 0..5 {

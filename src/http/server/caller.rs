@@ -43,7 +43,7 @@ pub(crate) fn must_read(caller: &Caller) -> Result<(), Problem> {
     if caller.may.read { Ok(()) } else { Err(Problem::forbidden("This key may not read.")) }
 }
 
-/// Refuses a key without the right to create and move tasks.
+/// Refuses a key without the right to create and change tasks.
 ///
 /// # Errors
 /// `forbidden`.

@@ -1,7 +1,8 @@
-//! The open connections of a listener: how many there are, and which are idle. When all slots are taken, the longest idle
-//! connection is closed for the next client. A connection serves from the head of a request until both bodies are dropped
-//! and the response is written. Once the guard knows the caller, the connection is protected: a waiting request and an open
-//! stream are never closed for others. An unauthenticated request counts as idle, however slow its body or its reader is.
+//! The open connections of a listener: how many there are, and which are idle. When all slots are taken, the longest
+//! idle connection is closed for the next client. A connection serves from the head of a request until both bodies are
+//! dropped and the response is written. Once the guard knows the caller, the connection is protected: a waiting request
+//! and an open stream are never closed for others. An unauthenticated request counts as idle, however slow its body or
+//! its reader is.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -32,12 +33,12 @@ struct Open {
     /// Connections that were told to close and have not closed yet.
     closing: usize,
     last: u64,
-    /// Connections that may be closed, longest first: they serve no request, or a stranger's.
+    /// Connections that may be closed, longest idle first: they serve no request, or an unauthenticated one.
     idle: BTreeMap<u64, CancellationToken>,
 }
 
 impl Connections {
-    /// At most so many connections; never fewer than one.
+    /// Allows `most` connections, and at least one.
     #[must_use]
     pub fn new(most: usize) -> Self {
         Self(Arc::new(Shared { most: most.max(1), open: Mutex::default(), changed: Notify::new() }))
@@ -72,7 +73,7 @@ impl Connections {
                 waker: AtomicWaker::new(),
             }));
         }
-        // One connection is closed for one client: others that are about to close are not counted twice.
+        // One connection is closed for each waiting client: a connection that is about to close counts as a free slot.
         if open.all - open.closing >= self.0.most {
             open.close_longest();
         }
@@ -109,7 +110,7 @@ impl Open {
 pub(crate) struct ConnectionSlot {
     connections: Connections,
     close: CancellationToken,
-    /// Its key in `Open::idle`; 0 while it is protected.
+    /// The connection's key in `Open::idle`; 0 while it is protected.
     idle: AtomicU64,
     /// Bodies that are still in use.
     requests: AtomicUsize,
@@ -119,7 +120,7 @@ pub(crate) struct ConnectionSlot {
     waker: AtomicWaker,
 }
 
-/// What a connection is waiting for.
+/// The phase of a connection, which decides its timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionPhase {
     /// The rest of a request's head; before the first request also its first byte.

@@ -1,29 +1,29 @@
-//! How many connections fit into what the system lets this process open. The database, tools and models come first: a
-//! service whose clients hold every descriptor could not carry out what was approved.
+//! How many connections fit into the descriptor limit of this process. The database, tools and models come first: a
+//! service whose clients hold every descriptor could not run what was approved.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// What is open in any case: standard streams, listeners, the runtime's own, the metrics' connections.
+/// Descriptors that are always open: standard streams, listeners, the runtime's own, the metrics' connections.
 const OWN: u64 = 64;
-/// Of one connection to the database: an SQLite one has the file and its log open.
+/// Descriptors of one database connection: an SQLite connection opens the file and its log.
 const OF_DATABASE: u64 = 3;
-/// Of one running task: the calls that run together, and a model's connection.
+/// Descriptors of one running task: the calls that run together, and a model's connection.
 const OF_TASK: u64 = 9;
-/// Fewer connections than this are no service.
+/// The fewest connections that a service needs.
 const FEWEST: u64 = 16;
 
-/// How the descriptors are shared out.
+/// How the descriptors are shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Share {
-    /// What the process may open.
+    /// The descriptor limit of this process.
     pub limit: u64,
     /// Descriptors kept for the database and for outbound calls.
     pub reserve: u64,
-    /// Connections at most.
+    /// The most connections of clients.
     pub connections: u32,
 }
 
-/// There are too few for a service.
+/// Too few descriptors for a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "this process may have {limit} descriptors, and needs {needed}: raise the limit (`ulimit -n`, `LimitNOFILE=`), or \
@@ -35,7 +35,7 @@ pub(crate) struct TooFew {
 }
 
 impl Share {
-    /// Shares out `limit` descriptors: `wanted` connections, or fewer where the rest would not do.
+    /// Shares `limit` descriptors: `wanted` connections, or fewer where the reserve leaves no more.
     ///
     /// # Errors
     /// [`TooFew`] when hardly any connection is left.
@@ -48,20 +48,20 @@ impl Share {
         Ok(Self { limit, reserve, connections: u32::try_from(room).unwrap_or(u32::MAX).min(wanted) })
     }
 
-    /// How many event streams there may be where `wanted` are: some connections stay for everything else.
+    /// The most event streams where `wanted` are configured: some connections stay for everything else.
     #[must_use]
     pub fn streams(&self, wanted: u32) -> u32 {
         wanted.min(self.connections - self.connections.min(96) / 4)
     }
 }
 
-/// The number of descriptors that this process may open now.
+/// The soft descriptor limit of this process.
 #[must_use]
 pub(crate) fn limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Raises the soft limit to the hard one. Where the system refuses that, the soft one stays.
+/// Raises the soft limit to the hard one. Where the system refuses, the soft limit stays.
 pub(crate) fn raise() {
     let limits = getrlimit(Resource::Nofile);
     if limits.current != limits.maximum {

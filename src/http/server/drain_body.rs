@@ -1,6 +1,6 @@
-//! Drains request bodies that an operation left unread. Closing a connection while its client still sends resets it, and
-//! the client never reads why its request was refused. So the unread part of a body is read to its end, within bounds, while
-//! the answer goes out.
+//! Drains request bodies that an operation left unread. Closing a connection while its client still sends resets it,
+//! and the client never reads why its request was refused. So the unread part of a body is read to its end, within
+//! bounds, while the answer goes out.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

@@ -1,6 +1,6 @@
-//! The outermost layer around every response. It gives the request its id, renders problems (as JSON, or as a page for a
-//! browser at `/resume` or the sign-in), answers preflights, and adds the headers that depend on the request's origin and
-//! path. Its log line holds ids, names, sizes and durations, never a path's values or a query.
+//! The outermost layer around every response. It gives the request its id, renders problems (as JSON, or as a page for
+//! a browser at `/resume` or the sign-in), answers preflights, and adds the headers that depend on the request's origin
+//! and path. Its log line holds ids, names, sizes and durations, never a path's values or a query.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -38,7 +38,7 @@ impl OperationSlot {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RenderedError;
 
-/// Health checks come every few seconds; what they find is logged elsewhere.
+/// Health checks come every few seconds, and their results are logged elsewhere.
 const PROBES: [&str; 2] = [health::HEALTHZ.id, health::READYZ.id];
 
 /// The parts of the request that its response depends on.

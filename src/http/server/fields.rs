@@ -1,20 +1,20 @@
-//! Reads the members of a body one by one and collects everything that does not fit, each with its place. Members that
-//! nobody asked for are mistakes too.
+//! Reads the members of a body one by one and collects every mistake with its place. An unknown member is a mistake,
+//! too.
 
 use serde_json::{Map, Value};
 
 use crate::engine::FieldError;
 pub(crate) use crate::task::text::pointer;
 
-/// How many mistakes are told at once.
+/// The most mistakes in one response.
 const TOLD: usize = 50;
 
-/// What does not fit.
+/// The mistakes found so far.
 #[derive(Debug, Default)]
 pub(crate) struct Errors(pub Vec<FieldError>);
 
 impl Errors {
-    /// Adds one.
+    /// Adds a mistake, unless `TOLD` are there already.
     pub fn add(&mut self, pointer: &str, detail: impl Into<String>) {
         if self.0.len() < TOLD {
             self.0.push(FieldError { pointer: pointer.to_owned(), detail: detail.into() });
@@ -22,7 +22,7 @@ impl Errors {
     }
 }
 
-/// An object that is being read.
+/// An object whose members are taken out one by one.
 #[derive(Debug)]
 pub(crate) struct Fields {
     at: String,
@@ -39,23 +39,23 @@ impl Fields {
         None
     }
 
-    /// The pointer of one of its members.
+    /// The pointer of a member.
     #[must_use]
     pub fn pointer(&self, name: &str) -> String {
         pointer(&self.at, name)
     }
 
-    /// A member as it stands, `null` included.
+    /// Takes a member as it is, `null` included.
     pub fn raw(&mut self, name: &str) -> Option<Value> {
         self.members.remove(name)
     }
 
-    /// A member; `null` is none.
+    /// Takes a member; `null` counts as absent.
     pub fn take(&mut self, name: &str) -> Option<Value> {
         self.raw(name).filter(|value| !value.is_null())
     }
 
-    /// A text member.
+    /// Takes a text member.
     pub fn text(&mut self, name: &str, errors: &mut Errors) -> Option<String> {
         match self.take(name)? {
             Value::String(text) => Some(text),
@@ -66,7 +66,7 @@ impl Fields {
         }
     }
 
-    /// A text member of at most `bytes` bytes.
+    /// Takes a text member of at most `bytes` bytes.
     pub fn text_within(&mut self, name: &str, bytes: usize, errors: &mut Errors) -> Option<String> {
         let text = self.text(name, errors)?;
         if text.len() > bytes {
@@ -75,7 +75,7 @@ impl Fields {
         Some(text)
     }
 
-    /// A member that is true or false.
+    /// Takes a boolean member.
     pub fn flag(&mut self, name: &str, errors: &mut Errors) -> Option<bool> {
         let value = self.take(name)?;
         if value.as_bool().is_none() {
@@ -84,7 +84,7 @@ impl Fields {
         value.as_bool()
     }
 
-    /// An object member.
+    /// Takes an object member.
     pub fn object(&mut self, name: &str, errors: &mut Errors) -> Option<Map<String, Value>> {
         if let Value::Object(members) = self.take(name)? {
             return Some(members);
@@ -93,7 +93,7 @@ impl Fields {
         None
     }
 
-    /// What is left is unknown.
+    /// Reports every member that was not taken as unknown.
     pub fn finish(self, errors: &mut Errors) {
         for name in self.members.keys() {
             errors.add(&place(&self.at, name), "no such member");
@@ -101,15 +101,15 @@ impl Fields {
     }
 }
 
-/// How long the place of a mistake may be. A longer one ends at the member above it: a long name is not copied for each
-/// value below it.
+/// The longest place of a mistake, in bytes. A longer one ends at the member above it, so that a long name is not
+/// copied for each value below it.
 const PLACE: usize = 1024;
 
 fn place(at: &str, name: &str) -> String {
     if at.len() + name.len() > PLACE { at.to_owned() } else { pointer(at, name) }
 }
 
-/// Text holds no U+0000, wherever it stands.
+/// Reports every U+0000, in texts and in member names.
 pub(crate) fn refuse_nul(value: &Value, at: &str, errors: &mut Errors) {
     match value {
         Value::String(text) if text.contains('\0') => errors.add(at, "text without U+0000"),

@@ -1,6 +1,6 @@
-//! The guard runs before each operation. It is a layer of the operation's own method, so the router answers unknown paths
-//! (404) and unknown methods (405) first. It checks, in this order: that the request comes from this machine (without
-//! accounts), the origin, the announced size, and the key or the session's cookie.
+//! The guard runs before each operation. It is a layer of the operation's own method, so the router answers unknown
+//! paths (404) and unknown methods (405) first. It checks, in this order: that the request comes from this machine
+//! (without accounts), the origin, the announced size, and the key or the session's cookie.
 
 use std::sync::{Arc, Weak};
 

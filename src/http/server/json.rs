@@ -1,5 +1,5 @@
-//! JSON read so that nobody reads it differently: a repeated member is an error, and so is deep nesting. What comes from
-//! outside is counted before anything is built of it: a megabyte of `[[],[],…` would become a hundred in memory.
+//! JSON with one reading only: a repeated member is an error, and so is deep nesting. Input from outside is counted
+//! before anything is built of it: a megabyte of `[[],[],…` would become a hundred in memory.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,18 +10,18 @@ use serde_json::{Map, Number, Value};
 
 use super::problem::{Code, Problem};
 
-/// How deep a body may be nested.
+/// The deepest nesting of a body.
 const DEPTH: usize = 64;
 
-/// How many values a body may have, nested ones included.
+/// The most values in a body, nested ones included.
 pub(crate) const VALUES: usize = 100_000;
 
-/// Why a text from outside was not read. It says where, never what.
+/// Why a text from outside was not read. The detail gives the position and never the content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Unread {
-    /// It is no JSON that can be read in one way; a sentence for a person.
+    /// Not JSON, or JSON that parsers read differently; a sentence for a person.
     Bad(String),
-    /// It has more than [`VALUES`] values.
+    /// More than [`VALUES`] values.
     TooMany,
 }
 
@@ -35,18 +35,12 @@ impl From<Unread> for Problem {
 }
 
 /// Reads one JSON value from outside, and nothing after it.
-///
-/// # Errors
-/// [`Unread`].
 pub(crate) fn parse(bytes: &[u8]) -> Result<Value, Unread> {
     check(bytes)?;
     build(bytes)
 }
 
-/// Whether [`parse`] would read it but for repeated members. It builds nothing.
-///
-/// # Errors
-/// [`Unread`].
+/// Checks what [`parse`] checks, except for repeated members, without building a value.
 pub(crate) fn check(bytes: &[u8]) -> Result<(), Unread> {
     let mut left = VALUES;
     let mut reader = serde_json::Deserializer::from_slice(bytes);
@@ -54,10 +48,7 @@ pub(crate) fn check(bytes: &[u8]) -> Result<(), Unread> {
     counted.map_err(|error| unread(&error))
 }
 
-/// Reads one JSON value of our own, however many values it has, and nothing after it.
-///
-/// # Errors
-/// [`Unread`].
+/// Reads one JSON value of our own, with any number of values, and nothing after it.
 pub(crate) fn build(bytes: &[u8]) -> Result<Value, Unread> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let value = Strict(DEPTH).deserialize(&mut reader).and_then(|value| reader.end().map(|()| value));
@@ -82,22 +73,22 @@ fn unread(error: &serde_json::Error) -> Unread {
     })
 }
 
-/// The text of a member of an object, exactly as it was written but for the blanks between its parts: where numbers have
-/// to stay what they were, a value that went through a double will not do. For what [`parse`] has accepted.
+/// The text of an object's member as it was written, without the white space between its tokens; a value that went
+/// through a double would not keep every number. Takes text that [`parse`] has accepted.
 #[must_use]
 pub(crate) fn member(bytes: &[u8], name: &str) -> Option<String> {
     let members: BTreeMap<String, &RawValue> = serde_json::from_slice(bytes).ok()?;
     members.get(name).map(|value| compact(value.get()))
 }
 
-/// The same of all members, read once however many there are.
+/// The texts of all members, as `member` gives them, in one pass.
 #[must_use]
 pub(crate) fn members(bytes: &[u8]) -> BTreeMap<String, String> {
     let members: BTreeMap<String, &RawValue> = serde_json::from_slice(bytes).unwrap_or_default();
     members.into_iter().map(|(name, value)| (name, compact(value.get()))).collect()
 }
 
-/// JSON without the blanks that say nothing.
+/// JSON without the white space between its tokens.
 fn compact(text: &str) -> String {
     let (mut inside, mut escaped) = (false, false);
     text.chars()
@@ -119,7 +110,7 @@ const REPEATED: &str = "A member is repeated";
 const TOO_DEEP: &str = "The JSON is nested too deeply";
 const TOO_MANY: &str = "The JSON has too many values";
 
-/// Counts values down.
+/// Counts the values and the depth of a text, and builds nothing.
 struct Count<'c> {
     left: &'c mut usize,
     depth: usize,
@@ -173,7 +164,7 @@ impl<'de> Visitor<'de> for Count<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(mut self, mut members: A) -> Result<(), A::Error> {
-        // An empty list is as deep as one that has something in it.
+        // An empty list is as deep as a list with a value.
         let _: Count<'_> = self.below()?;
         while members.next_element_seed(self.below()?)?.is_some() {}
         Ok(())
@@ -322,7 +313,7 @@ mod tests {
     fn text_of_100_000_values_is_read_and_one_more_is_refused_before_anything_is_built() {
         // The list itself is a value.
         let flat = |values: usize| format!("[{}0]", "0,".repeat(values - 2));
-        // Two in each: an object and a list.
+        // Each element is two values: an object and a list.
         let nested = |values: usize| format!("[{}0]", r#"{"a":[]},"#.repeat((values - 2) / 2));
         for list in [flat, nested] {
             assert_eq!(check(list(VALUES).as_bytes()), Ok(()));
@@ -331,7 +322,7 @@ mod tests {
             assert!(build(list(VALUES + 2).as_bytes()).is_ok(), "what is ours is not counted");
         }
         assert_eq!(parse(flat(VALUES + 1).as_bytes()), Err(Unread::TooMany));
-        // Nothing after the last value that counts is looked at.
+        // Nothing after the last counted value is read.
         assert_eq!(parse(format!("[{}", "0,".repeat(VALUES)).as_bytes()), Err(Unread::TooMany));
         assert!(parse(format!(r#"["{}"]"#, "0,".repeat(VALUES)).as_bytes()).is_ok(), "a text is one value");
     }

@@ -1,31 +1,30 @@
-//! What an operation declares of itself: its id, who gets in, the size of its body, its problems.
+//! The declaration of an operation: its id, its callers, the limit of its body, its problems.
 
 use super::problem::Code;
 
-/// The body of most operations.
+/// The limit of most operations' bodies, in bytes.
 pub(crate) const SMALL: usize = 1024 * 1024;
-/// The body of a message, which may carry images.
+/// The limit of a message's body, in bytes: a message may carry images.
 pub(crate) const LARGE: usize = 20 * 1024 * 1024;
 
-/// The declaration of an operation.
 #[derive(Debug)]
 pub(crate) struct Op {
-    /// Its stable `operationId`.
+    /// The stable `operationId` of the document.
     pub id: &'static str,
-    /// Which callers it admits.
+    /// The callers that it admits.
     pub auth: AuthClass,
-    /// How many bytes its body may have.
+    /// The largest body, in bytes.
     pub body: usize,
-    /// The problems it can answer with, beside those of its authentication.
+    /// The problems it can respond with, beside those of its authentication.
     pub problems: &'static [Code],
 }
 
-/// Which callers an operation admits.
+/// The callers that an operation admits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AuthClass {
     /// Callers with a key or a live session.
     Key,
-    /// The same, and callers with an expired session: sign-out.
+    /// Like `Key`, and callers with an expired session: sign-out.
     Out,
     /// Everyone.
     Open,

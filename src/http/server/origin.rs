@@ -1,6 +1,6 @@
-//! Which web pages may make a browser change something here. A changing request of a foreign origin is refused before its
-//! credentials are read, so a foreign page cannot approve. Without accounts only requests to a loopback name of this machine
-//! are answered at all.
+//! Which web pages may make a browser change something here. A changing request from a foreign origin is refused before
+//! its credentials are read, so a foreign page cannot approve. Without accounts the service responds only to requests
+//! for a loopback name of this machine.
 
 use http::header::{HOST, HeaderName, ORIGIN};
 use http::{HeaderMap, Method, Uri, Version};
@@ -31,7 +31,7 @@ impl Origin {
     }
 }
 
-/// The origins that may change something.
+/// The origins whose pages may change something.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origins {
     public: Option<Origin>,
@@ -39,7 +39,7 @@ pub(crate) struct Origins {
 }
 
 impl Origins {
-    /// Those of `public_url` and of `cors_origins`.
+    /// The origins of `public_url` and of `cors_origins`.
     #[must_use]
     pub fn new(public_url: &str, cors_origins: &[String]) -> Self {
         Self {
@@ -48,7 +48,7 @@ impl Origins {
         }
     }
 
-    /// Whether a request that may change something comes from a page that may.
+    /// Whether a request is harmless or comes from a page that may change something.
     #[must_use]
     pub fn may_change(&self, method: &Method, headers: &HeaderMap, uri: &Uri) -> bool {
         if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) {
@@ -68,7 +68,7 @@ impl Origins {
         }
     }
 
-    /// Whether the request's one origin is in `cors_origins`: its answers carry the CORS headers.
+    /// Whether the request's only origin is in `cors_origins`, so that its response carries the CORS headers.
     #[must_use]
     pub fn shares_with(&self, headers: &HeaderMap) -> bool {
         let mut origins = headers.get_all(ORIGIN).iter();
@@ -89,7 +89,7 @@ fn own(origin: &Origin, headers: &HeaderMap, uri: &Uri) -> bool {
         .is_some_and(|own| own == *origin)
 }
 
-/// The host the request is for; `None` when it names none or several.
+/// The host that the request is for; `None` when it names none or several.
 fn authority<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a str> {
     let mut hosts = headers.get_all(HOST).iter();
     match (hosts.next(), hosts.next(), uri.authority()) {
@@ -102,13 +102,13 @@ fn authority<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a str> {
     }
 }
 
-/// Headers that a proxy adds; `X-Forwarded-…` are more.
+/// Headers that a proxy adds, beside `X-Forwarded-…`.
 const OF_PROXIES: [&str; 6] =
     ["forwarded", "via", "x-real-ip", "cf-connecting-ip", "true-client-ip", "x-original-forwarded-for"];
 
-/// Without accounts: why a request is refused, if it is. A proxy in front would make everybody `local`, so what looks as if
-/// one had passed it on is refused; proxies also ask in HTTP/1.0, as nginx does by default. The `Host` must be a loopback
-/// name, else a page whose name was rebound to this machine would be let in.
+/// Without accounts: why a request is refused, if it is. A proxy in front would make everyone `local`, so a request
+/// that looks proxied is refused; HTTP/1.0 is one sign, as nginx uses it by default. The `Host` must be a loopback
+/// name, otherwise a page whose name was rebound to this machine would be let in.
 #[must_use]
 pub(crate) fn not_from_here(headers: &HeaderMap, uri: &Uri, version: Version) -> Option<&'static str> {
     let added = |name: &HeaderName| OF_PROXIES.contains(&name.as_str()) || name.as_str().starts_with("x-forwarded-");

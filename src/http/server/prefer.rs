@@ -1,13 +1,13 @@
-//! `Prefer` (RFC 7240): how long a client wants to wait. What cannot be read is ignored.
+//! `Prefer` (RFC 7240): how long a client wants to wait. An unreadable preference is ignored.
 
 use std::time::Duration;
 
 use http::HeaderMap;
 
-/// The longest wait.
+/// The longest wait, in seconds.
 const LONGEST: u64 = 300;
 
-/// What a client prefers.
+/// A client's preferences about waiting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Prefer {
     wait: Option<u64>,
@@ -15,7 +15,7 @@ pub(crate) struct Prefer {
 }
 
 impl Prefer {
-    /// What the headers say; of a preference said twice the first counts.
+    /// Reads the headers; of a repeated preference the first counts.
     #[must_use]
     pub fn read(headers: &HeaderMap) -> Self {
         let mut prefer = Self::default();
@@ -36,7 +36,7 @@ impl Prefer {
         prefer
     }
 
-    /// How long to wait, `default` when nothing is preferred.
+    /// How long to wait; `default` without a preference.
     #[must_use]
     pub fn time(self, default: Duration) -> Duration {
         match (self.wait, self.respond_async) {
@@ -46,7 +46,7 @@ impl Prefer {
         }
     }
 
-    /// The `Preference-Applied` of the answer.
+    /// The `Preference-Applied` header of the response.
     #[must_use]
     pub fn applied(self) -> Option<String> {
         match (self.wait, self.respond_async) {

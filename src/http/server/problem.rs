@@ -1,5 +1,6 @@
-//! Every error is a problem document (RFC 9457) with a code. Where it happens only the code, one sentence and the code's
-//! own members are said; the edge fills in the rest, because it alone knows the request's id and what the client reads.
+//! Every error is a problem document (RFC 9457) with a code. The place of the error gives only the code, one sentence
+//! and the code's own members; the edge fills in the rest, because only the edge knows the request's id and the
+//! accepted types.
 
 use axum::response::{IntoResponse, Response};
 use http::header::{HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -21,23 +22,23 @@ macro_rules! codes {
         pub(crate) enum Code { $($(#[$doc])* $name),* }
 
         impl Code {
-            /// All of them, in the contract's order.
+            /// All codes, in the contract's order.
             pub const ALL: &'static [Self] = &[$(Self::$name),*];
 
-            /// The word on the wire.
+            /// The code on the wire.
             #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $word),* }
             }
 
-            /// The HTTP status it comes with.
+            /// The HTTP status of its responses.
             #[must_use]
             pub fn status(self) -> StatusCode {
                 let number: u16 = match self { $(Self::$name => $status),* };
                 StatusCode::from_u16(number).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
             }
 
-            /// Its name for a person.
+            /// The title for a person.
             #[must_use]
             pub fn title(self) -> &'static str {
                 match self { $(Self::$name => $title),* }
@@ -114,18 +115,17 @@ impl FromStr for Code {
 /// An error on its way to the edge.
 #[derive(Clone, Debug)]
 pub(crate) struct Problem {
-    /// What went wrong.
     pub code: Code,
-    /// One sentence: the place and what was expected, never a value.
+    /// One sentence: the place and the expected value, never the value itself.
     pub detail: String,
-    /// The code's own members.
+    /// The members that only this code has.
     pub members: Map<String, Value>,
-    /// Headers that belong to it.
+    /// Headers that only this problem has.
     pub headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl Problem {
-    /// A problem with the headers its code asks for.
+    /// A problem with the headers that its code requires.
     #[must_use]
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
         let headers = if code == Code::Unauthorized {
@@ -138,20 +138,20 @@ impl Problem {
         Self { code, detail: detail.into(), members: Map::new(), headers }
     }
 
-    /// The same with one more member.
+    /// Adds a member.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Serialize) -> Self {
         self.members.insert(name.to_owned(), serde_json::to_value(value).unwrap_or(Value::Null));
         self
     }
 
-    /// Nothing is there.
+    /// The resource does not exist.
     #[must_use]
     pub fn not_found() -> Self {
         Self::new(Code::NotFound, "There is nothing at this address.")
     }
 
-    /// Known, but not allowed.
+    /// The caller is known but not allowed.
     #[must_use]
     pub fn forbidden(detail: impl Into<String>) -> Self {
         Self::new(Code::Forbidden, detail)
@@ -163,19 +163,19 @@ impl Problem {
         Self::new(Code::BadRequest, detail)
     }
 
-    /// A mistake of the service.
+    /// A fault of the service.
     #[must_use]
     pub fn internal() -> Self {
         Self::new(Code::Internal, "Something went wrong here. The request's id finds it in the log.")
     }
 
-    /// The database does not answer, or the service is going down.
+    /// The database does not answer, or the service is shutting down.
     #[must_use]
     pub fn unavailable() -> Self {
         Self::new(Code::Unavailable, "The service cannot do this right now. Try again shortly.")
     }
 
-    /// The request does not fit.
+    /// The request has these mistakes.
     #[must_use]
     pub fn invalid(errors: &[FieldError]) -> Self {
         let detail = in_words(errors);
@@ -184,13 +184,13 @@ impl Problem {
         Self::new(Code::Invalid, detail).with("errors", errors)
     }
 
-    /// One place of the request does not fit.
+    /// The request has one mistake.
     #[must_use]
     pub fn invalid_at(pointer: &str, detail: impl Into<String>) -> Self {
         Self::invalid(&[FieldError { pointer: pointer.to_owned(), detail: detail.into() }])
     }
 
-    /// The problem of an answer that somebody else's code made: a router's 404 or 405, a panic.
+    /// The problem of a response from a library: a router's 404 or 405, a panic.
     #[must_use]
     pub fn of_status(status: StatusCode) -> Self {
         match status.as_u16() {
@@ -219,7 +219,7 @@ impl Problem {
     }
 }
 
-/// The first place that does not fit, in words, and how many more there are.
+/// The first mistake in words, and how many more there are.
 fn in_words(errors: &[FieldError]) -> String {
     let Some((first, more)) = errors.split_first() else { return "The request does not fit.".to_owned() };
     let expected = first.detail.trim_end_matches('.');

@@ -1,4 +1,4 @@
-//! Reads a query string: a filter may be repeated, what is unknown or does not fit is 422.
+//! Reads a query string. A filter may be repeated; an unknown parameter or an unfit value is 422.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -8,12 +8,12 @@ use uuid::Uuid;
 use super::fields::{Errors, pointer};
 use super::problem::Problem;
 
-/// How many of a list are given unless it is said.
+/// The number of entries in a list without `limit`.
 const LIMIT: i64 = 50;
-/// How many at most.
+/// The most entries in a list.
 pub(crate) const MOST: i64 = 200;
 
-/// A query that is being read.
+/// A query whose parameters are taken out one by one.
 #[derive(Debug)]
 pub(crate) struct Query {
     pairs: Vec<(String, String)>,
@@ -21,7 +21,7 @@ pub(crate) struct Query {
 }
 
 impl Query {
-    /// The query of an address.
+    /// The query of a URI.
     #[must_use]
     pub fn of(uri: &Uri) -> Self {
         let query = uri.query().unwrap_or("").as_bytes();
@@ -35,7 +35,7 @@ impl Query {
         Self { pairs, errors }
     }
 
-    /// Every value of a filter.
+    /// Takes every value of a filter.
     pub fn texts(&mut self, name: &str) -> Vec<String> {
         let mut values = Vec::new();
         self.pairs.retain(|(found, value)| {
@@ -48,7 +48,7 @@ impl Query {
         values
     }
 
-    /// Every value of a filter, each read by `read`; one that cannot be is a mistake.
+    /// Takes every value of a filter, each parsed by `read`; a value that `read` refuses is a mistake.
     pub fn many<T>(&mut self, name: &str, expected: &str, read: impl Fn(&str) -> Option<T>) -> Vec<T> {
         let mut values = Vec::new();
         for text in self.texts(name) {
@@ -60,7 +60,7 @@ impl Query {
         values
     }
 
-    /// The one value of a parameter.
+    /// Takes the only value of a parameter; a repeated parameter is a mistake.
     pub fn one<T>(&mut self, name: &str, expected: &str, read: impl Fn(&str) -> Option<T>) -> Option<T> {
         let mut values = self.many(name, expected, read);
         if values.len() > 1 {
@@ -69,28 +69,28 @@ impl Query {
         values.pop()
     }
 
-    /// How many to give.
+    /// Takes `limit`.
     pub fn limit(&mut self) -> i64 {
         let read = |text: &str| digits(text).filter(|limit| (1..=MOST).contains(limit));
         self.one("limit", "a number from 1 to 200", read).unwrap_or(LIMIT)
     }
 
-    /// From where to go on.
+    /// Takes `cursor`.
     pub fn cursor(&mut self) -> Option<Uuid> {
         self.one("cursor", "a cursor of an earlier answer", |text| {
             Uuid::from_slice(&BASE64_URL_SAFE_NO_PAD.decode(text).ok()?).ok()
         })
     }
 
-    /// A number from 0 on.
+    /// Takes a number from 0 on.
     pub fn number(&mut self, name: &str) -> Option<i64> {
         self.one(name, "a number from 0 on", digits)
     }
 
-    /// What is left is unknown.
+    /// Reports every parameter that was not taken as unknown.
     ///
     /// # Errors
-    /// Every place that does not fit.
+    /// `invalid`, with every mistake of the query.
     pub fn finish(mut self) -> Result<(), Problem> {
         for (name, _) in &self.pairs {
             self.errors.add(&pointer("", name), "no such parameter");
@@ -103,7 +103,7 @@ fn digits(text: &str) -> Option<i64> {
     if text.bytes().all(|b| b.is_ascii_digit()) { text.parse().ok() } else { None }
 }
 
-/// The cursor behind an id.
+/// The cursor that continues after an id.
 #[must_use]
 pub(crate) fn cursor_of(id: Uuid) -> String {
     BASE64_URL_SAFE_NO_PAD.encode(id.as_bytes())

@@ -1,5 +1,5 @@
-//! The accept loop: serves HTTP/1.1 with a timeout and a size limit for the head of a request, a keep-alive timeout, and a
-//! limit of connections. Serving HTTP/1 explicitly keeps HTTP/2 out, whatever features other crates enable.
+//! The accept loop: serves HTTP/1.1 with a timeout and a size limit for the head of a request, a keep-alive timeout,
+//! and a limit of connections. Serving HTTP/1 explicitly keeps HTTP/2 out, whatever features other crates enable.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -30,13 +30,13 @@ use crate::world::Clock;
 
 /// How long the head of a request may take, from the connection's opening or from its first byte.
 pub(crate) const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a connection is kept without a request.
+/// How long a connection may stay open without a request.
 pub(crate) const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(75);
-/// How large the head of a request may be.
+/// The largest head of a request, in bytes.
 pub(crate) const MAX_HEADER_SIZE: usize = 64 * 1024;
 /// The bytes that one connection may buffer in each direction.
 const BUFFER: usize = 2 * MAX_HEADER_SIZE;
-/// The pause after `accept` failed for want of descriptors.
+/// The pause after `accept` failed, for example for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A source of connections.
@@ -113,7 +113,7 @@ impl Server {
         tasks.wait().await;
     }
 
-    /// One connection, from its opening to its end.
+    /// Serves one connection from its opening to its end.
     async fn connection<I>(self, io: I, peer: SocketAddr, slot: Arc<ConnectionSlot>, closed: CancellationToken)
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -123,7 +123,7 @@ impl Server {
             let (router, slot) = (router.clone(), Arc::downgrade(&serving));
             let serving = serving.begin();
             async move {
-                // The connection was told to close before: the request has no effect.
+                // The connection was told to close before this request began, so the request has no effect.
                 let serving = serving.ok_or(io::ErrorKind::ConnectionAborted)?;
                 let mut request = request.map(|body| Body::new(CountedBody::new(body, serving.clone())));
                 request.extensions_mut().insert(ConnectInfo(peer));
@@ -134,7 +134,7 @@ impl Server {
         });
         let stream = TimeoutStream::new(io, Arc::clone(&self.clock), Arc::clone(&slot));
         let mut builder = http1::Builder::new();
-        // `PhaseTimer` keeps the timeouts, by our own clock.
+        // `PhaseTimer` applies the timeouts, by our own clock.
         builder.header_read_timeout(None).max_header_size(MAX_HEADER_SIZE).max_buf_size(BUFFER);
         let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
         let mut closing = std::pin::pin!(closed.cancelled());

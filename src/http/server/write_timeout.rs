@@ -1,5 +1,5 @@
-//! The write timeout of a connection. A client that stops reading would keep the unsent bytes, and the task that writes
-//! them, in memory without an end. The stream also reports reads and pending writes to the connection's place.
+//! The write timeout of a connection. Without it, a client that stops reading would keep the unsent bytes, and the task
+//! that writes them, in memory for ever. The stream also reports reads and pending writes to the connection's slot.
 
 use std::fmt;
 use std::future::Future;
@@ -17,8 +17,8 @@ use crate::world::Clock;
 /// How long a write may make no progress.
 pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A stream whose writes fail with `TimedOut` once one has made no progress for [`WRITE_TIMEOUT`]; the server then drops
-/// the connection.
+/// A stream whose writes fail with `TimedOut` once a write has made no progress for [`WRITE_TIMEOUT`]; the server then
+/// drops the connection.
 pub(crate) struct TimeoutStream<I> {
     io: I,
     clock: Arc<dyn Clock>,
@@ -35,7 +35,7 @@ impl<I: fmt::Debug> fmt::Debug for TimeoutStream<I> {
 }
 
 impl<I> TimeoutStream<I> {
-    /// Reports to `place`; `clock` runs the timeout.
+    /// Reports to `slot`; `clock` runs the timeout.
     pub fn new(io: I, clock: Arc<dyn Clock>, slot: Arc<ConnectionSlot>) -> Self {
         Self { io, clock, slot, timer: None, timed_out: false }
     }

@@ -1,4 +1,4 @@
-//! Wrong keys, counted by the address they come from. After ten in a minute a further one is 429, and the log names the
+//! Counts wrong keys by the address they come from. After ten in a minute a further one is 429, and the log names the
 //! address. A right key, a session and a missing key never get here.
 //! What must stay true: the table and the log lines are bounded, however many addresses there are.
 
@@ -14,18 +14,18 @@ use http::header::{HeaderValue, RETRY_AFTER};
 
 use super::problem::{Code, Problem};
 
-/// How many wrong keys of one source are answered as such in a minute.
+/// The wrong keys of one source per minute that get their own answer instead of 429.
 const MOST: usize = 10;
 const MINUTE: Duration = Duration::from_mins(1);
-/// How many sources are told apart; all others together are one.
+/// The most sources that are counted separately; all others are counted together.
 const SOURCES: usize = 10_000;
-/// How often room is made where there is none left.
+/// The least time between two sweeps of a full table.
 const SWEEP: Duration = Duration::from_secs(1);
-/// How many lines are logged in a minute.
+/// The most log lines per minute.
 const LINES: u32 = 100;
 
-/// Where requests come from: an IPv4 address, or an IPv6 network of 64 bits, as one client has all of it. Requests whose
-/// connection is not known share one source.
+/// Where requests come from: an IPv4 address, or an IPv6 network of 64 bits, as one client has all of it. Requests
+/// whose connection is not known share one source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ClientNetwork(Option<IpAddr>);
 
@@ -62,7 +62,7 @@ pub(crate) struct WrongKeys(Mutex<Table>);
 #[derive(Debug, Default)]
 struct Table {
     sources: HashMap<ClientNetwork, Recent>,
-    /// Of all sources that have no room in the table.
+    /// Counts all sources that have no room in the table.
     others: Recent,
     swept: Duration,
     log: Log,
@@ -71,9 +71,9 @@ struct Table {
 /// The wrong keys of one source.
 #[derive(Debug, Default)]
 struct Recent {
-    /// When the last ones came, the oldest first: [`MOST`] at most.
+    /// The times of the last wrong keys, oldest first; at most [`MOST`].
     at: VecDeque<Duration>,
-    /// Whether the last one was one too many, which is logged already.
+    /// Whether the last wrong key was over the limit, which is logged already.
     refused: bool,
 }
 
@@ -84,7 +84,7 @@ impl Recent {
         }
     }
 
-    /// Counts one more; for how long it is too many, if it is.
+    /// Counts a wrong key. Over the limit, returns how long the source has to wait.
     fn another(&mut self, now: Duration) -> Option<Duration> {
         self.forget(now);
         let many = self.at.len() >= MOST;
@@ -97,7 +97,7 @@ impl Recent {
     }
 }
 
-/// How much was logged in this minute.
+/// The log lines of the current minute.
 #[derive(Debug, Default)]
 struct Log {
     since: Duration,
@@ -127,7 +127,7 @@ impl Log {
 }
 
 impl WrongKeys {
-    /// Notes a wrong key from `source` at that time since boot.
+    /// Counts a wrong key from `source`; `now` is the time since boot.
     ///
     /// # Errors
     /// `too_many`, when there were too many in the last minute.
@@ -204,8 +204,8 @@ mod tests {
             let _ = keys.note(number(source), at(0));
         }
         assert_eq!(keys.0.lock().unwrap().sources.len(), SOURCES);
-        assert!(keys.note(number(12_001), at(1)).is_err(), "one of the many that have no room");
-        assert!(keys.note(number(1), at(1)).is_ok(), "its second");
+        assert!(keys.note(number(12_001), at(1)).is_err(), "a source without room shares a counter");
+        assert!(keys.note(number(1), at(1)).is_ok(), "the second wrong key of a counted source");
         assert!(keys.note(number(12_001), at(61)).is_ok(), "a minute later there is room");
         assert!(keys.0.lock().unwrap().sources.len() < 3);
     }
@@ -221,7 +221,7 @@ mod tests {
             assert!(keys.note(one, at(second)).is_err());
         }
         assert_eq!(lines(), 11, "ten wrong keys, and that further ones are refused");
-        // In the next minute lines are counted anew.
+        // In the next minute the count of lines starts anew.
         assert!(keys.note(one, at(110)).is_ok());
         assert_eq!(lines(), 1);
     }

@@ -1,4 +1,4 @@
-//! How large bodies share the memory.
+//! Tests how large bodies share the memory.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::http::server::body::budget::BodyBudget;
 use crate::task::time::Time;
 use crate::world::Clock;
 
-/// A clock on which time passes at once, when a test says so.
+/// A clock whose sleeps all end when a test says so.
 struct Still(watch::Sender<bool>);
 
 #[async_trait::async_trait]
@@ -34,7 +34,7 @@ impl Clock for Still {
     }
 }
 
-/// A service with memory for so many bytes of large bodies, and its clock.
+/// A service with `all` bytes of memory for large bodies and `share` for each caller, and its clock.
 fn small(all: usize, share: usize) -> (Router, Arc<Still>) {
     let clock = Arc::new(Still(watch::Sender::new(false)));
     let http = Http {
@@ -45,7 +45,7 @@ fn small(all: usize, share: usize) -> (Router, Arc<Still>) {
     (crate::http::routers(http).0, clock)
 }
 
-/// Pieces of 10,000 bytes, counted when they are read.
+/// Chunks of 10,000 bytes; `read` counts the chunks that were read.
 fn pieces(count: usize, read: &Arc<AtomicUsize>) -> impl Stream<Item = Result<Bytes, std::io::Error>> + Clone + use<> {
     let read = Arc::clone(read);
     stream::iter((0..count).map(move |_| {

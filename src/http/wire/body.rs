@@ -1,5 +1,5 @@
-//! What a client sends, as components of the API's document. The bodies themselves are read member by member
-//! (`server/fields.rs`), so that every mistake is told with its place; these types say what is read there.
+//! Request bodies, as components of the OpenAPI document. The bodies themselves are read member by member
+//! (`server/fields.rs`), so that every mistake is reported with its place; these types describe the same bodies.
 
 use std::collections::BTreeMap;
 

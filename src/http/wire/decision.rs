@@ -1,4 +1,4 @@
-//! A human's answer as the API shows it: one answer, the decision of one call, the decision of a whole request.
+//! A human's answer as the API shows it: a single answer, the decision of one call, or the decision of a whole request.
 
 use std::collections::BTreeMap;
 
@@ -83,7 +83,7 @@ pub(crate) struct WireApproval {
 }
 
 impl WireDecision {
-    /// One answer, as it was given.
+    /// A single answer.
     #[must_use]
     pub fn of_answer(at: Time, answer: &decision::Decision) -> Self {
         let calls = answer.decisions.keys();

@@ -1,7 +1,7 @@
-//! The events of a tree, as they are shown: the name and the data of each durable one, which is an item, and of what
-//! passes between them.
-//! What must stay true: the data of a durable event depends on what its commit wrote and on nothing that came later, so
-//! that whoever reads it again, or on another replica, reads the same.
+//! The events of a tree as the API shows them: the name and data of each durable event, which is an item, and of the
+//! transient events between them.
+//! What must stay true: the data of a durable event depends only on its commit and earlier ones, so that every reader
+//! gets the same data, later and on any replica.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use crate::task::id::TaskId;
 use crate::task::item::Fact;
 use crate::task::status::{RequestStatus, TaskStatus};
 
-/// The members that say what one caller may do: no event has them.
+/// The members that depend on the caller; no event has them.
 pub(crate) const OF_A_CALLER: [&str; 2] = ["allowed_actions", "can_decide"];
 
 /// The name of an item's event.
@@ -41,7 +41,7 @@ pub(crate) fn name(event: &store::Event) -> &'static str {
     }
 }
 
-/// `task.*` is always the root.
+/// Only the root's events are named `task.*`.
 fn status_name(status: TaskStatus, of_root: bool, first: bool) -> &'static str {
     match (of_root, status) {
         (true, _) if first => "task.created",
@@ -72,7 +72,7 @@ pub(crate) struct EventData {
 }
 
 impl EventData {
-    /// Of an event in the tree of `root`; `request` is the one it is about, as it was then.
+    /// The data of an event in the tree of `root`; `request` is the event's request as of its commit.
     #[must_use]
     pub fn of(root: TaskId, event: &store::Event, request: Option<InterventionRequest>, settings: &Settings) -> Self {
         Self {
@@ -85,7 +85,7 @@ impl EventData {
     }
 }
 
-/// A request as it was at one commit, for whoever reads of it.
+/// A request as it was at one commit, the same for every reader.
 #[derive(Clone, Debug, PartialEq)]
 struct RequestAtCommit(InterventionRequest);
 
@@ -202,22 +202,19 @@ pub(crate) struct MessageResetEvent {
     pub at: String,
 }
 
-/// What passes and is not kept.
+/// An event that is sent but not stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub(crate) enum TransientEvent {
-    /// Text.
     Text(OutputTextDeltaEvent),
-    /// The name of a call.
     Named(ToolCallNamedEvent),
-    /// Arguments of a call.
     Arguments(ToolCallArgumentsDeltaEvent),
-    /// All of it is void.
+    /// Voids all deltas of the turn.
     Reset(MessageResetEvent),
 }
 
 impl TransientEvent {
-    /// What a model said.
+    /// The event of a model's delta.
     #[must_use]
     pub fn of(delta: &Delta) -> Self {
         let (turn, task_id, agent_path) = (delta.turn, delta.task_id.to_string(), delta.agent_path.clone());
@@ -248,7 +245,7 @@ impl TransientEvent {
         }
     }
 
-    /// What was told of that turn before is void.
+    /// The event that voids a turn's earlier deltas.
     #[must_use]
     pub fn reset(delta: &Delta) -> Self {
         Self::Reset(MessageResetEvent {
@@ -260,7 +257,7 @@ impl TransientEvent {
         })
     }
 
-    /// The name of its event.
+    /// The name of the event.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -272,7 +269,7 @@ impl TransientEvent {
     }
 }
 
-/// The name of the event of what a model said.
+/// The event name for the content of a delta.
 fn word(said: &Said) -> &'static str {
     match said {
         Said::Text { .. } => "output_text.delta",

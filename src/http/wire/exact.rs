@@ -1,4 +1,4 @@
-//! JSON that goes out as it came in: numbers keep every digit.
+//! JSON that is written as it was read: numbers keep every digit.
 
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -8,14 +8,14 @@ use serde_json::value::RawValue;
 pub(crate) struct Exact(Box<RawValue>);
 
 impl Exact {
-    /// A value's text; what is no JSON is null.
+    /// A value's text; null for a text that is not JSON.
     #[must_use]
     pub fn value(text: &str) -> Self {
         let unread = || RawValue::NULL.to_owned();
         Self(RawValue::from_string(text.to_owned()).unwrap_or_else(|_| unread()))
     }
 
-    /// An object's text; what is none is empty.
+    /// An object's text; empty for a text that is no object.
     #[must_use]
     pub fn object(text: &str) -> Self {
         let text = if text.starts_with('{') { text } else { "{}" };

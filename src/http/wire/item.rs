@@ -1,4 +1,4 @@
-//! A line of the journal, as it is shown: one component for each type, told apart by `type`.
+//! A journal item as the API shows it: one component for each type, told apart by `type`.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Lists, agents and the caller, as they are shown.
+//! Lists, agents and the caller, as the API shows them.
 
 use serde::Serialize;
 use utoipa::ToSchema;

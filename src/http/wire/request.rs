@@ -1,4 +1,4 @@
-//! A question to a human, as it stands for whoever looks at it.
+//! A request as the API shows it to one caller.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -36,7 +36,7 @@ wire_enum! {
     WireVerdict as Verdict from verdict::Verdict, "snake_case" { Allow, Hold, Deny, Invalid, Human }
 }
 
-/// How many bytes of a call's `arguments_text` are shown in lists, and in the `pending` of a task.
+/// The most bytes of a call's `arguments_text` in lists and in the `pending` of a task.
 pub(crate) const LISTED: usize = 16 * 1024;
 
 /// How much of a request's calls is shown.
@@ -167,7 +167,7 @@ pub(crate) struct WireApprovers {
     pub required: u32,
 }
 
-/// A call as it was asked, without what was answered.
+/// A call as it was asked, without any answer.
 #[must_use]
 pub(crate) fn asked_call(call: &CallSpec) -> RequestedCall {
     call_within(call, Extent::Whole)
@@ -203,7 +203,7 @@ fn warning(of: &Warning) -> CallWarning {
     CallWarning { code: of.code.clone(), pointer: of.pointer.clone(), detail: of.detail.clone() }
 }
 
-/// The arguments as JSON. No text at all is read as an empty object, as the tool's reader does.
+/// The arguments as JSON. An empty text is an empty object, as the tool reads it.
 fn arguments(text: &str) -> Option<Value> {
     if text.trim_matches([' ', '\t', '\n', '\r']).is_empty() {
         return Some(Value::Object(Map::new()));
@@ -224,7 +224,7 @@ impl InterventionRequest {
         Self::within(row, caller, settings, Extent::Whole)
     }
 
-    /// The same for a list, where long arguments are cut.
+    /// The request in a list, where long arguments are cut.
     #[must_use]
     pub fn listed(row: &RequestRow, caller: &Caller, settings: &Settings) -> Self {
         Self::within(row, caller, settings, Extent::Listed)

@@ -1,4 +1,4 @@
-//! Every type of item, member by member, and that each fits its component.
+//! Every type of item, member by member; each fits its component.
 
 use serde_json::{Value, json};
 use uuid::Uuid;

@@ -1,4 +1,4 @@
-//! A task, as it is shown.
+//! A task as the API shows it.
 
 use serde::Serialize;
 use utoipa::ToSchema;

@@ -1,4 +1,5 @@
-//! Commands under a guard that is this test program again: it runs `guard_process_runs_as_the_guard_of_a_command` there.
+//! Commands under a guard that is this test program again: it runs `guard_process_runs_as_the_guard_of_a_command`
+//! there.
 
 use std::io::Read as _;
 use std::path::Path;

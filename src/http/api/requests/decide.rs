@@ -1,5 +1,5 @@
-//! `POST /resume/{request_id}`: a human's answer. The operations with the action in the path and the forms of the pages end
-//! here too, so there is one way to decide.
+//! `POST /resume/{request_id}`: a human's answer. The operations with the action in the path and the forms of the pages
+//! end here too, so there is one way to decide.
 
 use std::sync::{Arc, OnceLock};
 

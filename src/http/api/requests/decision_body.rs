@@ -1,6 +1,6 @@
-//! Reads an answer out of a body. What a request's kind and rule do not take is the engine's to refuse; here a body is
-//! only read, and read whole: what cannot be understood never becomes an answer. What a human writes in place of
-//! arguments, results and forms is kept as its text, so that no number becomes another one on the way.
+//! Reads an answer from a body. The engine refuses what a request's kind and rule do not take; this module only reads
+//! the body, and completely: a body with a mistake never becomes an answer. A person's arguments, results and form
+//! values are kept as their JSON text, so that no number changes on the way.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +13,13 @@ use crate::http::server::problem::Problem;
 use crate::secret::Secret;
 use crate::task::decision::{Action, Then};
 
-/// How large a reason may be.
+/// The largest reason, in bytes.
 const REASON: usize = 4 * 1024;
 
-/// The answer in a body, of which `text` is what was sent; `in_path` is the action that the path names.
+/// The answer in a body; `text` is the body as it was sent, and `in_path` the action in the path.
 ///
 /// # Errors
-/// Every place that does not fit.
+/// `invalid`, with every mistake of the body.
 pub(crate) fn read(body: Value, text: &[u8], in_path: Option<Action>) -> Result<DecisionInput, Problem> {
     let mut errors = Errors::default();
     let answer = Fields::of(body, "", &mut errors).and_then(|mut fields| {
@@ -68,7 +68,7 @@ fn read_whole(action: Action, fields: &mut Fields, text: &[u8], errors: &mut Err
     let then = then(action, fields, errors);
     let (mut response, mut result) = (None, None);
     if action == Action::Respond {
-        // `null` is a result like any other; a form that is filled in with nothing is not an answer.
+        // `null` is a result like any other, but no answer to a form.
         response = fields.take("response").and_then(|_| member(text, "response")).map(Secret::new);
         result = fields.raw("result").and_then(|_| member(text, "result"));
         if response.is_some() == result.is_some() {

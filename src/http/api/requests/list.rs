@@ -54,8 +54,8 @@ pub(crate) async fn list_requests(
     if wanted.is_empty() && tasks.is_empty() {
         wanted.push(RequestStatus::Pending);
     }
-    // The inbox proper shows neither what this caller has answered already (and others have not yet), nor what their key may
-    // not decide.
+    // The inbox proper leaves out requests that this caller has answered already (and others have not yet), and
+    // requests that the caller's key may not decide.
     let inbox = tasks.is_empty() && wanted.iter().all(|status| *status == RequestStatus::Pending);
     let mut filter = RequestFilter {
         tenant: caller.tenant.clone(),

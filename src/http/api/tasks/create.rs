@@ -61,7 +61,7 @@ pub(crate) async fn create_task(State(http): State<Arc<Http>>, posted: Posted) -
     respond(&http, posted, accepted, SuccessStatus::Created, seat).await
 }
 
-/// Reads a body; `text` is what it was written as.
+/// Reads a body; `text` is the body as it was sent.
 fn read(body: Value, text: &[u8]) -> Result<TaskInput, Problem> {
     let mut errors = Errors::default();
     let task = Fields::of(body, "", &mut errors).map(|mut fields| {

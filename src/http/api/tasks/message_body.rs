@@ -1,4 +1,4 @@
-//! Reads a user's message out of a body: text or parts, and data about the user.
+//! Reads a user's message from a body: text or parts, and data about the user.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,9 @@ use crate::http::server::fields::{Errors, Fields, pointer};
 use crate::http::server::json;
 use crate::task::item::{Part, PartType};
 
-/// How many parts a message may have.
+/// The most parts of a message.
 const PARTS: usize = 32;
-/// How large `user_context` and `metadata` may be.
+/// The largest `user_context` and `metadata`, in bytes.
 const CONTEXT: usize = 16 * 1024;
 
 /// The message: exactly one of `input` and `items`.
@@ -113,7 +113,7 @@ pub(crate) fn user_context(fields: &mut Fields, errors: &mut Errors) -> Option<B
     Some(context)
 }
 
-/// `metadata`: an object, kept as the JSON text of `body`, the whole body it stands in.
+/// `metadata`: an object, kept as JSON text; `body` is the whole body.
 pub(crate) fn metadata(body: &[u8], fields: &mut Fields, errors: &mut Errors) -> String {
     let member = fields.object("metadata", errors);
     let text = member.and_then(|_| json::member(body, "metadata")).unwrap_or_else(|| "{}".to_owned());
@@ -123,7 +123,7 @@ pub(crate) fn metadata(body: &[u8], fields: &mut Fields, errors: &mut Errors) ->
     text
 }
 
-/// `session_id`: the caller's own string.
+/// `session_id`: an id that the caller chooses.
 pub(crate) fn session_id(fields: &mut Fields, errors: &mut Errors) -> Option<String> {
     let session = fields.text("session_id", errors)?;
     let fits = (1..=128).contains(&session.len())

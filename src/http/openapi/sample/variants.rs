@@ -1,4 +1,4 @@
-//! Variants of the sample request, for tests: of each kind, with several calls, with answers.
+//! Variants of the sample request, for tests: each kind, several calls, answers.
 
 use serde_json::json;
 
@@ -10,7 +10,7 @@ use crate::task::request::RequestKind;
 use crate::task::time::Time;
 use crate::task::verdict::{Terms, Verdict};
 
-/// The request with this many calls of its own, each with an id of its own.
+/// The request with `count` calls of its own, each with its own id.
 #[must_use]
 pub(crate) fn several(count: u128) -> RequestRow {
     let mut row = request();
@@ -26,7 +26,7 @@ pub(crate) fn several(count: u128) -> RequestRow {
     row
 }
 
-/// A question of any kind, which its owner may answer.
+/// A request of this kind, which its owner may answer.
 #[must_use]
 pub(crate) fn of_kind(kind: RequestKind) -> RequestRow {
     let mut row = request();
@@ -103,7 +103,7 @@ pub(crate) fn of_kind(kind: RequestKind) -> RequestRow {
     row
 }
 
-/// An answer as it is kept, to each of these calls.
+/// A stored answer to each of these calls.
 #[must_use]
 pub(crate) fn answer(by: &str, action: Action, calls: &[CallId], closes: bool) -> Option<(Time, Decision)> {
     let said: serde_json::Map<_, _> =

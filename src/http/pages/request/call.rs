@@ -1,4 +1,4 @@
-//! One call: what it would do, every byte of it, and what people have said of it.
+//! One call of a request: what it would do, its exact arguments, and the approvals and the decision so far.
 
 use maud::{Markup, html};
 
@@ -13,7 +13,7 @@ use crate::task::text_safety::{
     HIDDEN_CHARACTERS, LARGE, LONG_BLANKS, LOOK_ALIKE, MIXED_SCRIPTS, OVERLAY, RIGHT_TO_LEFT,
 };
 
-/// A call, as it stands among the others.
+/// The section of one call; `index` is its place among the request's calls.
 pub(crate) fn one(view: &View<'_>, call: &RequestedCall, index: usize) -> Markup {
     let words = view.words;
     html! {
@@ -43,7 +43,7 @@ pub(crate) fn one(view: &View<'_>, call: &RequestedCall, index: usize) -> Markup
     }
 }
 
-/// What to look at in a call's arguments.
+/// The warnings about a call's arguments.
 pub(crate) fn warnings(view: &View<'_>, call: &RequestedCall) -> Markup {
     let words = view.words;
     html! {
@@ -56,7 +56,7 @@ pub(crate) fn warnings(view: &View<'_>, call: &RequestedCall) -> Markup {
     }
 }
 
-/// Who wrote the arguments, and what becomes of them.
+/// Says who wrote the arguments and what they are for.
 fn written(view: &View<'_>, call: &RequestedCall) -> String {
     let words = view.words;
     let own = view.row.asked.pending_tool_calls.iter().find(|own| own.tool_call_id.to_string() == call.tool_call_id);
@@ -74,7 +74,7 @@ fn written(view: &View<'_>, call: &RequestedCall) -> String {
     .to_owned()
 }
 
-/// What a warning is about, in the reader's language; its sentence may not be.
+/// The subject of a warning, in the reader's language; the warning's detail may have no translation.
 fn warned(view: &View<'_>, code: &str) -> Markup {
     let words = view.words;
     let about = match code {
@@ -91,7 +91,7 @@ fn warned(view: &View<'_>, code: &str) -> Markup {
     html! { (about) " " }
 }
 
-/// What a call is called: its tool, and which one it is of several.
+/// The title of a call: its tool and, among several calls, its number.
 pub(crate) fn title(view: &View<'_>, call: &RequestedCall, index: usize) -> String {
     let (name, count) = (visible(&call.name), view.request.tool_calls.len());
     if count < 2 {
@@ -119,7 +119,7 @@ fn verdict(view: &View<'_>, verdict: WireVerdict) -> &'static str {
     }
 }
 
-/// How many have approved, and who else may.
+/// How many people have approved a call, and who else may.
 fn approvals(view: &View<'_>, call: &RequestedCall) -> Markup {
     let words = view.words;
     let (have, required) = (call.approvals.len(), view.required());
@@ -145,7 +145,7 @@ fn approvals(view: &View<'_>, call: &RequestedCall) -> Markup {
     }
 }
 
-/// The answer to this call, and what runs or counts in place of what was asked.
+/// The decision about this call, with the replaced arguments or the supplied result.
 fn decided(view: &View<'_>, call: &RequestedCall, decision: &WireDecision) -> Markup {
     let words = view.words;
     let own = decision.decisions.get(&call.tool_call_id);

@@ -1,4 +1,4 @@
-//! One answer for each call: only what may be answered is offered, only what is chosen is sent.
+//! The forms that decide single calls. They offer only the permitted actions and send only the chosen ones.
 
 use maud::{Markup, html};
 
@@ -12,7 +12,7 @@ use crate::http::pages::layout::visible;
 use crate::http::wire::request::RequestedCall;
 use crate::task::decision::Action;
 
-/// How much text to be edited a form may carry back; a body has an end.
+/// The most text to edit that a form may carry, in encoded bytes: the body that brings it back is limited.
 const EDITABLE: usize = 600 * 1024;
 
 /// The form in which each of several calls is decided.
@@ -33,7 +33,7 @@ pub(crate) fn each(view: &View<'_>) -> Option<Markup> {
     Some(html! { section { h3 { (words.each_call) } (form(view, "", &body)) } })
 }
 
-/// How many bytes a browser sends for the text of a call.
+/// How many bytes a browser sends for a call's arguments.
 fn sent(call: &RequestedCall) -> usize {
     url::form_urlencoded::byte_serialize(editable(&call.arguments_text).as_bytes()).map(str::len).sum()
 }
@@ -86,7 +86,7 @@ fn arguments(view: &View<'_>, form: FormName, call: &RequestedCall) -> Markup {
     place.lines(view.words.edit_label, rows, &text, true)
 }
 
-/// The forms for the only open call that do more than let it run or not.
+/// The forms for the only open call beyond approving and rejecting it: edit and respond.
 pub(crate) fn only(view: &View<'_>) -> Vec<Markup> {
     let calls = view.open_calls();
     let [call] = calls.as_slice() else { return Vec::new() };
@@ -125,7 +125,7 @@ fn respond(view: &View<'_>, call: &RequestedCall) -> Markup {
     folded(view, FormName::Supply, words.respond_head, &form(view, "", &body))
 }
 
-/// What is needed less often is opened first.
+/// A folded section with a form; open when this form was submitted with mistakes.
 fn folded(view: &View<'_>, which: FormName, head: &str, body: &Markup) -> Markup {
     let open = view.typed.is_some_and(|typed| typed.form == which);
     html! { section { details open[open] { summary { (head) } (body) } } }

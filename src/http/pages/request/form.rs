@@ -1,6 +1,6 @@
-//! Turns a page's form into the JSON body that any other client would send: one pure function. The result is parsed like
-//! every JSON body, so a page can send no answer that the API would refuse. A filled-in field that the chosen answer does
-//! not take is an error, so no input is lost silently.
+//! Turns a page's form into the JSON body that any other client would send: one pure function. The result is parsed
+//! like every JSON body, so a page can send no answer that the API would refuse. A filled-in field that the chosen
+//! answer does not take is an error, so no input is lost silently.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -18,10 +18,10 @@ use crate::store::RequestRow;
 use crate::task::decision::Action;
 use crate::task::request::{CallSpec, RequestKind};
 
-/// The body (contract, section 4) that says what the fields say.
+/// The body (contract, section 4) that the submitted fields stand for.
 ///
 /// # Errors
-/// What cannot be an answer: each with the place it would have in the body.
+/// Every field that cannot be part of an answer, each with the place it would have in the body.
 pub(crate) fn to_json(row: &RequestRow, fields: &BTreeMap<String, String>) -> Result<String, Vec<FieldError>> {
     let mut form = Form { fields: fields.clone(), errors: Errors::default() };
     let mut body = Object::default();
@@ -37,15 +37,15 @@ pub(crate) fn to_json(row: &RequestRow, fields: &BTreeMap<String, String>) -> Re
     if form.errors.0.is_empty() { Ok(body.text()) } else { Err(form.errors.0) }
 }
 
-/// The pointer of an unknown field. A text that is no plausible name is not repeated: it may be JSON with a secret in it that
-/// was sent as a form.
+/// The pointer of an unknown field. A text that is no plausible name is not repeated: it may be JSON with a secret,
+/// sent as a form.
 fn place_of(name: &str) -> String {
     let is_name = name.len() <= 64 && !name.contains(|c: char| c.is_whitespace() || matches!(c, '{' | '"'));
     if is_name { pointer("", name) } else { String::new() }
 }
 
-/// The arguments as they stand in a text field to be edited: hidden characters as JSON writes them out (which means the
-/// same), line ends as a browser sends them.
+/// The arguments as the text of an edit field: hidden characters as JSON escapes (which mean the same), line ends as a
+/// browser sends them.
 #[must_use]
 pub(crate) fn editable(arguments_text: &str) -> String {
     let text = arguments_text.replace("\r\n", "\n").replace('\r', "\n");
@@ -66,7 +66,7 @@ pub(crate) fn editable(arguments_text: &str) -> String {
     shown
 }
 
-/// What is asked where a question has no form of its own.
+/// The form for a question that has none of its own.
 #[must_use]
 pub(crate) fn default_form() -> Value {
     json!({"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]})
@@ -76,7 +76,7 @@ fn words() -> &'static Translations {
     Translations::of(Language::English)
 }
 
-/// A JSON object that is being written, its values as text.
+/// A JSON object under construction; the values are JSON texts.
 #[derive(Default)]
 struct Object(Vec<(String, String)>);
 
@@ -98,7 +98,7 @@ struct Form {
 }
 
 impl Form {
-    /// A field; what was left empty was not said.
+    /// Removes a field; an empty one counts as absent.
     fn take(&mut self, name: &str) -> Option<String> {
         self.fields.remove(name).filter(|text| !text.is_empty())
     }
@@ -107,14 +107,14 @@ impl Form {
         self.fields.get(name).is_some_and(|text| !text.is_empty())
     }
 
-    /// A field that is a text member.
+    /// Writes a field as a text member.
     fn text(&mut self, field: &str, member: &str, into: &mut Object) {
         if let Some(text) = self.take(field) {
             into.put(member, Value::from(text).to_string());
         }
     }
 
-    /// JSON that was typed, verbatim. It has to stay readable inside of a body.
+    /// Submitted JSON, verbatim. It must stay readable inside a body, where it is nested deeper.
     fn json(&mut self, typed: &str, at: &str) -> Option<String> {
         let typed = typed.trim_matches([' ', '\t', '\n', '\r']);
         let inside = format!("[[[[{typed}]]]]");
@@ -126,12 +126,12 @@ impl Form {
         Some(typed.to_owned())
     }
 
-    /// One answer for the request; without an action where the path names it.
+    /// Writes one answer for the whole request, without an action where the path names it.
     fn whole(&mut self, row: &RequestRow, body: &mut Object) {
         let mut action = self.take("action");
         let confirms =
             row.asked.kind == RequestKind::Confirmation && action.as_deref() == Some(Action::Respond.as_str());
-        // A no that says what follows is a rejection: only that takes `then`.
+        // A refusal that chooses what follows is sent as a rejection: only a rejection takes `then`.
         if confirms && self.says("then") && self.fields.get("confirmed").is_some_and(|said| said == "false") {
             self.fields.remove("confirmed");
             if let Some(comment) = self.take("comment") {
@@ -173,7 +173,7 @@ impl Form {
         body.put("response", response.text());
     }
 
-    /// The members of an answer, each a field; or all of it as JSON.
+    /// Writes the members of an answer, each from its own field, or all from one field of JSON.
     fn filled_in(&mut self, member: &str, schema: &Value, body: &mut Object) {
         let Some(fields) = schema::fields(schema) else {
             let typed = self.take("result").unwrap_or_default();
@@ -194,7 +194,7 @@ impl Form {
         body.put(member, filled.text());
     }
 
-    /// A result: text unless it is said to be JSON.
+    /// Writes a result: text, unless the form says that it is JSON.
     fn result(&mut self, prefix: &str, at: &str, into: &mut Object) {
         let kind = self.take(&format!("{prefix}result_type"));
         let Some(typed) = self.take(&format!("{prefix}result")) else {
@@ -212,7 +212,7 @@ impl Form {
         }
     }
 
-    /// One answer for each call that was chosen.
+    /// Writes one answer for each call that has a chosen action.
     fn each_call(&mut self, row: &RequestRow, body: &mut Object) {
         let ids: BTreeSet<String> = self.fields.keys().filter_map(|name| call_of(name)).map(str::to_owned).collect();
         let then = self.take("then");
@@ -242,7 +242,7 @@ impl Form {
         body.put("decisions", decisions.text());
     }
 
-    /// What was chosen for one call, if anything was.
+    /// The action chosen for one call and its members; `None` where none was chosen.
     fn one_call(&mut self, call: &CallSpec, id: &str, at: &str) -> Option<(Action, Object)> {
         let prefix = format!("call.{id}.");
         let word = self.take(&format!("{prefix}action"));
@@ -255,7 +255,7 @@ impl Form {
         if let Some(action) = action {
             decision.put("action", Value::from(action.as_str()).to_string());
         }
-        // Emptied is changed, too.
+        // Removed from `fields`, not taken: an emptied field is a change, too.
         let edited = self.fields.remove(&format!("{prefix}arguments"));
         if action == Some(Action::Edit) {
             if let Some(text) = self.json(&edited.unwrap_or_default(), &pointer(at, "arguments")) {
@@ -280,7 +280,7 @@ impl Form {
     }
 }
 
-/// The call that a field's name speaks of.
+/// The id of the call in a field's name.
 fn call_of(name: &str) -> Option<&str> {
     name.strip_prefix("call.")?.rsplit_once('.').map(|(id, _)| id)
 }

@@ -1,4 +1,4 @@
-//! The forms under a question: what they offer is what this reader may answer, and each carries the digest of what the
+//! The forms under a question. They offer only what this reader may answer, and each carries the digest of what the
 //! page showed.
 
 use std::time::Duration;
@@ -33,7 +33,7 @@ pub(crate) fn all(view: &View<'_>) -> Vec<Markup> {
     if view.takes(Action::Approve) && !confirms {
         forms.push(approve(view));
     }
-    // The form of a confirmation has its own yes and its own no.
+    // The form of a confirmation offers both answers itself.
     if view.takes(Action::Reject) && !confirms {
         forms.push(reject(view));
     }
@@ -53,12 +53,12 @@ pub(crate) fn form(view: &View<'_>, path: &str, body: &Markup) -> Markup {
     }
 }
 
-/// A field for a reason.
 pub(crate) fn reason(view: &View<'_>, form: FormName, name: &str) -> Markup {
     InputField::new(view, form, name).lines(view.words.reason_optional, 2, "", false)
 }
 
-/// What follows a rejection: of an approval as its rule says, of anything else the agent goes on, unless it is chosen.
+/// The choice of what follows a rejection. Without a choice an approval's rule decides; after any other kind the agent
+/// goes on.
 pub(crate) fn then(view: &View<'_>, form: FormName) -> Markup {
     let words = view.words;
     let approval = view.request.kind == WireRequestKind::Approval;
@@ -77,7 +77,7 @@ pub(crate) fn then(view: &View<'_>, form: FormName) -> Markup {
     InputField::new(view, form, "then").select(label, hint.as_deref(), &options, "")
 }
 
-/// Whether a result is text or JSON.
+/// The choice whether a result is text or JSON.
 pub(crate) fn result_type(view: &View<'_>, form: FormName, name: &str, default: &str) -> Markup {
     let words = view.words;
     let options = [("text", words.result_text), ("json", words.result_json)];
@@ -148,7 +148,7 @@ fn answer(view: &View<'_>) -> Markup {
     html! { section { h3 { (head) } (form(view, "", &body)) } }
 }
 
-/// The agent's form: its labels are the agent's words, so they stand in its box.
+/// The agent's form. Its labels are the agent's words, so they are shown inside the agent's box.
 fn guidance(view: &View<'_>) -> Markup {
     let words = view.words;
     let own = view.request.form.as_ref();
@@ -165,14 +165,14 @@ fn guidance(view: &View<'_>) -> Markup {
     }
 }
 
-/// The answers that an agent proposes, if a person can see all of each.
+/// The answers that the agent proposes, without those that a browser's list would not show completely.
 fn options(view: &View<'_>) -> Vec<String> {
     let options = view.request.details.as_ref().and_then(|details| details.get("options")).and_then(Value::as_array);
     let texts = options.into_iter().flatten().filter_map(Value::as_str);
     texts.filter(|text| !text.is_empty() && is_plain(text)).map(str::to_owned).collect()
 }
 
-/// Whether a list that the browser draws shows all of a text, in its order.
+/// Whether a browser's own list shows a text completely and in its order.
 fn is_plain(text: &str) -> bool {
     visible(text) == text && !has_right_to_left(text)
 }
@@ -205,7 +205,7 @@ fn confirmation(view: &View<'_>) -> Markup {
     }
 }
 
-/// The operator's form: what it is for, and who is given it.
+/// The operator's form for credentials, with their purpose and the tools that receive them.
 fn credentials(view: &View<'_>) -> Markup {
     let words = view.words;
     let form = view.request.form.as_ref();
@@ -235,7 +235,7 @@ fn forgotten(view: &View<'_>) -> String {
     )
 }
 
-/// A result by the operator's schema.
+/// The form for a result, by the operator's schema.
 fn external(view: &View<'_>) -> Markup {
     let words = view.words;
     let form = view.request.form.as_ref();

@@ -1,4 +1,4 @@
-//! The headline of a request's page: how the request was decided, and what has become of its calls since. It is a pure
+//! The headline of a request's page: how the request was decided, and the fate of its calls since. It is a pure
 //! function of the request's answers and of the journal after the item that asked; nothing of it is stored.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,7 @@ use crate::task::request::RequestKind;
 use crate::task::status::{RequestStatus, TaskStatus};
 use crate::task::verdict::OnExpiry;
 
-/// What has become of one call, in the order in which several are counted.
+/// The fate of one call. The order of the variants is the order in which the fates of several calls are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fate {
     /// It ran.
@@ -22,11 +22,11 @@ pub(crate) enum Fate {
     Failed(Option<u16>),
     /// It ran, and its result came after the call was closed.
     RanLate,
-    /// It failed, and that was known after the call was closed.
+    /// It failed, and its result came after the call was closed.
     FailedLate,
-    /// An attempt or a sub-agent is at it.
+    /// An attempt or a sub-agent is running.
     Running,
-    /// Nothing has happened yet.
+    /// Neither an attempt nor a result is in the journal yet.
     Waiting,
     /// Another request asks whether it may run.
     AskedAgain,
@@ -36,7 +36,7 @@ pub(crate) enum Fate {
     AwaitsResult,
     /// A later request about it was answered; its result is not stored yet.
     AnsweredLater,
-    /// Its outcome is unknown, and an open request asks what became of it.
+    /// Its outcome is unknown, and an open request asks for it.
     Doubtful,
     /// Its outcome is unknown.
     Unknown,
@@ -50,15 +50,15 @@ pub(crate) enum Fate {
     Invalid,
     /// A question about it was not answered in time.
     Expired,
-    /// The user went on without it.
+    /// Its request was withdrawn, or the user sent another message.
     Withdrawn,
-    /// The task was canceled before it ran, or while a sub-agent was at it.
+    /// The task was canceled before the call ran, or while a sub-agent was running.
     Canceled,
-    /// The task failed before it ran.
+    /// The task failed before the call ran.
     Abandoned,
 }
 
-/// One call, as far as the journal was read.
+/// The state of one call, as far as the journal was read.
 #[derive(Clone, Debug, Default)]
 struct Trace {
     at_work: bool,
@@ -69,21 +69,21 @@ struct Trace {
     told: bool,
 }
 
-/// What the journal says after a request was asked.
+/// The journal's facts after the item that asked a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Aftermath {
     request: RequestId,
     calls: BTreeMap<CallId, Trace>,
     /// Why the request was closed without a decision.
     closed: Option<CloseReason>,
-    /// How its task ended in or after that commit, first of all.
+    /// The first final status of its task in or after that commit.
     ended_then: Option<TaskStatus>,
-    /// The task's last status, where that is an end.
+    /// The task's last status, where it is final.
     ended: Option<TaskStatus>,
 }
 
 impl Aftermath {
-    /// Before anything was read.
+    /// The state before any item was read.
     #[must_use]
     pub fn new(row: &RequestRow) -> Self {
         let calls = row.asked.own_calls().map(|call| (call.tool_call_id, Trace::default())).collect();
@@ -144,7 +144,7 @@ impl Aftermath {
         }
     }
 
-    /// Whether no later item changes the headline: every call has a certain result, and the agent was told.
+    /// Whether no later item changes the headline: every call has a certain result, and the agent has every result.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.calls.values().all(|trace| {
@@ -194,8 +194,8 @@ fn of_outcome(outcome: Outcome, status: Option<u16>) -> Fate {
     }
 }
 
-/// The headline of a request that is no longer open; `None` while it is. Without an aftermath nothing is said of what
-/// has become of the calls.
+/// The headline of a request that is no longer open; `None` while it is. Without an aftermath it leaves out the fate of
+/// the calls.
 #[must_use]
 pub(crate) fn headline(row: &RequestRow, aftermath: Option<&Aftermath>, words: &Translations) -> Option<String> {
     let said = match row.status {
@@ -239,7 +239,8 @@ fn decided(row: &RequestRow, aftermath: Option<&Aftermath>, words: &Translations
     (head, tail)
 }
 
-/// Whether an answer lets a call run, so that its own fate is to be told and not that the agent was.
+/// Whether an answer lets a call run, so that the headline tells the call's fate instead of whether the agent has the
+/// answer.
 fn runs(row: &RequestRow, action: Action) -> bool {
     match (row.asked.kind, action) {
         (RequestKind::Confirmation, _) => false,
@@ -249,13 +250,13 @@ fn runs(row: &RequestRow, action: Action) -> bool {
     }
 }
 
-/// Whether the agent itself asked, with a tool that nothing runs.
+/// Whether the agent itself asked, with a tool that is a question and never runs.
 #[must_use]
 pub(crate) fn of_agent(row: &RequestRow) -> bool {
     row.asked.own_calls().any(|call| row.asked.kind.tool() == Some(call.name.as_str()))
 }
 
-/// Those whose answers count, each once, in the order of their answers.
+/// The people whose answers count, each once, in the order of their answers.
 fn deciders(row: &RequestRow, action: Action) -> Vec<&str> {
     let mut names = Vec::new();
     for (_, answer) in &row.answers {
@@ -293,7 +294,7 @@ fn confirmed(row: &RequestRow) -> bool {
     response.and_then(|response| response.get("confirmed")).and_then(serde_json::Value::as_bool) == Some(true)
 }
 
-/// Whether the edits were approvals of the new bytes: where several people have to agree they are not.
+/// Whether the edits approved the new arguments; they do not where several people have to approve.
 fn is_approval(row: &RequestRow, aftermath: Option<&Aftermath>) -> bool {
     let edits = row.answers.iter().flat_map(|(_, answer)| answer.decisions.iter());
     let asked_again = |call| aftermath.is_some_and(|aftermath| aftermath.fate(call) == Fate::AskedAgain);
@@ -301,7 +302,7 @@ fn is_approval(row: &RequestRow, aftermath: Option<&Aftermath>) -> bool {
         && edits.filter(|(_, said)| said.action == Action::Edit).all(|(call, _)| !asked_again(*call))
 }
 
-/// What a rejection or an expiry ends.
+/// Says which task a rejection or an expiry canceled.
 fn ending(row: &RequestRow, then: Then, words: &Translations) -> Option<&'static str> {
     match then {
         Then::Continue => None,
@@ -311,7 +312,7 @@ fn ending(row: &RequestRow, then: Then, words: &Translations) -> Option<&'static
     }
 }
 
-/// Whether the agent knows the answer by now.
+/// Says whether the agent has the answer by now.
 fn told(aftermath: &Aftermath, words: &Translations) -> &'static str {
     match aftermath.ended {
         _ if aftermath.calls.values().all(|trace| trace.told) => words.then_told,
@@ -360,7 +361,7 @@ fn withdrawn(row: &RequestRow, aftermath: Option<&Aftermath>, words: &Translatio
     (head.to_owned(), tail)
 }
 
-/// What has become of the only call.
+/// The end of the headline of a single call: its fate.
 fn after(row: &RequestRow, fate: Fate, words: &Translations) -> String {
     let tail = match fate {
         Fate::Ran => words.after_ran,
@@ -389,7 +390,7 @@ fn after(row: &RequestRow, fate: Fate, words: &Translations) -> String {
     tail.to_owned()
 }
 
-/// How many of several calls have met which fate.
+/// The end of the headline of several calls: how many met each fate.
 fn counted(aftermath: &Aftermath, calls: &[(CallId, Option<Action>)], words: &Translations) -> String {
     let mut counts: BTreeMap<Fate, usize> = BTreeMap::new();
     for (call, action) in calls {

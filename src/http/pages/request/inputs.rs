@@ -1,4 +1,4 @@
-//! The fields of the page's forms: each with its label, its hint, what was typed into it and what is wrong with that.
+//! The fields of the page's forms, each with its label, hint, submitted text and mistakes.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,6 @@ use super::submitted::{FieldMistake, FormName, SubmittedForm};
 use crate::http::pages::layout::{said, visible};
 use crate::http::wire::request::WireRequestKind;
 
-/// One field of one form.
 pub(crate) struct InputField<'v> {
     view: &'v View<'v>,
     form: FormName,
@@ -18,17 +17,17 @@ pub(crate) struct InputField<'v> {
 }
 
 impl<'v> InputField<'v> {
-    /// A field by its name.
     pub fn new(view: &'v View<'v>, form: FormName, name: impl Into<String>) -> Self {
         Self { view, form, name: name.into() }
     }
 
-    /// Its element's id. Names are anybody's: what no id may hold is written as its number.
+    /// The id of the field's element. A name may hold any character; those that an id may not hold become their code
+    /// points.
     pub fn id(&self) -> String {
         element(self.form, &self.name)
     }
 
-    /// What was typed.
+    /// The submitted text of the field.
     pub fn typed(&self) -> Option<&'v str> {
         self.view.typed.and_then(|typed| typed.text(self.form, &self.name))
     }
@@ -39,12 +38,12 @@ impl<'v> InputField<'v> {
         typed.map(|typed| typed.wrong.iter().filter(ours).collect()).unwrap_or_default()
     }
 
-    /// Whether something is wrong with it.
+    /// The value of `aria-invalid`, where the field has a mistake.
     pub fn invalid(&self) -> Option<&'static str> {
         (!self.wrong().is_empty()).then_some("true")
     }
 
-    /// The ids of what describes it.
+    /// The value of `aria-describedby`: the ids of the hint and of the mistakes.
     pub fn described(&self, hint: bool) -> Option<String> {
         let hint = hint.then(|| format!("{}-hint", self.id()));
         let wrong = self.invalid().map(|_| format!("{}-error", self.id()));
@@ -52,7 +51,7 @@ impl<'v> InputField<'v> {
         (!ids.is_empty()).then(|| ids.join(" "))
     }
 
-    /// What is wrong, beside the field.
+    /// The field's mistakes, shown beside it.
     pub fn mistakes(&self) -> Markup {
         let wrong = self.wrong();
         html! {
@@ -86,7 +85,7 @@ impl<'v> InputField<'v> {
         }
     }
 
-    /// A list to choose one of.
+    /// A field with a list of choices.
     pub fn select(&self, label: &str, hint: Option<&str>, options: &[(&str, &str)], default: &str) -> Markup {
         let chosen = self.typed().unwrap_or(default);
         html! {
@@ -102,12 +101,12 @@ impl<'v> InputField<'v> {
         }
     }
 
-    /// How labels are shown that are the agent's words and not the operator's.
+    /// The style of labels that are the agent's words and not the operator's.
     fn of_agent(&self) -> Option<&'static str> {
         (self.view.request.kind == WireRequestKind::Guidance).then_some("exact")
     }
 
-    /// A field of a schema. `secret` is never shown while it is typed, and never kept.
+    /// A field of a schema. The text of a `secret` field is hidden while it is typed, and never kept.
     pub fn of_schema(&self, field: &Field, secret: bool, offered: &[String]) -> Markup {
         let (words, agent) = (self.view.words, self.of_agent());
         let (hint, rows) = (field.description.is_some(), if self.name == "field.answer" { "4" } else { "2" });
@@ -190,7 +189,7 @@ fn mistake(view: &View<'_>, wrong: &FieldMistake) -> Markup {
     }
 }
 
-/// What is wrong, all of it, at the top of the page, each with a link to its field.
+/// All mistakes, at the top of the page, each with a link to its field.
 pub(crate) fn summary(view: &View<'_>, typed: &SubmittedForm) -> Markup {
     let words = view.words;
     let secret = view.row.asked.kind == crate::task::request::RequestKind::Credentials;
@@ -212,7 +211,7 @@ pub(crate) fn summary(view: &View<'_>, typed: &SubmittedForm) -> Markup {
     }
 }
 
-/// What a field is called in the list of mistakes.
+/// The label of a field in the list of mistakes.
 fn label(view: &View<'_>, field: &str) -> String {
     let words = view.words;
     let in_call = field.strip_prefix("call.").and_then(|rest| rest.rsplit_once('.'));

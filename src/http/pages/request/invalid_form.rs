@@ -1,5 +1,5 @@
-//! Re-renders an invalid form: the same page with the submitted values, and each mistake at the top and beside its field.
-//! Every other error stays a problem.
+//! Re-renders an invalid form: the same page with the submitted values, and each mistake at the top and beside its
+//! field. Every other error stays a problem.
 
 use axum::response::Response;
 use http::StatusCode;

@@ -1,5 +1,5 @@
-//! The part of the page that its script (`pages/follow.js`) fills with later events, with the script's texts in the reader's
-//! language. Without the script it stays empty and hidden.
+//! The part of the page that its script (`pages/follow.js`) fills with later events, with the script's texts in the
+//! reader's language. Without the script it stays empty and hidden.
 
 use maud::{Markup, html};
 use serde_json::{Map, Value};
@@ -9,12 +9,12 @@ use crate::http::pages::follow;
 use crate::http::pages::translations::Translations;
 use crate::http::wire::request::WireRequestStatus;
 
-/// Where it is said, right below the heading, that the request was answered meanwhile.
+/// The place right below the heading where the script announces that the request was answered meanwhile.
 pub(crate) fn meanwhile() -> Markup {
     html! { div #meanwhile role="status" aria-live="polite" {} }
 }
 
-/// What happens, as its script is to show it: of the whole tree, from the beginning.
+/// The section in which the script shows the events of the whole tree, from the first one.
 pub(crate) fn happens(view: &View<'_>) -> Markup {
     let (words, request) = (view.words, &view.request);
     let root = view.row.root_task_id;
@@ -46,7 +46,7 @@ pub(crate) fn happens(view: &View<'_>) -> Markup {
     }
 }
 
-/// The words of the script, by name.
+/// The texts of the script, by name.
 fn spoken(words: &Translations) -> Map<String, Value> {
     macro_rules! named {
         ($($name:ident)*) => { [$((stringify!($name), words.$name)),*] };
@@ -78,7 +78,7 @@ mod tests {
     use crate::http::pages::language::Language;
     use crate::http::pages::request::tests::page_in;
 
-    /// The script's words as the page hands them over.
+    /// The texts that the page hands to the script.
     fn handed(page: &str) -> Map<String, Value> {
         let (_, words) = page.split_once("data-words=\"").unwrap();
         let (words, _) = words.split_once('"').unwrap();

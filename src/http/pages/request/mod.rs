@@ -1,7 +1,7 @@
 //! The page where a person decides a request. It shows every byte that would run before the first button; invisible
-//! characters are shown as their codes, and the agent's text stands in a box that says so. Its forms post the digest of what
-//! the page showed, so that an approval always covers what the approver saw. The page works without its script, which shows
-//! later events.
+//! characters are shown as their codes, and the agent's text stands in a box that says so. Its forms post the digest of
+//! what the page showed, so that an approval always covers what the approver saw. The page works without its script,
+//! which shows later events.
 
 pub(crate) mod approve_page;
 mod call;
@@ -68,7 +68,7 @@ pub(crate) struct View<'a> {
 const ITEMS: i64 = 16;
 
 impl<'a> View<'a> {
-    /// What `caller` sees at `now`.
+    /// The page's data for `caller` at `now`.
     #[must_use]
     pub fn new(row: &'a RequestRow, caller: &'a Caller, settings: &Settings, language: Language, now: Time) -> Self {
         Self {
@@ -84,7 +84,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// What `caller` sees now.
+    /// The page's data for `caller` at the current time, with the aftermath of a closed request.
     pub async fn now(
         http: &Http,
         row: &'a RequestRow,
@@ -98,7 +98,7 @@ impl<'a> View<'a> {
         Ok(view)
     }
 
-    /// Says why there is nothing to answer, and offers another account where the request is for others.
+    /// Says why there is nothing to answer, and links to sign-in with another account where the request is for others.
     fn nothing_to_answer(&self, why: &str) -> Markup {
         html! {
             p { strong { (self.words.nothing_here) } " " (why) }
@@ -119,7 +119,7 @@ impl<'a> View<'a> {
         self.request.tool_calls.iter().filter(|call| open.contains(&call.tool_call_id)).collect()
     }
 
-    /// How many have to approve each call.
+    /// How many people have to approve each call.
     fn required(&self) -> u32 {
         required_of(self.caller, &self.row.asked)
     }
@@ -131,7 +131,7 @@ impl<'a> View<'a> {
             WireRequestStatus::Responded | WireRequestStatus::Resumed => return Some(words.is_decided),
             WireRequestStatus::Expired => return Some(words.has_expired),
             WireRequestStatus::Withdrawn => return Some(words.was_withdrawn),
-            // The deadline has passed; the commit that expires the request is yet to come.
+            // The deadline has passed, but the commit that expires the request has not happened yet.
             WireRequestStatus::Pending if self.row.expired => return Some(words.has_expired),
             WireRequestStatus::Pending => {}
         }
@@ -154,7 +154,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// Whether the page has one form for several calls, or forms for the only one.
+/// Whether the page has the forms for a single call instead of one form for several.
 #[must_use]
 pub(crate) fn single(view: &View<'_>) -> bool {
     view.open_calls().len() < 2

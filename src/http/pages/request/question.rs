@@ -14,7 +14,7 @@ use crate::http::wire::exact::Exact;
 use crate::http::wire::request::WireRequestKind;
 use crate::task::decision::Then;
 
-/// What the page is called: the operator's words, or what kind of question it is.
+/// The page's heading: the operator's message, or the kind of question.
 pub(crate) fn heading(view: &View<'_>) -> String {
     match &view.row.asked.terms.message {
         Some(message) => visible(message),
@@ -34,7 +34,7 @@ fn kind(view: &View<'_>) -> &'static str {
     }
 }
 
-/// How long it may still be answered.
+/// How much time is left to answer.
 pub(crate) fn open_status(view: &View<'_>) -> Markup {
     let words = view.words;
     html! {
@@ -48,7 +48,7 @@ pub(crate) fn open_status(view: &View<'_>) -> Markup {
     }
 }
 
-/// The agent's question, in its box; of a call whose outcome is unknown, what is known.
+/// The agent's question, in its box; for a call whose outcome is unknown, the known facts.
 pub(crate) fn question(view: &View<'_>) -> Markup {
     let (words, request) = (view.words, &view.request);
     html! {
@@ -57,10 +57,11 @@ pub(crate) fn question(view: &View<'_>) -> Markup {
             WireRequestKind::ExternalResult => { p { (words.external_about) } }
             WireRequestKind::Approval | WireRequestKind::Guidance | WireRequestKind::Credentials | WireRequestKind::Confirmation => {}
         }
-        // Of a login the details name the service, as its form does in the operator's words.
+        // The details of a login only repeat the service's name, which its form gives in the operator's words.
         @let ours = matches!(request.kind, WireRequestKind::Reconcile | WireRequestKind::Credentials);
         @let details = request.details.as_ref().filter(|_| !ours);
-        // A question has no card of its call: nothing runs. Its text stands here, whole and in its order.
+        // The call of a question never runs and has no card of its own, so its text is shown here, completely and in
+        // its order.
         @let call = request.tool_calls.first().filter(|_| of_agent(view.row));
         @if let Some(call) = call { (warnings(view, call)) }
         @if request.question.is_some() || details.is_some() || call.is_some() {
@@ -79,7 +80,7 @@ pub(crate) fn question(view: &View<'_>) -> Markup {
     }
 }
 
-/// What is known of a call whose outcome is not: ours, but for the members that we do not know.
+/// The known facts about a call whose outcome is unknown. The labels are ours, except for members that we do not know.
 fn known(view: &View<'_>) -> Markup {
     let words = view.words;
     let Some(Value::Object(details)) = &view.request.details else { return html! {} };
@@ -105,23 +106,23 @@ fn known(view: &View<'_>) -> Markup {
     }
 }
 
-/// Text of several lines: its line breaks are made, everything else that cannot be seen is shown.
+/// Text of several lines: line breaks stay, every other invisible character is made visible.
 pub(crate) fn prose(text: &str) -> String {
     text.split('\n').map(visible).collect::<Vec<_>>().join("\n")
 }
 
-/// A value as text: a text as it stands, anything else as JSON.
+/// A value as text: a string as it is, anything else as JSON.
 pub(crate) fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// A value that is kept as its text: a text as it stands, anything else as the JSON that was written.
+/// A value that is kept as its JSON text: a string without its quotes, anything else as it was written.
 pub(crate) fn exact(value: &Exact) -> String {
     let text = serde_json::to_string(value).unwrap_or_default();
     serde_json::from_str::<String>(&text).unwrap_or(text)
 }
 
-/// What an agent wrote beside its question: members or whatever else it is, in the order of its characters.
+/// The agent's details beside its question, object or not, in the order of its characters.
 fn written(value: &Value) -> Markup {
     let Value::Object(members) = value else { return html! { pre.exact dir="ltr" { (prose(&plain(value))) } } };
     html! {
@@ -141,7 +142,7 @@ fn written(value: &Value) -> Markup {
     }
 }
 
-/// What a person filled in: members or whatever else it is, as the person's own script is read.
+/// A person's answer, object or not; its text runs in the direction of its script.
 pub(crate) fn members(value: &Value) -> Markup {
     let Value::Object(members) = value else { return html! { pre dir="auto" { (prose(&plain(value))) } } };
     html! {
@@ -161,7 +162,7 @@ pub(crate) fn members(value: &Value) -> Markup {
     }
 }
 
-/// Whose question it is, and whose to decide.
+/// The section about the request: who may decide, when it was asked, and the ids.
 pub(crate) fn about(view: &View<'_>) -> Markup {
     let (words, request) = (view.words, &view.request);
     html! {
@@ -193,7 +194,7 @@ fn approver_names(view: &View<'_>) -> String {
     }
 }
 
-/// Those who may decide, without those who `have`.
+/// The approvers without those who `have` approved already.
 pub(crate) fn names(view: &View<'_>, have: &[&str]) -> String {
     let (approvers, owner, words) = (&view.request.approvers, &view.row.owner, view.words);
     let ids = view.caller.user_id.ids();
@@ -208,13 +209,13 @@ pub(crate) fn names(view: &View<'_>, have: &[&str]) -> String {
     if names.is_empty() { words.nobody.to_owned() } else { names.join(words.between) }
 }
 
-/// What was decided about the whole request.
+/// The decision of the whole request.
 pub(crate) fn decided(view: &View<'_>) -> Markup {
     let Some(decision) = &view.request.decision else { return html! {} };
     html! { section { h2 { (view.words.decision_whole) } (decision_of(view, decision, true)) } }
 }
 
-/// One decision: what, who, when, why, and what came with it.
+/// One decision: action, person, time, reason, and the content that came with it.
 pub(crate) fn decision_of(view: &View<'_>, decision: &WireDecision, whole: bool) -> Markup {
     let words = view.words;
     let (by, at) = (visible(&decision.by), moment(&decision.at));
@@ -247,7 +248,7 @@ fn filled_in(response: &Value, secret: bool, words: &Translations) -> Markup {
     html! { dl { @for name in names { dt { (visible(name)) } dd { (words.sealed_value) } } } }
 }
 
-/// What somebody did.
+/// The words for an action that was taken.
 pub(crate) fn did(action: DecisionAction, words: &Translations) -> &'static str {
     match action {
         DecisionAction::Approve => words.did_approve,
@@ -267,12 +268,12 @@ fn then_of(view: &View<'_>, then: ThenAction) -> &'static str {
     }
 }
 
-/// What is canceled when the task that asked is: a root, or a sub-agent's task, whose caller goes on.
+/// The words for canceling the task that asked: a root, or a sub-agent's task whose caller goes on.
 pub(crate) fn then_cancel(view: &View<'_>) -> &'static str {
     if view.row.task_id == view.row.root_task_id { view.words.then_cancel } else { view.words.then_cancel_sub }
 }
 
-/// What a rejection does unless something else is chosen.
+/// The words for what the rule does after a rejection where the decision has no `then`.
 pub(crate) fn by_rule(view: &View<'_>) -> &'static str {
     match view.row.asked.terms.on_reject {
         Then::Continue => view.words.then_continue,

@@ -1,5 +1,5 @@
-//! A JSON Schema as a form: which fields a person fills in, and what JSON a filled-in text is. Only an object of plain
-//! values has fields; anything else is typed as JSON. Whether an answer fits its schema is not judged here.
+//! A JSON Schema as a form: the fields that a person fills in, and the JSON of each submitted text. Only an object of
+//! plain values has fields; anything else is typed as JSON. Whether an answer fits its schema is not checked here.
 
 use serde_json::{Map, Value};
 
@@ -7,39 +7,39 @@ use crate::http::pages::language::Language;
 use crate::http::pages::translations::Translations;
 use crate::http::server::json;
 
-/// One field of a form.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Field {
     /// The member's name.
     pub name: String,
-    /// What it is called, where the schema says so.
+    /// The schema's `title`.
     pub title: Option<String>,
-    /// What is to be filled in.
+    /// The schema's `description`.
     pub description: Option<String>,
     /// Whether an answer needs it.
     pub required: bool,
-    /// What it takes.
+    /// The kind of value.
     pub takes: Takes,
 }
 
-/// What a field takes.
+/// The kind of value that a field takes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Takes {
-    /// Text, maybe of a format that browsers know, and its shortest and longest length.
+    /// Text: the `type` of the browser's input, where there is one for the format, then the shortest and longest
+    /// length.
     Text(Option<&'static str>, Option<u64>, Option<u64>),
-    /// A number (a whole one), its least and its most.
+    /// A number: whether only an integer fits, then the minimum and the maximum.
     Number(bool, Option<String>, Option<String>),
-    /// Yes or no.
+    /// True or false.
     Boolean,
-    /// One of these: the text that stands for it, and the value.
+    /// One of these values, each with the text that stands for it.
     Choice(Vec<(String, Value)>),
 }
 
-/// Words of a schema with which a list of its properties is not the whole story.
+/// Keywords with which the properties alone do not say what a schema accepts.
 const MORE: [&str; 8] =
     ["$ref", "allOf", "anyOf", "oneOf", "if", "patternProperties", "dependentSchemas", "propertyNames"];
 
-/// The fields of a schema of plain values; `None` where it is no such schema.
+/// The fields of an object schema of plain values; `None` for any other schema.
 #[must_use]
 pub(crate) fn fields(schema: &Value) -> Option<Vec<Field>> {
     let schema = schema.as_object()?;
@@ -94,7 +94,7 @@ fn takes(property: &Map<String, Value>) -> Option<Takes> {
     }
 }
 
-/// Texts, or numbers and truths: never both, so that each text stands for one value.
+/// A choice of texts, or of numbers and booleans. Never both, so that each text stands for one value.
 fn choice(values: &[Value]) -> Option<Takes> {
     let texts = values.iter().all(|value| value.as_str().is_some_and(|text| !text.is_empty()));
     let plain = values.iter().all(|value| value.is_number() || value.is_boolean());
@@ -117,10 +117,11 @@ fn format(property: &Map<String, Value>) -> Option<&'static str> {
 }
 
 impl Field {
-    /// The JSON text of what was typed: `None` where nothing was, and nothing is needed. Numbers stay as they were typed.
+    /// The JSON of a submitted text; `None` for an empty field that is not required. Numbers keep the digits that were
+    /// typed.
     ///
     /// # Errors
-    /// What is expected instead.
+    /// The expected kind of value, as a sentence for a person.
     pub fn json(&self, typed: &str) -> Result<Option<String>, &'static str> {
         let words = Translations::of(Language::English);
         if typed.is_empty() {

@@ -44,9 +44,9 @@ impl FormName {
         }
     }
 
-    /// Which form these fields came from; `single` where the page had no form for several calls.
+    /// The form that these fields came from; `single` as the page was rendered with.
     fn of(in_path: Option<Action>, fields: &BTreeMap<String, String>, single: bool) -> Self {
-        // A field of an agent's form may be called `action`, too: its name is `field.action`.
+        // A field of an agent's form may also be called `action`; its name here is `field.action`.
         let of_answer = |name: &str| name == "action" || (name.starts_with("call.") && name.ends_with(".action"));
         let says = |action: Action| fields.iter().any(|(name, text)| of_answer(name) && text == action.as_str());
         match in_path {
@@ -69,9 +69,9 @@ impl FormName {
 pub(crate) struct FieldMistake {
     /// The field, if there is one.
     pub field: Option<String>,
-    /// The place inside of what was typed there; without a field, of the body.
+    /// The place inside the field's value; without a field, the place in the body.
     pub place: String,
-    /// What was expected.
+    /// The expected value, as a sentence.
     pub detail: String,
 }
 
@@ -85,7 +85,7 @@ pub(crate) struct SubmittedForm {
 }
 
 impl SubmittedForm {
-    /// Reads what was posted. `single` as in the page that it came from.
+    /// Reads a posted form; `single` as the page was rendered with.
     #[must_use]
     pub fn new(
         row: &RequestRow,
@@ -109,7 +109,7 @@ impl SubmittedForm {
     }
 }
 
-/// The field that a place in the body was typed into.
+/// The field whose value stands at a place in the body.
 fn place(row: &RequestRow, form: FormName, error: &FieldError) -> FieldMistake {
     let parts: Vec<String> =
         error.pointer.split('/').skip(1).map(|part| part.replace("~1", "/").replace("~0", "~")).collect();

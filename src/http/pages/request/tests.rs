@@ -1,4 +1,4 @@
-//! What the page shows: all of it, before the first button, and nothing as markup.
+//! The page shows everything before the first button, and no text as markup.
 
 use serde_json::json;
 
@@ -15,7 +15,7 @@ pub(crate) fn page_in(language: Language, row: &RequestRow, caller: &Caller) -> 
     asked(&whole(&View::new(row, caller, &sample::settings(), language, sample::now())).into_string())
 }
 
-/// The page without its foot, where somebody signs out.
+/// The page without its footer, which has the sign-out button.
 pub(crate) fn asked(page: &str) -> String {
     let (page, foot) = page.rsplit_once("<footer>").unwrap();
     assert_eq!(foot.matches("<button").count(), foot.matches("/sign-out").count());
@@ -26,7 +26,7 @@ pub(crate) fn page(row: &RequestRow, caller: &Caller) -> String {
     page_in(Language::English, row, caller)
 }
 
-/// Who may decide a sample of this kind.
+/// A caller who may decide a sample of this kind.
 pub(crate) fn decider(kind: RequestKind) -> Caller {
     match kind {
         RequestKind::Approval | RequestKind::Reconcile => sample::approver(),

@@ -1,4 +1,4 @@
-//! What the page offers, and how it comes back when an answer does not fit.
+//! The forms of the page, and the page after an invalid submission.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::task::decision::Action;
 use crate::task::id::TaskId;
 use crate::task::request::RequestKind;
 
-/// The page after this was posted.
+/// The page after this invalid submission.
 fn again(
     row: &RequestRow,
     caller: &Caller,
@@ -105,7 +105,7 @@ fn each_of_several_calls_offers_only_allowed_choices() {
     for call in &row.asked.pending_tool_calls {
         let name = format!("name=\"call.{}.action\"", call.tool_call_id);
         assert!(many.matches(&name).count() >= 3, "leave, approve, reject");
-        assert!(many.contains(&format!("{name} value=\"\" checked")), "nothing is chosen for anybody");
+        assert!(many.contains(&format!("{name} value=\"\" checked")), "no choice is preselected");
     }
     let mut narrow = row.clone();
     narrow.asked.terms.allow = vec![Action::Reject];

@@ -1,4 +1,4 @@
-//! Every decision, and everything that can become of it.
+//! The headline for every decision and every fate of its calls.
 
 use std::collections::BTreeMap;
 
@@ -367,7 +367,7 @@ fn request_is_settled_only_when_the_agent_knows_a_certain_result() {
     assert!(!settled(vec![ended(call, Outcome::Canceled), model_answers()]), "a late result may come");
 }
 
-/// Every request, closed in every way with every answer, and every outcome of its calls: each has a headline in both
+/// Every request, closed in every way with every answer and every outcome of its calls, has a headline in both
 /// languages, and no two different ones of a single call read the same.
 #[test]
 fn every_closed_request_and_call_outcome_has_its_own_headline() {

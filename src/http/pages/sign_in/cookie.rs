@@ -5,15 +5,15 @@ use http::header::{COOKIE, HeaderMap, HeaderValue};
 use crate::http::server::problem::{Problem, prefix};
 use crate::people::session::{LIFE, Token};
 
-/// Its name over plain http.
+/// The cookie's name over plain http.
 pub(crate) const NAME: &str = "holdpoint_session";
-/// Over https, at the root of a host: a browser takes a cookie of this name only with `Secure` and `Path=/`, and from this
-/// very host, so that no other host of the domain can set it.
+/// Over https, at the root of a host: a browser takes a cookie of this name only with `Secure` and `Path=/`, and from
+/// this very host, so that no other host of the domain can set it.
 const HOST: &str = "__Host-holdpoint_session";
 /// Over https, under a path.
 const SECURE: &str = "__Secure-holdpoint_session";
 
-/// Its name, which follows from the address that browsers know.
+/// The cookie's name; it follows from the scheme and path of `public_url`.
 #[must_use]
 pub(crate) fn name(public_url: &str) -> &'static str {
     match (is_https(public_url), prefix(public_url).is_empty()) {
@@ -54,15 +54,15 @@ fn values<'h>(headers: &'h HeaderMap, own: &'static str) -> impl Iterator<Item =
 /// The header that gives a browser its token.
 ///
 /// # Errors
-/// `internal`, when it cannot be written.
+/// `internal`, when the value is no valid header.
 pub(crate) fn set(token: &Token, public_url: &str) -> Result<HeaderValue, Problem> {
     write(&token.text(), LIFE.as_secs(), public_url)
 }
 
-/// The header that takes it away.
+/// The header that deletes the cookie.
 ///
 /// # Errors
-/// `internal`, when it cannot be written.
+/// `internal`, when the value is no valid header.
 pub(crate) fn clear(public_url: &str) -> Result<HeaderValue, Problem> {
     write("", 0, public_url)
 }
@@ -76,7 +76,7 @@ fn write(value: &str, seconds: u64, public_url: &str) -> Result<HeaderValue, Pro
     Ok(header)
 }
 
-/// Where a browser sends it: what is under `public_url`, and not to the neighbours behind the same proxy.
+/// The cookie's `Path`: a browser sends it only below `public_url`, and not to other services behind the same proxy.
 fn path(prefix: &str) -> &str {
     let plain = |c: char| c.is_ascii_graphic() && c != ';';
     if prefix.is_empty() || !prefix.chars().all(plain) { "/" } else { prefix }
@@ -157,7 +157,7 @@ mod tests {
                 assert_eq!(super::token(&headers, url).is_some(), sent_as == name, "{url}: {sent_as}");
                 assert_eq!(is_sent(&headers, url), sent_as == name, "{url}: {sent_as}");
             }
-            // A neighbour's cookie of the plain name takes nothing away.
+            // Another service's cookie of the plain name does not hide ours.
             let both = sent(&[&format!("{name}={token}"), "xholdpoint_session=a"]);
             assert!(super::token(&both, url).is_some(), "{url}");
         }

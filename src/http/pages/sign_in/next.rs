@@ -1,9 +1,9 @@
-//! The page to open after signing in: only a path of this service, so that a link to our sign-in cannot redirect to another
-//! site. A doubtful path is refused.
+//! The page to open after signing in: only a path of this service, so that a link to our sign-in cannot redirect to
+//! another site. A path that a browser could read differently is refused.
 
 use url::Url;
 
-/// The longest path that is remembered.
+/// The longest path that is kept.
 const LONGEST: usize = 2048;
 
 /// The text, if it is a path of ours as a browser sees it: below the path of `public_url`.
@@ -17,7 +17,7 @@ pub(crate) fn own_path<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     if !(below.is_empty() || below.starts_with(['/', '?', '#'])) {
         return None;
     }
-    // As a browser reads it: the same host, and no `..` in any spelling, which could lead out of the prefix.
+    // Parsed as a browser does: the same host, and no `..` in any spelling, which could lead out of the prefix.
     let base = Url::parse("http://own.invalid/").ok()?;
     let read = base.join(text).ok()?;
     let path = text.split(['?', '#']).next().unwrap_or_default();

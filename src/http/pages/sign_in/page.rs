@@ -85,7 +85,7 @@ fn key_form(next: Option<&str>, wrong: bool, prefix: &str, words: &SignInTexts) 
     }
 }
 
-/// The page of a person who is signed in, with the way to the page that was asked for, and to another account.
+/// The page of a signed-in person, with links to the requested page and to another account.
 #[must_use]
 pub(crate) fn signed_in(caller: &Caller, next: Option<&str>, prefix: &str, language: Language) -> Markup {
     let words = words(language);
@@ -101,8 +101,8 @@ pub(crate) fn signed_in(caller: &Caller, next: Option<&str>, prefix: &str, langu
     )
 }
 
-/// The signed-in user with a link to sign in as another one, which leads back to the path `asked`. It says nothing about
-/// the requested resource.
+/// The signed-in user with a link to sign in as another one, which leads back to the path `asked`. It says nothing
+/// about the requested resource.
 #[must_use]
 pub(crate) fn sign_in_again(caller: &Caller, asked: &str, prefix: &str, language: Language) -> Markup {
     let words = words(language);
@@ -126,8 +126,8 @@ pub(crate) fn not_needed(language: Language) -> Markup {
     whole(words.not_needed, language, &html! { p { (words.open) } })
 }
 
-/// The signed-in user and the sign-out button. Empty without accounts; without the button where another key speaks for the
-/// user, as there is no session to end.
+/// The signed-in user and the sign-out button. Empty without accounts; without the button where another key speaks for
+/// the user, as there is no session to end.
 #[must_use]
 pub(crate) fn signed_in_bar(caller: &Caller, prefix: &str, language: Language) -> Markup {
     let words = words(language);

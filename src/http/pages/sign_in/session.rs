@@ -14,7 +14,7 @@ use crate::people::authenticator::AuthError;
 /// The caller of the request's session; `None` without a live one.
 ///
 /// # Errors
-/// `forbidden` when it wants to speak for somebody else, and the database's.
+/// `forbidden` when the key may not act for the named user, and the database's.
 pub(crate) async fn caller(http: &Http, headers: &HeaderMap) -> Result<Option<Caller>, Problem> {
     let Some(token) = cookie::token(headers, &http.settings.public_url) else { return Ok(None) };
     let Some(binding) = http.store.session(&token.digest()).await? else { return Ok(None) };
@@ -25,7 +25,7 @@ pub(crate) async fn caller(http: &Http, headers: &HeaderMap) -> Result<Option<Ca
     }
 }
 
-/// Whether the client asks for a page: without a caller it is redirected to sign-in.
+/// Whether the client asks for a page; without a caller it is then redirected to sign-in.
 #[must_use]
 pub(crate) fn wants_page(method: &Method, headers: &HeaderMap) -> bool {
     matches!(*method, Method::GET | Method::HEAD) && wants_html(headers)

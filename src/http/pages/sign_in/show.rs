@@ -39,7 +39,7 @@ pub(crate) async fn get_sign_in(
     })
 }
 
-/// The one `next` of a query; of two neither is meant.
+/// The only `next` of a query; `None` where there are several.
 fn only_next(query: &str) -> Option<String> {
     let mut found = url::form_urlencoded::parse(query.as_bytes()).filter(|(name, _)| name == "next");
     match (found.next(), found.next()) {

@@ -1,6 +1,6 @@
 //! How many bytes of large bodies are in memory at once: in this process, and of each caller. A body reserves its bytes
-//! before it is read and keeps them until its operation is stored. What must stay true: a body reserves once, so that no
-//! two bodies wait for each other.
+//! before it is read and keeps them until its operation is stored. What must stay true: a body reserves once, so that
+//! no two bodies wait for each other.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -10,15 +10,15 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::people::Caller;
 use crate::task::user::UserKey;
 
-/// All large bodies together.
+/// The most bytes of all large bodies together.
 const ALL: usize = 256 * 1024 * 1024;
-/// The large bodies of one caller: others are read beside the bodies of a caller who sends many, or slowly.
+/// The most bytes of one caller's large bodies: a caller that sends many, or slowly, does not block others.
 const SHARE: usize = ALL / 4;
 
 /// A tenant and a user of it; `None` stands for all requests without a key.
 type Person = Option<(String, UserKey)>;
 
-/// The bytes that large bodies may hold.
+/// The memory for large bodies.
 #[derive(Clone, Debug)]
 pub struct BodyBudget {
     all: Arc<Semaphore>,
@@ -26,7 +26,7 @@ pub struct BodyBudget {
     each: Arc<Mutex<HashMap<Person, Weak<Semaphore>>>>,
 }
 
-/// The bytes of one body, until they are dropped.
+/// The reserved bytes of one body, until it is dropped.
 #[derive(Debug)]
 pub struct Reserved {
     own: OwnedSemaphorePermit,
@@ -40,13 +40,13 @@ impl Default for BodyBudget {
 }
 
 impl BodyBudget {
-    /// So many bytes in all, and of each caller.
+    /// Allows `all` bytes in total and `share` bytes for each caller.
     #[must_use]
     pub fn new(all: usize, share: usize) -> Self {
         Self { all: Arc::new(Semaphore::new(all)), share: share.min(all), each: Arc::default() }
     }
 
-    /// Waits until so many bytes are free for a body of `caller`. First come, first served.
+    /// Waits until `bytes` bytes are free for a body of `caller`, in the order of the calls.
     pub async fn reserve(&self, caller: Option<&Caller>, bytes: usize) -> Option<Reserved> {
         let bytes = u32::try_from(bytes.min(self.share)).unwrap_or(u32::MAX);
         let own = self.share_of(caller).acquire_many_owned(bytes).await.ok()?;
@@ -68,7 +68,7 @@ impl BodyBudget {
 }
 
 impl Reserved {
-    /// Gives back what is more than `bytes`.
+    /// Frees the bytes beyond `bytes`.
     pub fn shrink_to(&mut self, bytes: usize) {
         for permit in [&mut self.own, &mut self.all] {
             drop(permit.split(permit.num_permits().saturating_sub(bytes)));

@@ -1,4 +1,4 @@
-//! Connections in memory and a clock that goes only when it is told to.
+//! Connections in memory, with a clock that only the tests advance.
 
 use async_trait::async_trait;
 use axum::body::Bytes;
@@ -59,9 +59,9 @@ struct World {
     connections: Connections,
     opened: mpsc::UnboundedSender<io::Result<DuplexStream>>,
     closed: CancellationToken,
-    /// Lets `/held` answer.
+    /// A permit lets `/held` respond.
     leave: Arc<Semaphore>,
-    /// A request has come to `/held`.
+    /// Notified when a request reaches `/held`.
     held: Arc<Notify>,
     server: JoinHandle<()>,
 }
@@ -101,13 +101,13 @@ impl World {
     }
 }
 
-/// Answers before the body is read to its end.
+/// Responds before the body is read to its end.
 async fn answers_first(body: Body) -> &'static str {
     TaskTracker::new().spawn(axum::body::to_bytes(body, usize::MAX));
     "early"
 }
 
-/// Keeps the connection, as a key that is known does.
+/// Protects the connection, as the guard does for a known key.
 async fn kept(request: axum::extract::Request, next: Next) -> Response {
     request.extensions().get::<Weak<ConnectionSlot>>().and_then(Weak::upgrade).unwrap().protect();
     next.run(request).await
@@ -124,7 +124,7 @@ impl Client {
         self.send(&format!("GET {path} HTTP/1.1\r\nhost: h\r\n\r\n")).await;
     }
 
-    /// The head and the body of one answer.
+    /// Reads one response: its head and its body.
     async fn answer(&mut self) -> (String, String) {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
@@ -137,14 +137,14 @@ impl Client {
         (head, String::from_utf8(body).unwrap())
     }
 
-    /// Asks for the short answer and gets it.
+    /// Sends a request and reads the short response.
     async fn asks(&mut self) {
         self.get("/").await;
         let (head, body) = self.answer().await;
         assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && body == "127.0.0.1:4711", "{head}");
     }
 
-    /// Everything until the connection is closed.
+    /// Reads until the connection is closed.
     async fn rest(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();
         let _ = self.0.read_to_end(&mut rest).await;
@@ -184,7 +184,7 @@ async fn partial_request_head_is_closed_after_10_seconds_however_slowly_it_arriv
     }
     world.clock.leap(Duration::from_secs(1));
     assert!(slow.is_closed().await);
-    // The same on a connection that is kept: its first byte begins the ten seconds.
+    // The same on a kept connection: the first byte of a request begins the ten seconds.
     let mut kept = world.open();
     kept.asks().await;
     world.clock.leap(Duration::from_secs(70));
@@ -230,7 +230,7 @@ async fn waiting_request_and_open_stream_are_not_idle() {
     watches.0.read_exact(&mut first).await.unwrap();
     world.leave.add_permits(1);
     assert_eq!(waits.answer().await.1, "held");
-    // It serves no more, so it makes room.
+    // After the response the connection is idle, so it is closed for the next client.
     assert!(third.answer().await.0.starts_with("HTTP/1.1 200"));
     assert!(waits.is_closed().await);
     drop(watches);
@@ -245,11 +245,11 @@ async fn longest_idle_connection_makes_room_for_the_next() {
         client.asks().await;
     }
     first.asks().await;
-    // The second one has been idle for the longest time, the first one for the shortest.
+    // The second connection has been idle for the longest time, the first for the shortest.
     world.open().asks().await;
     assert!(second.is_closed().await);
     third.asks().await;
-    // Half-open connections are as idle as any other.
+    // Connections with half a request head are as idle as any other.
     for _ in 0..200 {
         let mut half = world.open();
         half.send("GET / HTTP/1.1\r\n").await;
@@ -265,7 +265,7 @@ async fn request_on_a_connection_that_was_told_to_close_is_not_answered() {
     let world = World::new(1);
     let mut first = world.open();
     first.asks().await;
-    // Its connection hears both at once: that it makes room, and a request.
+    // The connection is told to close and gets a request at the same time.
     let mut next = world.open();
     first.get("/").await;
     assert!(first.is_closed().await);
@@ -284,7 +284,7 @@ async fn unauthenticated_request_makes_room_for_the_next_client() {
     known.get("/held").await;
     world.held.notified().await;
     assert!(strangers[0].is_closed().await);
-    // A known caller's request is not given up, so the second stranger's is.
+    // A known caller's request is protected, so the second stranger's connection is closed.
     world.open().asks().await;
     assert!(strangers[1].is_closed().await);
     world.leave.add_permits(1);
@@ -300,7 +300,7 @@ async fn client_that_reads_nothing_is_closed_and_is_not_idle_before() {
     let mut next = world.open();
     next.get("/").await;
     for _ in 0..5 {
-        // It takes a little now and then.
+        // The client reads a little now and then.
         world.clock.leap(just_before(WRITE_TIMEOUT));
         deaf.0.read_exact(&mut vec![0; 32 * 1024]).await.unwrap();
         tokio::task::yield_now().await;
@@ -395,7 +395,7 @@ async fn failed_accept_neither_stops_the_server_nor_spins() {
         world.opened.send(Err(io::ErrorKind::ConnectionAborted.into())).unwrap();
     }
     world.open().asks().await;
-    // EMFILE, as often as the loop asks: it rests in between, and gives a descriptor back.
+    // After EMFILE the loop pauses before each new `accept`, and closes an idle connection to free a descriptor.
     for _ in 0..3 {
         world.opened.send(Err(io::Error::from_raw_os_error(24))).unwrap();
     }
@@ -407,7 +407,7 @@ async fn failed_accept_neither_stops_the_server_nor_spins() {
             tokio::task::yield_now().await;
         }
         let mut byte = [0];
-        assert!(futures_util::FutureExt::now_or_never(next.0.read(&mut byte)).is_none(), "it rests");
+        assert!(futures_util::FutureExt::now_or_never(next.0.read(&mut byte)).is_none(), "the loop pauses");
         world.clock.leap(ACCEPT_PAUSE);
     }
     assert!(next.answer().await.0.starts_with("HTTP/1.1 200"));
