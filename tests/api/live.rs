@@ -1,5 +1,5 @@
-//! A thinking model as a person sees it: the whole way from the model's endpoint to a reader, on this replica and on
-//! another.
+//! A model's answer as a person sees it arrive: the whole way from the model's endpoint to a reader, on this replica
+//! and on another.
 
 use std::collections::BTreeMap;
 

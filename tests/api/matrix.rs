@@ -38,7 +38,7 @@ struct Taken {
     outcome: &'static str,
     /// The content of the result, or a part of it.
     says: &'static str,
-    /// How often the answer makes the tool run.
+    /// The number of runs of the tool that the answer causes.
     runs: usize,
     /// The `action` of the request's `decision`.
     action: &'static str,
@@ -260,7 +260,7 @@ async fn one_is_taken(app: &TestApp, taken: &Taken) {
         body = with(&body, "digest", json!(question.digest));
         assert!(is_a("DecisionBody", &body), "the document does not know {body}");
     }
-    // An edit as a person types it: those bytes are what runs.
+    // An edit as a person types it: those exact bytes run.
     let text = if door { String::new() } else { body.to_string().replace(r#"{"amount":1.5,"order":17}"#, EDITED) };
     let post = async |actor: Actor<'_>| match text.as_str() {
         "" => actor.hit(&path).await,

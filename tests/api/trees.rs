@@ -79,7 +79,7 @@ pub(super) async fn trees(on: On, more: &str) -> TestApp {
     with(on, more, |yaml| yaml).await
 }
 
-/// The same with a changed configuration.
+/// Like `trees`, with a changed configuration.
 async fn with(on: On, more: &str, change: impl Fn(String) -> String) -> TestApp {
     let app = TestApp::with(on, &yaml(more, change)).await;
     app.model.otherwise(play);

@@ -122,7 +122,7 @@ fn follow_group(tokens: &[Token], mut at: usize, base: &[String], found: &mut Ve
     at
 }
 
-/// Steps over what is left of a path or tree whose beginning has been read.
+/// Skips the rest of a path or tree whose beginning has been read.
 fn skip_tree(tokens: &[Token], mut at: usize) -> usize {
     while text_at(tokens, at) == "::" || tokens.get(at).is_some_and(Token::is_name) && text_at(tokens, at - 1) == "::" {
         at += 1;

@@ -1,5 +1,5 @@
-//! `examples/refunds/`, started as its README says, command by command: the service that pays really runs. Only the model's
-//! endpoint, the database and the ports are the test's.
+//! `examples/refunds/`, started as its README says, command by command: the service that pays really runs. Only the
+//! model's endpoint, the database and the ports are the test's.
 
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader};

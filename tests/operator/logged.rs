@@ -30,7 +30,7 @@ auth: {{ api_keys: [ {{ user: alice, key: {ALICE} }} ] }}
     )
 }
 
-/// The lines with this message, without what every line has.
+/// The lines with this message, without the fields that every line has.
 fn lines(log: &str, message: &str) -> Vec<Value> {
     let all = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let found = all.filter(|line| line["message"] == message).map(|mut line| {

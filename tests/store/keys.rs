@@ -142,7 +142,7 @@ both! {
         }
         house.forward(DAY);
         house.store.commit(create("young", None).1).await.unwrap();
-        // A key that is used anew is young again.
+        // A key that is used anew starts its lifetime again.
         house.store.commit(create("old1", None).1).await.unwrap();
         assert!(!house.store.remove_spent_keys().await.unwrap(), "there are no more");
         assert_eq!(house.number("select count(*) from idempotency").await, 2);

@@ -54,7 +54,7 @@ async fn arrives(from: &Store, listener: &mut Listener, piece: &Delta) {
     }
 }
 
-/// One more item.
+/// Commits one more item.
 async fn commit(house: &House, root: TaskId) {
     let task = TaskChange { facts: vec![said("more")], ..house.next(root).await };
     house.write(task).await.unwrap();

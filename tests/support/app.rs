@@ -42,7 +42,6 @@ pub struct Actor<'a> {
     headers: Vec<(String, String)>,
 }
 
-/// A reply.
 #[derive(Clone, Debug)]
 pub struct Reply {
     pub status: u16,
@@ -344,7 +343,7 @@ impl Actor<'_> {
         watch.rest().await
     }
 
-    /// A POST that asks for the stream of the events it causes.
+    /// A POST that requests the stream of the events it causes.
     pub async fn post_and_watch(&self, path: &str, body: &Value) -> Watch {
         let body = Some(("application/json", body.to_string().into_bytes()));
         let asking = Actor { app: self.app, key: self.key, headers: self.headers.clone() };

@@ -53,7 +53,7 @@ pub fn is_kept(method: &Method, path: &str, reply: &Reply) {
     assert!(found.is_empty(), "{name} {}: {found:?} in {}", reply.status, reply.text);
 }
 
-/// Fails where an event's data is not what the document says of it.
+/// Fails if an event's data differs from the document's description.
 pub fn is_an_event(name: &str, data: &Value) {
     let component = DOCUMENT["components"]["schemas"]["StreamedEvent"]["discriminator"]["mapping"][name].as_str();
     let Some(component) = component else { panic!("no event is called {name}") };

@@ -21,7 +21,7 @@ const TEMPLATE: &str = "holdpoint_template";
 
 /// A migrated, empty database of its own; dropped with this value.
 pub struct TestDatabase {
-    /// Its URL.
+    /// The database's URL.
     pub url: String,
     admin: String,
     name: String,
@@ -34,7 +34,7 @@ impl Drop for TestDatabase {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(run(&admin, format!("drop database if exists \"{name}\" with (force)")));
         });
-        // A test that failed has said why already.
+        // A failed test has reported its reason already.
         let _ = dropped.join();
     }
 }
@@ -54,7 +54,7 @@ pub async fn database() -> TestDatabase {
     TestDatabase { url: cluster.url(&name), admin: cluster.url("postgres"), name }
 }
 
-/// A unique name, in letters and digits.
+/// A unique name of letters and digits.
 #[expect(clippy::disallowed_methods, reason = "tests may be surprised")]
 pub fn unique() -> String {
     uuid::Uuid::now_v7().simple().to_string()
@@ -244,7 +244,7 @@ async fn shared_cluster() -> Cluster {
     if ready.exists() {
         return Cluster { folder };
     }
-    // What an earlier run with the same number left half made.
+    // Remnants of an earlier run with the same process id.
     let _ = fs::remove_dir_all(&folder);
     let cluster = Cluster::start(&folder, "", parent);
     run(&cluster.url("postgres"), format!("create database {TEMPLATE}")).await;
@@ -293,7 +293,7 @@ fn done(command: &mut Command) {
     }
 }
 
-/// Postgres refuses to run as root: then its own user runs it.
+/// The user that runs Postgres, which refuses to run as root; `None` for the test's own user.
 fn user() -> Option<(u32, u32)> {
     if !rustix::process::geteuid().is_root() {
         return None;

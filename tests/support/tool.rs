@@ -14,7 +14,7 @@ pub struct Execution {
     pub uri: String,
     pub headers: HeaderMap,
     pub body: String,
-    /// The time of its arrival.
+    /// The time of arrival.
     pub at: std::time::Instant,
 }
 

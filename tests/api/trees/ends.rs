@@ -1,4 +1,4 @@
-//! Tasks of a tree that end early, and what goes on: cancel, failure, retry, the next message.
+//! Tasks of a tree that end early, and the work that goes on: cancel, failure, retry, the next message.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
