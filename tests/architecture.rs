@@ -1,4 +1,5 @@
-//! The house rules that a compiler does not know: who may import whom, how long a file may be, what nothing is called.
+//! The house rules that a compiler does not check: which room may import which, how long a file may be, which names are
+//! too vague.
 //!
 //! The table of imports is the one in `ARCHITECTURE.md`, read from there: the page cannot say one thing and the check
 //! another. Paths are found by reading tokens, not lines, so a `crate::room` in the middle of an expression, in a
@@ -19,7 +20,7 @@ const VAGUE_FILES: [&str; 6] = ["utils", "util", "common", "types", "helpers", "
 const VAGUE_ENDINGS: [&str; 4] = ["Manager", "Service", "Handler", "Helper"];
 const LEFT_OPEN: [&str; 2] = [concat!("TO", "DO"), concat!("FIX", "ME")];
 
-/// Which rooms a room may import; a room that is absent may import nothing.
+/// The rooms that a room may import; an absent room may import nothing.
 type Table = BTreeMap<String, BTreeSet<String>>;
 
 struct Source {
@@ -194,7 +195,7 @@ fn file_that_no_mod_names_is_found() {
     assert_eq!(unreached(&sources), ["src/lost.rs", "src/inline.rs", "tests/b.rs"]);
 }
 
-/// The files that the file above them does not declare.
+/// The files that no parent file declares.
 fn unreached(sources: &[Source]) -> Vec<&str> {
     let crate_of = |path: &str| path.split('/').next().unwrap_or_default().to_owned();
     let mut declared: BTreeSet<(String, Vec<String>)> = BTreeSet::new();
@@ -228,7 +229,7 @@ fn code_has_no_markers_of_unfinished_work() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What `text`, which stands at `path`, imports against the table, one line each.
+/// The imports of `text`, the file at `path`, that the table forbids, one line each.
 fn forbidden_imports(table: &Table, path: &str, text: &str) -> Vec<String> {
     let place = Place::of_file(path);
     let home = if path == "src/main.rs" { "main" } else { place.module.first().map_or("lib", String::as_str) };
@@ -247,9 +248,9 @@ fn vague_types(text: &str) -> Vec<String> {
         .iter()
         .zip(tokens.iter().skip(1))
         .filter(|(keyword, _)| ["struct", "enum", "trait", "type", "union"].contains(&keyword.text.as_str()))
-        // A trait's own associated type is not ours to name.
+        // An associated type of a trait is named by the trait.
         .filter(|(keyword, name)| keyword.text != "type" || !VAGUE_ENDINGS.contains(&name.text.as_str()))
-        // What a login is of is called a service: the word is the contract's.
+        // The contract calls the target of a login a service.
         .filter(|(_, name)| name.text != "Service")
         .filter(|(_, name)| VAGUE_ENDINGS.iter().any(|ending| name.text.ends_with(ending)))
         .map(|(_, name)| name.text.clone())
@@ -330,7 +331,8 @@ fn guarantees_name_only_tests_that_exist() {
     assert!(gone.is_empty(), "no such tests: {gone:#?}");
 }
 
-/// Where two ids are compared as they are: what is compared is no user's id, is compared as one, or is meant to the byte.
+/// Allowed raw comparisons of ids: they are no users' ids, they are compared as users' ids, or they are byte-exact on
+/// purpose.
 const COMPARED: [&str; 7] = [
     "Phase::Asked(by) | Phase::OutcomeUnknown(by) if by == request",
     "approvers.owner == Some(false)",

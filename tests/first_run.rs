@@ -1,5 +1,5 @@
-//! The first run, as somebody has it who has just built the program: nothing configured, an empty folder, and the
-//! commands that the service prints, run as they stand. The README shows the same ones.
+//! The first run of a freshly built program: nothing configured, an empty folder, and the commands that the service
+//! prints, run as printed. The README shows the same commands.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// The demonstration; it goes down with this value.
+/// The demonstration; it is stopped with this value.
 struct Demonstration {
     process: Child,
     /// The commands it printed.
@@ -32,7 +32,7 @@ impl Demonstration {
         Self { process, commands }
     }
 
-    /// The last part of the address it listens on, as it stands in what it printed.
+    /// The host and port it listens on, as it printed them.
     fn address(&self) -> &str {
         let command = self.commands.first().expect("it printed a command");
         let (_, rest) = command.split_once("http://").expect("with an address");

@@ -1,4 +1,4 @@
-//! The committed document is what the code says.
+//! The committed document matches the code.
 
 #[test]
 fn committed_openapi_document_matches_the_code() {

@@ -1,5 +1,5 @@
-//! What ships beside the program: the image, the compose file, its configuration and what the README promises. No Docker
-//! engine is needed, so what is checked here is what the files say, and that the program accepts its part of them.
+//! The files that ship beside the program: the image, the compose file, its configuration and the README's promises. No
+//! Docker engine is needed: the tests check the text of the files, and that the program accepts its part of them.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Answers that are not: nothing runs, nothing changes, and the right approval afterwards works.
+//! Malformed answers: nothing runs, nothing changes, and a correct approval afterwards still works.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::cycle::on_both;
 use crate::support::app::{ALICE, BOB, CAROL, OPS, OTHER, On, TestApp, WEB};
 use crate::support::model::{calls, says};
 
-/// Bodies that must not be taken, with the status each gets.
+/// Bodies that must be refused, with the status of each.
 fn malformed(call: &str) -> Vec<(u16, String)> {
     let text = |status: u16, body: &str| (status, body.to_owned());
     let json = |status: u16, body: Value| (status, body.to_string());
@@ -79,7 +79,7 @@ on_both! {
             assert_eq!(reply.status, status, "{body}: {}", reply.text);
             assert_eq!(reply.header("content-type"), "application/problem+json");
         }
-        assert_eq!(app.owner().hit(&path).await.status, 422, "an empty body says nothing");
+        assert_eq!(app.owner().hit(&path).await.status, 422, "an empty body is no answer");
         let now = app.owner().get(&format!("/v1/tasks/{}", held.task)).await;
         assert_eq!(now.body["updated_at"], held.body["updated_at"]);
         assert_eq!(now.str("/pending/0/status"), "pending");

@@ -1,5 +1,5 @@
-//! Tasks that ask people in every way: long ones over restarts, turns with several questions at once, forms that are
-//! filled in wrongly, and the terms under which is asked.
+//! Tasks that ask people in every way: long tasks across restarts, turns with several requests at once, forms filled in
+//! wrongly, and the terms of a request.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ const FORM: &str = r#"{"question":"How long?","context":"A sale.","attempted_app
     "properties":{"shop":{"enum":["north","south"]},"days":{"type":"integer","minimum":1},"mail":{"type":"string","format":"email"}},
     "required":["shop"]}}"#;
 
-/// An answer that is taken.
+/// Sends an answer that is accepted.
 async fn answer(app: &TestApp, question: &Question, body: &Value) -> Reply {
     let reply = app.owner().post(&question.path(), body).await;
     assert_eq!(reply.status, 200, "{body}: {}", reply.text);
@@ -30,7 +30,7 @@ fn response(value: Value) -> Value {
     body
 }
 
-/// An answer that does not fit: the places that are named.
+/// Sends an answer that does not fit; returns the pointers of the errors.
 async fn places(app: &TestApp, question: &Question, body: &Value) -> Vec<String> {
     let reply = app.owner().post(&question.path(), body).await;
     assert_eq!((reply.status, reply.str("/code").as_str()), (422, "invalid"), "{body}: {}", reply.text);
@@ -83,10 +83,10 @@ on_both! {
         app.tool.answers(200, format!("hello {TOKEN}"));
         app.model.then(calls(&[("count", "{}")]));
         let asked = answer(&app, &question, &response(filled_in("credentials"))).await;
-        assert_eq!(told(&app), ["hello [secret jira.token]"], "what comes back of it is cut out");
+        assert_eq!(told(&app), ["hello [secret jira.token]"], "the echoed secret is redacted");
         let ran = app.tool.ledger();
         assert_eq!((ran.len(), ran[0].header("authorization")), (1, format!("Bearer {TOKEN}").as_str()));
-        assert_eq!(ran[0].header("idempotency-key"), question.call, "that call goes on");
+        assert_eq!(ran[0].header("idempotency-key"), question.call, "that call continues");
 
         let question = Question::of(&asked, "external_result");
         app.restart().await;
@@ -128,7 +128,7 @@ on_both! {
         let shown = app.owner().get(&format!("/v1/tasks/{task}/items?limit=200")).await;
         assert!(shown.text.contains(&format!(r#""n":{BIG},"f":1.10"#)), "{}", shown.text);
         for text in [&tree.text, &shown.text, &format!("{:?}", app.model.sent())] {
-            assert!(!text.contains(TOKEN) && !text.contains("alice@acme.example"), "a login is shown to nobody");
+            assert!(!text.contains(TOKEN) && !text.contains("alice@acme.example"), "a login is never shown");
         }
         if let Some(file) = app.database.url().strip_prefix("sqlite://") {
             for file in std::fs::read_dir(std::path::Path::new(file).parent().unwrap()).unwrap() {
@@ -179,7 +179,7 @@ on_both! {
             let now = answer(&app, &Question::of(&asked, kind), &body).await;
             assert_eq!(now.str("/status"), "Paused", "{kind}: {}", now.text);
             assert!(!kinds_of(&now.body["pending"]).contains(&"external_result"), "{kind}: {}", now.text);
-            assert!(app.tool.ledger().is_empty(), "nothing of the turn runs while somebody is asked");
+            assert!(app.tool.ledger().is_empty(), "nothing of the turn runs while a request is open");
             assert_eq!(request(&app, &Question::of(&asked, kind).id).await["status"], "responded", "{kind}");
             let again = app.owner().post(&Question::of(&asked, kind).path(), &body).await;
             assert_eq!((again.status, again.str("/decision/by").as_str()), (409, "alice"), "{kind}: {}", again.text);
@@ -187,7 +187,7 @@ on_both! {
         let now = answer(&app, &Question::of(&asked, "credentials"), &json!({"action": "reject", "reason": "mine"})).await;
         assert_eq!(kinds_of(&now.body["pending"]), ["external_result"]);
         let ran: Vec<_> = app.tool.ledger().iter().map(|execution| execution.uri.clone()).collect();
-        assert_eq!(ran, ["/lookup", "/refund"], "what others run blocks nobody");
+        assert_eq!(ran, ["/lookup", "/refund"], "an external call does not block the turn");
         for kind in ["confirmation", "approval", "guidance", "credentials"] {
             assert_eq!(request(&app, &Question::of(&asked, kind).id).await["status"], "resumed", "{kind}");
         }
@@ -236,7 +236,7 @@ on_both! {
         ] {
             assert_eq!(places(&app, question, &response(filled.clone())).await, expected, "{filled}");
         }
-        // Of a credential no name either: somebody may have written it where a name stands.
+        // An error about a credential names no member either: a user may have typed the secret as a member's name.
         for (body, expected) in [
             (r#"{"action":"respond","response":{"s3cret":"a","email":"a@b.example","token":"t"}}"#, "/response"),
             (r#"{"action":"respond","response":{"s3cret":{"s3cret":1e999}}}"#, ""),
@@ -381,7 +381,7 @@ on_both! {
         let asked = begin(&app, &turn[..2]).await;
         let question = Question::of(&asked, "credentials");
         let done = answer(&app, &question, &json!({"action": "reject", "reason": "not mine"})).await;
-        assert_eq!(done.str("/status"), "Completed", "another task has no login: {}", done.text);
+        assert_eq!(done.str("/status"), "Completed", "another task does not share the login: {}", done.text);
         let journal = items(&app, &done.str("/task_id")).await;
         assert_eq!(results_of(&journal, &question.call)[0]["outcome"], "rejected");
         assert!(told(&app)[0].contains("not mine"), "{:?}", told(&app));

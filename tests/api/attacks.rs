@@ -1,4 +1,4 @@
-//! Bodies that are meant to cost much, or to be read in two ways.
+//! Bodies meant to be expensive, or to be read in two ways.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use tokio::time::timeout;
 use super::cycle::on_both;
 use crate::support::app::{On, TestApp};
 
-/// Long enough for a slow machine; what takes longer than reading once takes far longer.
+/// Long enough for a slow machine; reading the body more than once takes far longer.
 const SOON: Duration = Duration::from_mins(2);
-/// As much as a body may be.
+/// The largest accepted body.
 const MOST: usize = 1024 * 1024;
 
 on_both! {

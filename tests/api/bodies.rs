@@ -11,7 +11,7 @@ use crate::support::app::{On, TestApp};
 use crate::support::model::{calls, says};
 use crate::support::raw;
 
-/// Where nothing is waited for, however busy the machine is.
+/// Upper bound for steps that should not block, even on a busy machine.
 const SOON: Duration = Duration::from_secs(50);
 const SMALL: usize = 1024 * 1024;
 const LARGE: usize = 20 * SMALL;
@@ -28,7 +28,7 @@ async fn large_body_of_a_post_that_waits_leaves_room_for_the_next() {
     let body = format!(r#"{{"input":"go"{}}}"#, " ".repeat(17 * SMALL));
     let post = async || app.owner().header("prefer", "wait=300").bytes("/v1/tasks", body.clone().into_bytes()).await;
     let opened = async {
-        timeout(SOON, app.tool.reached(4)).await.expect("each of them has been read");
+        timeout(SOON, app.tool.reached(4)).await.expect("every body has been read");
         app.tool.open();
     };
     let (first, second, third, fourth, ()) = tokio::join!(post(), post(), post(), post(), opened);
@@ -49,7 +49,7 @@ on_both! {
             let large = app.owner().send(Method::POST, path, json(limit + 1)).await;
             assert_eq!((large.status, large.str("/code").as_str()), (413, "too_large"), "{path}");
             let none = app.nobody().send(Method::POST, path, json(limit + 1)).await;
-            assert_eq!(none.status, 413, "what is announced is looked at before the key: {path}");
+            assert_eq!(none.status, 413, "the announced length is checked before the key: {path}");
             assert_eq!(app.nobody().send(Method::POST, path, json(limit)).await.status, 401, "{path}");
             assert_eq!(evil().send(Method::POST, path, json(limit)).await.status, 403, "{path}");
             assert_eq!(app.owner().send(Method::POST, path, json(limit)).await.str("/code"), "bad_json", "{path}");
@@ -133,7 +133,7 @@ on_both! {
         let held = app.held().await;
         let (resume, messages) = (format!("/resume/{}", held.request), format!("/v1/tasks/{}/messages", held.task));
         let zeros = |count: usize| format!("[0{}]", ",0".repeat(count - 1));
-        // How many values stand around `X` in each, itself included.
+        // `around`: the number of JSON values around `X`, `X` included.
         let respond = format!(r#"{{"decisions":{{"{}":{{"action":"respond","result":X}}}}}}"#, held.call);
         let edit = format!(r#"{{"decisions":{{"{}":{{"action":"edit","arguments":{{"a":X}}}}}}}}"#, held.call);
         let before = app.owner().get(&format!("/v1/tasks/{}", held.task)).await;
@@ -152,13 +152,13 @@ on_both! {
             assert_eq!((refused.status, refused.str("/code").as_str()), (422, "invalid"), "{path} {body}");
             assert_eq!(refused.body["errors"], json!([{"pointer": "", "detail": "at most 100000 JSON values"}]));
             if body != respond {
-                // One value fewer is counted no more; what else does not fit is told then.
+                // One value fewer passes the count; the reply then names the other errors.
                 let other = post(100_000).await;
                 assert_eq!(other.status, 422, "{path} {body}");
                 assert_ne!(other.body["errors"], refused.body["errors"], "{path} {body}");
             }
         }
-        // Nested lists and objects count as well, and a list that is cut off is never read to its end.
+        // Nested lists and objects count as well, and a truncated list is never read to its end.
         for body in ["[[[".to_owned() + &"[],".repeat(100_000), format!("[{}", r#"{"a":{}},"#.repeat(60_000))] {
             assert_eq!(app.owner().bytes("/v1/tasks", body.into()).await.status, 422);
         }

@@ -1,4 +1,4 @@
-//! What the model was sent: every call has exactly one result, in order, before the next question.
+//! The model's prompts: every call has exactly one result, in order, before the next model call.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use crate::support::model::{calls, says};
 const SAFE: (&str, &str) = ("lookup", r#"{"order":1}"#);
 const HELD: (&str, &str) = ("refund", r#"{"order":1,"amount":50}"#);
 
-/// The results that follow the last turn in a body, by id.
+/// The results after the last turn in a prompt, by id.
 fn results(body: &Value) -> Vec<(String, String)> {
     let messages = body["messages"].as_array().unwrap();
     let turn = messages.iter().rposition(|message| message["role"] == "assistant").unwrap();
@@ -135,7 +135,7 @@ on_both! {
         assert_eq!(task.str("/pending/0/kind"), "reconcile", "{}", task.text);
         assert_eq!(task.body["pending"][0]["approval_url"], Value::Null);
         assert!(task.body["pending"][0]["details"]["problem"].is_string());
-        assert_eq!(app.tool.ledger().len(), 1, "what comes after an unknown outcome waits");
+        assert_eq!(app.tool.ledger().len(), 1, "the calls after an unknown outcome wait");
         app.tool.answers(200, "ok");
         app.model.then(says("ok"));
         let path = format!("/resume/{}", task.str("/pending/0/request_id"));

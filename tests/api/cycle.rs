@@ -1,4 +1,4 @@
-//! The main job: a task is held, a human decides, the work goes on. On both engines.
+//! The main job: a task is held, a person decides, the task goes on. On both engines.
 
 use serde_json::{Value, json};
 
@@ -33,7 +33,7 @@ on_both! {
     async fn held_call_runs_once_when_it_is_approved(on: On) {
         let app = TestApp::start(on).await;
         let held = app.held().await;
-        assert!(app.tool.ledger().is_empty(), "nothing runs before somebody agrees");
+        assert!(app.tool.ledger().is_empty(), "nothing runs before an approval");
         let call = &held.body["pending"][0]["tool_calls"][0];
         assert_eq!(call["name"], "refund");
         assert_eq!(call["arguments"], json!({"order": 17, "amount": 120}));

@@ -1,4 +1,4 @@
-//! What a decision of a person holds for: the bytes he wrote, and the no he said.
+//! Scope of a decision: the exact bytes of an edit, and the repeats of a rejected call.
 
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ on_both! {
         assert_eq!(ledger.len(), 1);
         assert_eq!((ledger[0].body.as_str(), ledger[0].header("holdpoint-decided-by")), (text, "alice"));
         let request = app.owner().get(&format!("/resume/{}", held.request)).await;
-        assert_eq!(request.body["tool_calls"][0]["arguments_text"], r#"{"order": 17, "amount": 120}"#, "what was asked stays");
+        assert_eq!(request.body["tool_calls"][0]["arguments_text"], r#"{"order": 17, "amount": 120}"#, "the request keeps its arguments");
         let told = app.model.sent().last().unwrap().to_string();
         assert!(told.contains("20.10"), "the model is told which bytes ran: {told}");
         app.stop().await;
@@ -28,13 +28,13 @@ on_both! {
     async fn rejected_call_stays_rejected_until_the_users_next_message(on: On) {
         let app = TestApp::start(on).await;
         let held = app.held().await;
-        // Again, written otherwise, and something else.
+        // The rejected call in another spelling, then a different call.
         app.model.then(calls(&[("refund", r#"{"amount":120.0,"order":17}"#)])).then(calls(&[("refund", r#"{"order":17,"amount":121}"#)]));
         let no = json!({"action": "reject", "then": "continue", "reason": "wrong customer"});
         let next = app.owner().post(&format!("/resume/{}", held.request), &no).await;
         assert_eq!((next.status, next.str("/status").as_str()), (200, "Paused"), "{}", next.text);
         assert_eq!(next.body["pending"].as_array().unwrap().len(), 1);
-        assert_eq!(next.body["pending"][0]["tool_calls"][0]["arguments"]["amount"], 121, "only what is new is asked");
+        assert_eq!(next.body["pending"][0]["tool_calls"][0]["arguments"]["amount"], 121, "only the new call is asked about");
         let items = app.owner().get(&format!("/v1/tasks/{}/items?limit=200", held.task)).await;
         let results: Vec<&Value> = items.body["items"].as_array().unwrap().iter().filter(|item| item["type"] == "tool_result").collect();
         assert_eq!(results.len(), 2, "{}", items.text);

@@ -1,5 +1,5 @@
-//! The document of the API, as clients are generated from it and people try it. That every answer is one of those it
-//! describes is checked wherever a test talks to the service (`support/document.rs`).
+//! The API document, from which clients are generated and which people try out. Every answer that a test gets is
+//! checked against it in `support/document.rs`.
 
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ fn post_operations_declare_no_stream_and_one_success_type_each() {
             if responses.values().any(|response| response["content"]["text/event-stream"].is_object()) {
                 streams.push(format!("{method} {path}"));
             }
-            // One type for each operation's success, so that a generated client has one.
+            // One type for each operation's success, so that a generated client needs one type.
             let types = responses.iter().filter(|(status, _)| status.starts_with('2'));
             let types: std::collections::BTreeSet<_> = types
                 .flat_map(|(_, response)| response["content"].as_object().into_iter().flatten())
@@ -33,7 +33,7 @@ fn post_operations_declare_no_stream_and_one_success_type_each() {
     assert_eq!(streams, ["get /v1/tasks/{task_id}/events"]);
 }
 
-/// The examples of a body, as the page offers them to be tried.
+/// The examples of a body that the documentation page offers.
 fn examples(component: &str) -> Vec<Value> {
     let found = document()["components"]["schemas"][component]["examples"].as_array().cloned();
     found.unwrap_or_else(|| panic!("{component} has no example"))

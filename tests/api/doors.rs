@@ -1,5 +1,5 @@
-//! Every door to a question, for every person and every way in which a rule names people: one table. A turn has calls
-//! under two rules, and each question is its own people's.
+//! Every endpoint of a request, for every caller and every way in which a rule names approvers: one table. A turn has
+//! calls under two rules, and each request has its own approvers.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use super::cycle::on_both;
 use crate::support::app::{Actor, On, TestApp};
 use crate::support::model::calls;
 
-/// Who is known. Alice asks; she is of support, which one of the rules names.
+/// The accounts. Alice creates the tasks; she is in support, which one of the rules names.
 const PEOPLE: &str = r#"
 auth:
   api_keys:
@@ -29,7 +29,7 @@ auth:
     - { user: alice, tenant: other, admin: true, key: "other-alice-012345678" }
 "#;
 
-/// One tool for each way to name people.
+/// One tool for each way to name approvers.
 const RULES: [(&str, &str); 6] = [
     ("owner", ""),
     ("users", "approvers: { users: [bob] }, "),
@@ -42,26 +42,26 @@ const RULES: [(&str, &str); 6] = [
 /// The tools that one turn calls.
 const TURNS: [[usize; 2]; 3] = [[0, 1], [2, 3], [4, 5]];
 
-/// Somebody: (who, key, headers, what he decides by rule, what he reads whatever he decides).
+/// A caller: (name, key, headers, the rules the caller may decide, what the caller reads regardless of that).
 struct Person(&'static str, &'static str, &'static [(&'static str, &'static str)], [bool; 6], Reads);
 
 #[derive(Clone, Copy, PartialEq)]
 enum Reads {
-    /// Its owner and an admin.
+    /// As the task's owner or an admin.
     Everything,
-    /// Whoever may decide something of the tree.
+    /// Read by a caller who may decide a request of the tree.
     What(HeDecides),
-    /// The key is for something else.
+    /// The key's scope allows no reading.
     Nothing,
-    /// There is nothing there.
+    /// The task is of another tenant: 404.
     OfAnotherTenant,
 }
 
 #[derive(Clone, Copy, PartialEq)]
 enum HeDecides {
-    /// By his own rights, through this key.
+    /// By the caller's own rights, through this key.
     Here,
-    /// By rights of his that this key does not have: these rules.
+    /// By rights that the caller has and this key lacks: for these rules.
     Elsewhere([bool; 6]),
 }
 
@@ -119,7 +119,7 @@ agents:
     yaml
 }
 
-/// A task of one turn, and its two questions, each with the place of its rule.
+/// A task of one turn and its two requests, each with the index of its rule.
 struct RequestSpec {
     task: String,
     questions: Vec<(usize, String)>,
@@ -129,7 +129,7 @@ async fn ask(app: &TestApp, owner: &Actor<'_>, turn: [usize; 2]) -> RequestSpec 
     app.model.then(calls(&turn.map(|rule| (RULES[rule].0, "{}"))));
     let reply = owner.post("/v1/tasks", &json!({"input": "go"})).await;
     let pending = reply.body["pending"].as_array().unwrap_or_else(|| panic!("{}", reply.text));
-    assert_eq!(pending.len(), 2, "each question is its own people's: {}", reply.text);
+    assert_eq!(pending.len(), 2, "each request has its own approvers: {}", reply.text);
     let question = |rule: usize| {
         let own = |request: &&Value| {
             request["tool_calls"]
@@ -147,7 +147,7 @@ fn actor<'a>(app: &'a TestApp, person: &Person) -> Actor<'a> {
     person.2.iter().fold(app.actor(person.1), |actor, (name, value)| actor.header(name, value))
 }
 
-/// The status of every door that decides; a body that fits nothing (422) is somebody who may.
+/// The status of every deciding endpoint. No body is valid, so 422 means that the caller may decide.
 async fn deciding(app: &TestApp, person: &Person, request: &str) -> Vec<u16> {
     let (json, form) = ("application/json", "application/x-www-form-urlencoded");
     let mut statuses = Vec::new();
@@ -161,7 +161,7 @@ async fn deciding(app: &TestApp, person: &Person, request: &str) -> Vec<u16> {
     statuses
 }
 
-/// The status of every door that shows the question, and whether the two links have a button.
+/// The status of every endpoint that shows the request, and whether the two links have a button.
 async fn looking(app: &TestApp, person: &Person, request: &str) -> (Vec<u16>, Vec<bool>) {
     let (mut statuses, mut buttons) = (Vec::new(), Vec::new());
     statuses.push(actor(app, person).get(&format!("/resume/{request}")).await.status);
@@ -207,7 +207,7 @@ async fn everything(app: &TestApp, people: &[Person], asked: &RequestSpec) {
             assert_eq!(deciding(app, person, request).await, [if may { 422 } else { no }; 6], "{about}");
             let (statuses, buttons) = looking(app, person, request).await;
             assert_eq!(statuses, [read; 4], "{about}");
-            assert_eq!(buttons[1..], [may; 2], "{about}: a button only for whoever may press it");
+            assert_eq!(buttons[1..], [may; 2], "{about}: a button only for a caller who may decide");
             if may_read {
                 let shown = actor(app, person).get(&format!("/resume/{request}")).await;
                 assert_eq!(shown.body["can_decide"], may, "{about}");
@@ -228,7 +228,7 @@ on_both! {
         for asked in &all {
             let before = owner.get(&format!("/v1/tasks/{}/items", asked.task)).await.text;
             everything(&app, TABLE, asked).await;
-            assert_eq!(owner.get(&format!("/v1/tasks/{}/items", asked.task)).await.text, before, "looking changes nothing");
+            assert_eq!(owner.get(&format!("/v1/tasks/{}/items", asked.task)).await.text, before, "reading changes nothing");
         }
         assert!(app.tool.ledger().is_empty());
         app.stop().await;
@@ -238,7 +238,7 @@ on_both! {
         let app = TestApp::with(on, &(yaml() + PEOPLE)).await;
         let owner = app.actor("alice-key-0123456789");
         let as_ = |user: &str, groups: &str| app.actor(WEB).header("holdpoint-user", user).header("holdpoint-groups", groups);
-        // (turn, rule, who answers, by, via): the second answer of a turn lets it run.
+        // (turn, rule, caller, by, via): the second answer of a turn lets it run.
         let answers: [(usize, usize, Actor<'_>, &str, Value); 6] = [
             (0, 0, as_("alice", ""), "alice", json!("web")),
             (0, 1, app.actor("bob-key-0123456789ab"), "bob", Value::Null),
@@ -269,7 +269,7 @@ on_both! {
             let shown = owner.get(&format!("/resume/{request}")).await;
             assert_eq!((shown.str("/decision/by").as_str(), &shown.body["decision"]["via"]), (by, &via), "{}", shown.text);
             let seen = actor.get(&format!("/resume/{request}")).await;
-            assert_eq!(seen.status, 200, "who has decided still reads it: {}", seen.text);
+            assert_eq!(seen.status, 200, "a decider still reads it: {}", seen.text);
         }
         let ran: Vec<_> = app.tool.ledger().iter().map(|run| (run.uri.clone(), run.header("holdpoint-decided-by").to_owned())).collect();
         let ran: Vec<_> = ran.iter().map(|(uri, by)| (uri.as_str(), by.as_str())).collect();
@@ -279,7 +279,7 @@ on_both! {
 
     async fn every_endpoint_is_open_and_one_approval_suffices_without_accounts(on: On) {
         let app = TestApp::with(on, &yaml()).await;
-        // As one is enough, there is nothing that tells `two` from `groups`.
+        // One approval is enough here, so `two` behaves like `groups`.
         for turn in [[0, 1], [3, 4], [2, 5]] {
             let asked = ask(&app, &app.nobody(), turn).await;
             let inbox = app.nobody().get("/v1/requests").await;
@@ -296,7 +296,7 @@ on_both! {
                 assert_eq!(app.nobody().hit(&format!("/resume/{request}/approve")).await.status, 200);
             }
         }
-        assert_eq!(app.tool.ledger().len(), 6, "where two are asked for, too");
+        assert_eq!(app.tool.ledger().len(), 6, "also where two approvals are required");
         app.stop().await;
     }
 }

@@ -1,5 +1,5 @@
-//! How a question ends otherwise: declined, with the end of the task, at its deadline, one of too many; and results that
-//! the caller brings himself.
+//! Other ends of a request: declined, canceled with its task, expired, over the limit of open requests; and results
+//! that the caller supplies.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -88,7 +88,7 @@ on_both! {
         assert!(app.tool.ledger().is_empty());
         let after = request(&app, &question.id).await;
         assert_eq!((&after["status"], &after["decision"]["then"]), (&json!("resumed"), &json!("cancel")));
-        assert_eq!(after["tool_calls"][4]["decision"], Value::Null, "undecided ones keep none");
+        assert_eq!(after["tool_calls"][4]["decision"], Value::Null, "undecided calls keep no decision");
         let late = app.owner().post(&question.path(), &json!({"action": "approve"})).await;
         assert_eq!((late.status, late.str("/code").as_str()), (409, "already_decided"), "{}", late.text);
         assert_eq!(late.body["decision"], after["decision"]);
@@ -220,7 +220,7 @@ on_both! {
         let partly = app.owner().post(&question.path(), &some).await;
         assert_eq!((partly.status, partly.str("/status").as_str()), (200, "Paused"), "{}", partly.text);
         for one in [0, 1, 2] {
-            // One that is decided spoils them all.
+            // One decided call fails the whole answer.
             let both = json!({"decisions": {&ids[one]: {"action": "approve"}, &ids[3]: {"action": "approve"}}});
             let late = app.owner().post(&question.path(), &both).await;
             assert_eq!((late.status, late.str("/code").as_str()), (409, "already_decided"), "{}", late.text);
@@ -269,7 +269,7 @@ on_both! {
         assert_ne!(anew.id, question.id);
         assert_eq!((&anew.call, &anew.request["approvers"]["groups"]), (&question.call, &json!(["finance"])));
         assert_eq!(anew.request["tool_calls"][0]["arguments"], json!({"order": 17, "amount": 600}));
-        assert_eq!(request(&app, &question.id).await["tool_calls"][0]["arguments"]["amount"], 120, "what was asked, stays");
+        assert_eq!(request(&app, &question.id).await["tool_calls"][0]["arguments"]["amount"], 120, "the request keeps its arguments");
         assert_eq!(app.owner().hit(&format!("{}/approve", anew.path())).await.status, 403);
         assert!(app.tool.ledger().is_empty());
         let done = app.approver().hit(&format!("{}/approve", anew.path())).await;
@@ -279,7 +279,7 @@ on_both! {
         let held = Question::of(&begin(&app, &[asks("external_result")]).await, "approval");
         let asked = app.owner().post(&held.path(), &edit(&held, json!({"what": "bills"}))).await;
         let outside = Question::of(&asked, "external_result");
-        assert_eq!(outside.request["tool_calls"][0]["arguments"], json!({"what": "bills"}), "what was approved is what is asked for");
+        assert_eq!(outside.request["tool_calls"][0]["arguments"], json!({"what": "bills"}), "the result is requested for the approved arguments");
         let done = app.owner().post(&outside.path(), &json!({"action": "respond", "result": 4})).await;
         assert_eq!(done.str("/status"), "Completed", "{}", done.text);
         assert!(told(&app)[0].contains("bills"), "the model is told which bytes counted: {:?}", told(&app));

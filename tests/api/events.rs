@@ -1,4 +1,4 @@
-//! What a client sees of a task while it moves.
+//! A task's events, as a client sees them.
 
 mod cuts;
 mod ends;

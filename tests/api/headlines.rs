@@ -1,4 +1,4 @@
-//! What a person reads of a request after it was decided, where a call goes, and what the wrong account is told.
+//! The page of a request: its headline after the decision, a call's target, and the notice for the wrong account.
 
 use reqwest::Method;
 use serde_json::json;
@@ -37,12 +37,12 @@ async fn approve(app: &TestApp, held: &Held) {
     assert_eq!(approver.hit(&format!("/resume/{}/approve", held.request)).await.status, 202);
 }
 
-/// Until the task has stopped.
+/// Waits until the task has stopped; returns its status.
 async fn stopped(app: &TestApp, held: &Held) -> String {
     app.owner().header("prefer", "wait=30").get(&format!("/v1/tasks/{}", held.task)).await.str("/status")
 }
 
-/// Somebody with a browser, signed in with this key.
+/// The cookie of a browser that is signed in with this key.
 async fn cookie(app: &TestApp, key: &str) -> String {
     let entered = app.nobody().send(Method::POST, "/sign-in", Some((FORM, format!("key={key}")))).await;
     assert_eq!(entered.status, 303, "{}", entered.text);

@@ -1,4 +1,4 @@
-//! Hostile arguments, hostile text: never allowed, never lost, nobody else harmed.
+//! Hostile arguments, hostile text: never allowed, never lost, no harm to others.
 
 use futures_util::future::join_all;
 use serde_json::json;
@@ -7,7 +7,7 @@ use super::cycle::on_both;
 use crate::support::app::{ACCOUNTS, On, REFUNDS, TestApp};
 use crate::support::model::{calls, says};
 
-/// Arguments that do not fit `{order: integer, amount: number > 0}`, or do not say one thing only.
+/// Arguments that do not fit `{order: integer, amount: number > 0}`, or that can be read in two ways.
 const HOSTILE: [&str; 30] = [
     r#"{"order": 1, "amount": "5"}"#,
     r#"{"order": "1", "amount": 5}"#,
@@ -88,7 +88,7 @@ on_both! {
         }
         assert_eq!(app.tool.ledger().len(), 24, "no effect repeats");
         let shown = app.model.sent().iter().any(|body| body.to_string().contains("a\u{FFFD}b\u{FFFD}"));
-        assert!(shown, "what came back is shown, cleaned");
+        assert!(shown, "the result is shown with its invalid bytes replaced");
         for body in [
             json!({"input": "a\u{0}b"}),
             json!({"input": "x", "metadata": {"a": "\u{0}"}}),
@@ -127,7 +127,7 @@ on_both! {
             let failed = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
             assert_eq!(failed.str("/error/code"), "model_failed", "{}", failed.text);
             assert!(failed.str("/error/detail").contains("more than 256 calls"), "{}", failed.text);
-            assert_eq!(app.model.sent().len(), asked + 1, "it is not asked again");
+            assert_eq!(app.model.sent().len(), asked + 1, "the model is not asked again");
             let items = app.owner().get(&format!("/v1/tasks/{}/items", failed.str("/task_id"))).await;
             let types: Vec<_> = items.body["items"].as_array().unwrap().iter().map(|item| item["type"].clone()).collect();
             assert_eq!(types, ["task_status", "user_message", "task_status"], "{}", items.text);

@@ -1,5 +1,4 @@
-//! What is kept of what people fill in: of a body a keyed hash, never an unkeyed one; of a credential nothing once it is
-//! over.
+//! Retention of user input: of a body a keyed hash, never an unkeyed one; of a credential nothing once it is over.
 
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _, SqliteConnection};

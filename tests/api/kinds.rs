@@ -1,4 +1,4 @@
-//! One agent that asks people in every way there is, and a task for each way. What the tests of questions and answers share.
+//! One agent that asks requests of every kind, and a task for each kind: shared by the tests of requests and decisions.
 
 use serde_json::{Value, json};
 
@@ -7,10 +7,10 @@ use crate::support::model::calls;
 
 pub const KINDS: [&str; 6] = ["approval", "guidance", "confirmation", "credentials", "external_result", "reconcile"];
 
-/// The token of a login that somebody fills in: in nothing that anybody reads.
+/// The token that the tests fill in as a login; it must not appear in anything that is read.
 pub const TOKEN: &str = "jira-token-0123456789";
 
-/// An agent with every kind of question. `{more}` are rules before all others.
+/// An agent with every kind of request. `{more}` are rules before all others.
 pub const ASKING: &str = r#"
 models:
   main: { provider: openai, base_url: "{model}", model: fake, api_key: "${MODEL_KEY}", retries: 1 }
@@ -45,13 +45,13 @@ policy:
   - { name: held, tools: [refund], decide: hold, reason: Refunds need a look. }
 "#;
 
-/// Rules that give every kind of question a short deadline, and these further terms.
+/// Rules that give every kind of request this deadline, and these further terms.
 pub fn short(time: &str, terms: &str) -> String {
     let tools = "request_human_guidance, request_confirmation, request_credentials, refund, count, lose";
     format!("  - {{ name: short, tools: [{tools}], decide: hold, expires_in: {time}{terms} }}\n")
 }
 
-/// The tool and the arguments with which a model asks in that way.
+/// The tool and the arguments with which a model asks a request of that kind.
 pub fn asks(kind: &str) -> (&'static str, &'static str) {
     match kind {
         "approval" => ("refund", r#"{"order":17,"amount":120}"#),
@@ -64,7 +64,7 @@ pub fn asks(kind: &str) -> (&'static str, &'static str) {
     }
 }
 
-/// What is filled in where that kind has a form.
+/// The values filled in where that kind has a form.
 pub fn filled_in(kind: &str) -> Value {
     match kind {
         "confirmation" => json!({"confirmed": true, "comment": "go"}),
@@ -73,19 +73,19 @@ pub fn filled_in(kind: &str) -> Value {
     }
 }
 
-/// An open question of alice's.
+/// An open request of alice's.
 #[derive(Clone, Debug)]
 pub struct Question {
     pub task: String,
     pub id: String,
     pub call: String,
     pub digest: String,
-    /// As it stands in `pending`.
+    /// The entry in the task's `pending`.
     pub request: Value,
 }
 
 impl Question {
-    /// The open question of that kind in a task's `pending`.
+    /// The open request of that kind in a task's `pending`.
     pub fn of(reply: &Reply, kind: &str) -> Self {
         let pending = reply.body["pending"].as_array().unwrap_or_else(|| panic!("{}", reply.text));
         let found = pending.iter().find(|request| request["kind"] == kind);
@@ -106,7 +106,7 @@ impl Question {
     }
 }
 
-/// A task that waits for an answer of that kind. What a rule holds before that is approved.
+/// A task that waits for an answer of that kind; a call held by a rule before that is approved.
 pub async fn ask(app: &TestApp, kind: &str) -> Question {
     app.tool.answers(if kind == "reconcile" { 502 } else { 200 }, r#"{"ok":true}"#);
     app.model.then(calls(&[asks(kind)]));
@@ -141,7 +141,7 @@ pub fn results_of<'i>(items: &'i [Value], call: &str) -> Vec<&'i Value> {
     items.iter().filter(|item| item["type"] == "tool_result" && item["tool_call_id"] == call).collect()
 }
 
-/// What the model was told of the calls of the last prompt, in its order: the contents of all results after its last turn.
+/// The results in the model's last prompt: the contents of all results after its last turn, in order.
 pub fn told(app: &TestApp) -> Vec<String> {
     let sent = app.model.sent();
     let messages = sent.last().unwrap()["messages"].as_array().unwrap().clone();
@@ -164,7 +164,7 @@ pub async fn asking(on: On, more: &str) -> TestApp {
     TestApp::with(on, &(ASKING.replace("{more}", more) + ACCOUNTS)).await
 }
 
-/// A task whose model calls these.
+/// A task whose model makes these calls.
 pub async fn begin(app: &TestApp, turn: &[(&str, &str)]) -> Reply {
     app.model.then(calls(turn));
     let reply = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;

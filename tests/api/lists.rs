@@ -1,5 +1,5 @@
-//! Lists as a client pages through them: no page is larger than 4 MiB, long arguments are cut, and what is past its deadline
-//! but not closed yet is pending.
+//! Lists as a client pages through them: no page is larger than 4 MiB, long arguments are cut, and an overdue request
+//! that is not closed yet is pending.
 
 use serde_json::{Value, json};
 
@@ -39,7 +39,7 @@ fn long(bytes: usize) -> String {
     format!(r#"{{"order": 17, "amount": 120, "note": "{}"}}"#, "x".repeat(bytes))
 }
 
-/// The refund agent, whose refunds take a note; the owner decides.
+/// The refund agent with a note on refunds; the owner decides.
 async fn noting(on: On) -> TestApp {
     let note = "amount: { type: number, exclusiveMinimum: 0 }";
     let yaml =
@@ -47,7 +47,7 @@ async fn noting(on: On) -> TestApp {
     TestApp::with(on, &(yaml + ACCOUNTS)).await
 }
 
-/// A task with so many held refunds in one request, each with arguments of about so many bytes.
+/// A task with `count` held refunds in one request, each with arguments of about `bytes` bytes.
 async fn held(app: &TestApp, count: usize, bytes: usize) -> Reply {
     let arguments = long(bytes);
     app.model.then(calls(&vec![("refund", arguments.as_str()); count]));
@@ -59,7 +59,7 @@ async fn held(app: &TestApp, count: usize, bytes: usize) -> Reply {
 on_both! {
     async fn page_of_items_ends_at_4_mib_and_has_at_least_one_entry(on: On) {
         let app = TestApp::start(on).await;
-        // Each message is too large for the fake model: Running, the message, Failed.
+        // Each message is too large for the fake model, so it adds three items: Running, the message, Failed.
         let first = app.owner().post("/v1/tasks", &json!({"input": "x".repeat(5 << 20)})).await;
         let path = format!("/v1/tasks/{}", first.str("/task_id"));
         for _ in 0..4 {
@@ -68,7 +68,7 @@ on_both! {
         let (count, items) = pages(&app, &format!("{path}/items"), "items").await;
         let seqs: Vec<_> = items.iter().map(|item| item["seq"].as_i64().unwrap()).collect();
         assert_eq!(seqs, (1..=i64::try_from(items.len()).unwrap()).collect::<Vec<_>>(), "none twice, none left out");
-        // What precedes the first message, that message, two of the others, the last two.
+        // The pages: the items before the first message, that message, two of the others, the last two.
         assert_eq!((count, items.len()), (4, 3 + 4 * 3));
         app.stop().await;
     }
@@ -168,7 +168,7 @@ on_both! {
             }
         }
         let page = app.owner().get("/v1/requests?limit=1").await;
-        assert_eq!(page.str("/requests/0/request_id"), last, "what is answered already fills no page");
+        assert_eq!(page.str("/requests/0/request_id"), last, "answered requests fill no page");
         assert_eq!(page.body["next_cursor"], Value::Null);
         app.stop().await;
     }

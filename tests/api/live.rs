@@ -1,5 +1,5 @@
-//! What a person sees while an agent thinks: the whole way from the model's endpoint to a reader, on this replica and on
-//! another.
+//! A model's answer as a person sees it arrive: the whole way from the model's endpoint to a reader, on this replica
+//! and on another.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use crate::support::events::{Event, Watch};
 use crate::support::model::{calls, says};
 use crate::support::stream::Stream;
 
-/// The pieces of each turn put together: its text, and its calls by their ids.
+/// The deltas of each turn put together: its text, and its calls by their ids.
 type Turns = BTreeMap<u64, (String, BTreeMap<String, (String, String)>)>;
 
-/// What a client makes of the passing events; a gap is a mistake here.
+/// Puts the deltas together as a client does; fails on a gap.
 fn put_together(events: &[Event]) -> Turns {
     let mut turns = Turns::new();
     for event in events.iter().filter(|event| event.id.is_none() && event.name != "caught_up") {
@@ -42,7 +42,7 @@ fn put_together(events: &[Event]) -> Turns {
     turns
 }
 
-/// The same of the answers that are stored.
+/// The same of the stored answers.
 fn stored(events: &[Event]) -> Turns {
     let turns = events.iter().filter(|event| event.name == "message.completed").map(|event| {
         let text = event.data["text"].as_str().unwrap_or_default().to_owned();
@@ -59,7 +59,7 @@ fn names(events: &[Event]) -> Vec<&str> {
     events.iter().map(|event| event.name.as_str()).collect()
 }
 
-/// A task whose first answer comes like that, and who watches it from its creation on.
+/// A task whose first answer comes as this stream, watched from its creation on.
 async fn watched(app: &TestApp, answer: Stream) -> Watch {
     app.model.then_streams(answer);
     let watch = app.owner().post_and_watch("/v1/tasks", &json!({"input": "Refund 120 for order 17"})).await;
@@ -87,7 +87,7 @@ on_both! {
         let request = &events.iter().find(|event| event.name == "request.created").unwrap().data["request"];
         let asked = &request["tool_calls"][0]["tool_call_id"];
         let first = events.iter().find(|event| event.name == "tool_call.named").unwrap();
-        assert_eq!(first.data["tool_call_id"], *asked, "the form that was opened is the form that is asked");
+        assert_eq!(first.data["tool_call_id"], *asked, "the request is for the call that was named");
 
         app.model.then(says("All is paid."));
         app.owner().hit(&format!("/resume/{}/approve", request["request_id"].as_str().unwrap())).await;
@@ -124,7 +124,7 @@ on_both! {
         let mut events = watch.until("tool_call.named").await;
         app.model.go_on();
         events.extend(watch.rest().await);
-        let reset = names(&events).iter().position(|name| *name == "message.reset").expect("it was taken back");
+        let reset = names(&events).iter().position(|name| *name == "message.reset").expect("the text was reset");
         assert_eq!(events[reset].data["turn"], 1);
         assert_eq!(put_together(&events), stored(&events));
         assert!(!names(&events).contains(&"tool_call.judged"), "half an answer is no answer");
@@ -166,7 +166,7 @@ async fn reader_on_another_replica_sees_the_same_stream() {
     for watch in [&mut here, &mut there] {
         both.push(watch.until("caught_up").await);
     }
-    // What is wanted there is known here once a word of another tree has come through.
+    // The other replica's interest in the task is known here once a delta of another tree has arrived there.
     known(&app, &other).await;
     app.model.go_on();
     for (watch, events) in [&mut here, &mut there].into_iter().zip(&mut both) {
@@ -189,7 +189,7 @@ async fn reader_on_another_replica_sees_the_same_stream() {
     app.stop().await;
 }
 
-/// Words of that replica come through to this one.
+/// Returns once deltas of this replica arrive at the other one.
 async fn known(app: &TestApp, other: &TestApp) {
     use holdpoint::task::delta::{Delta, Said};
     use holdpoint::task::id::TaskId;

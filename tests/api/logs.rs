@@ -1,4 +1,4 @@
-//! What the real binary writes to its log: ids, names, sizes, durations; nothing that anybody sent.
+//! The log of the real binary: ids, names, sizes, durations; nothing that a client sent.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::support::app::{ACCOUNTS, ALICE, REFUNDS};
 use crate::support::model::{FakeModel, calls, says};
 use crate::support::tool::FakeTool;
 
-/// Stands in everything that is sent. A log line that holds it says too much.
+/// Part of everything that is sent. No log line may contain it.
 const MARK: &str = "Mk7qZ";
 
 struct Binary(Child);
@@ -109,7 +109,7 @@ async fn log_holds_nothing_that_was_sent() {
     }
 }
 
-/// Signs in as a browser does, with a wrong key and with a right one, and out again. The token that it was given.
+/// Signs in as a browser does, with a wrong key and with a right one, and out again. Returns the session's token.
 async fn sign_in(http: &reqwest::Client, url: &str) -> String {
     let enter = async |key: &str| {
         let form = format!("key={key}&next=https%3A%2F%2F{MARK}");

@@ -1,5 +1,5 @@
-//! Every kind of question, every way to answer it, and every reason to refuse the answer. What is expected is written
-//! down from the contract's table of kinds, one line for each answer that is taken; every other answer is 422.
+//! Every kind of request, every way to answer it, and every reason to refuse the answer. The expectations follow the
+//! contract's table of kinds, one line for each accepted answer; every other answer is 422.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ const JSON: &str = "application/json";
 const RAN: &str = r#"{"ok":true}"#;
 const EDITED: &str = r#"{"order":17,"amount":1.50}"#;
 
-/// Every way to answer: `action`s, answers to one call, and the two doors with an empty body.
+/// Every way to answer: `action`s, answers to one call, and the approve and reject endpoints with an empty body.
 const ANSWERS: [&str; 11] = [
     "approve",
     "reject",
@@ -30,20 +30,20 @@ const ANSWERS: [&str; 11] = [
     "/reject",
 ];
 
-/// One answer that is taken, and what follows.
+/// An accepted answer and its consequences.
 struct Taken {
     kind: &'static str,
     answer: &'static str,
-    /// The result of the call.
+    /// The outcome of the call.
     outcome: &'static str,
-    /// What the result says, or a part of it.
+    /// The content of the result, or a part of it.
     says: &'static str,
-    /// How often the answer makes the tool run.
+    /// The number of runs of the tool that the answer causes.
     runs: usize,
-    /// What the request's `decision` says.
+    /// The `action` of the request's `decision`.
     action: &'static str,
     then: Option<&'static str>,
-    /// Where the task ends.
+    /// The task's final status.
     status: &'static str,
 }
 
@@ -90,7 +90,7 @@ const TAKEN: [Taken; 26] = [
     taken("reconcile",       "retry",            "succeeded", RAN,                                       1, "retry",   None, "Completed"),
 ];
 
-/// `allowed_actions` of whoever may decide.
+/// `allowed_actions` for a caller who may decide.
 #[rustfmt::skip]
 const ALLOWED: [(&str, &[&str]); 6] = [
     ("approval",        &["approve", "reject", "edit", "respond"]),
@@ -105,7 +105,7 @@ fn is_taken(kind: &str, answer: &str) -> bool {
     TAKEN.iter().any(|taken| (taken.kind, taken.answer) == (kind, answer))
 }
 
-/// Where an answer is posted, and its body.
+/// The path to which an answer is posted, and its body.
 fn post(question: &Question, kind: &str, answer: &str) -> (String, Value) {
     let one = |decision: Value| json!({"decisions": {question.call.as_str(): decision}});
     let body = match answer {
@@ -121,7 +121,7 @@ fn post(question: &Question, kind: &str, answer: &str) -> (String, Value) {
     (question.path(), body)
 }
 
-/// Sends an answer as its client would: a door gets no body where there is nothing to say.
+/// Sends an answer as its client would: an endpoint that needs no body gets none.
 async fn send(actor: &Actor<'_>, path: &str, body: &Value) -> Reply {
     if *body == json!({}) { actor.hit(path).await } else { actor.post(path, body).await }
 }
@@ -132,7 +132,7 @@ fn with(body: &Value, name: &str, value: Value) -> Value {
     body
 }
 
-/// What a refusal must not change: the journal, what ran, what the model was asked.
+/// The state that a refusal must not change: journal, task, executions, model calls.
 async fn state(app: &TestApp, task: &str) -> (Vec<Value>, Value, usize, usize) {
     let shown = app.owner().get(&format!("/v1/tasks/{task}")).await;
     (items(app, task).await, shown.body, app.tool.ledger().len(), app.model.sent().len())
@@ -144,14 +144,14 @@ fn is(reply: &Reply, status: u16, code: &str, about: &str) {
     assert_eq!(reply.header("content-type"), "application/problem+json");
 }
 
-/// A problem that shows the request as it stands.
+/// Asserts that a problem shows the request with this status.
 #[track_caller]
 fn shows(reply: &Reply, question: &Question, status: &str) {
     assert_eq!(reply.str("/request/request_id"), question.id);
     assert_eq!(reply.str("/request/status"), status, "{}", reply.text);
 }
 
-/// Every answer that the kind does not take.
+/// Asserts that every other answer is refused for this kind.
 async fn no_other_answer_is_taken(app: &TestApp, question: &Question, kind: &str) {
     for answer in ANSWERS.into_iter().filter(|answer| !is_taken(kind, answer)) {
         let (path, body) = post(question, kind, answer);
@@ -165,7 +165,7 @@ async fn no_other_answer_is_taken(app: &TestApp, question: &Question, kind: &str
     }
 }
 
-/// An answer that would be taken, from the wrong people, with the wrong digest, and with bodies that do not fit.
+/// Sends a valid answer from the wrong callers, with the wrong digest, and with bodies that do not fit.
 async fn in_the_wrong_way(app: &TestApp, question: &Question, path: &str, body: &Value, about: &str) {
     is(&send(&app.actor(CAROL), path, body).await, 403, "forbidden", about);
     is(&send(&app.actor(OTHER), path, body).await, 404, "not_found", about);
@@ -175,7 +175,7 @@ async fn in_the_wrong_way(app: &TestApp, question: &Question, path: &str, body: 
     shows(&other, question, "pending");
     let more = app.owner().post(path, &with(body, "zzz", json!(1))).await;
     is(&more, 422, "invalid", about);
-    // A member of an answer about a credential is not named: the name may be the secret.
+    // An error about a credential names no member: the name may be the secret.
     let place = if about.starts_with("credentials") { "" } else { "/zzz" };
     assert_eq!(more.str("/errors/0/pointer"), place, "{}", more.text);
     let nul = app.owner().post(path, &with(body, "reason", json!("a\u{0}b"))).await;
@@ -207,7 +207,7 @@ fn decision(question: &Question, taken: &Taken, at: &Value) -> Value {
     })
 }
 
-/// What stands in the journal and on the request once an answer was taken.
+/// Asserts the journal and the request after an accepted answer.
 async fn is_stored(app: &TestApp, question: &Question, taken: &Taken) {
     let about = format!("{} {}", taken.kind, taken.answer);
     let after = request(app, &question.id).await;
@@ -242,10 +242,10 @@ async fn is_stored(app: &TestApp, question: &Question, taken: &Taken) {
         assert_eq!(shown[0].contains(EDITED), taken.action == "edit", "{about}: {shown:?}");
     }
     let all = format!("{after} {} {:?}", Value::from(journal), app.model.sent());
-    assert!(!all.contains(TOKEN), "{about}: a login is shown to nobody");
+    assert!(!all.contains(TOKEN), "{about}: a login is never shown");
 }
 
-/// One answer that is taken, with everything that is refused before and after it.
+/// One accepted answer, with everything that is refused before and after it.
 async fn one_is_taken(app: &TestApp, taken: &Taken) {
     let about = format!("{} {}", taken.kind, taken.answer);
     let question = ask(app, taken.kind).await;
@@ -260,7 +260,7 @@ async fn one_is_taken(app: &TestApp, taken: &Taken) {
         body = with(&body, "digest", json!(question.digest));
         assert!(is_a("DecisionBody", &body), "the document does not know {body}");
     }
-    // An edit as somebody types it: its bytes are what runs.
+    // An edit as a person types it: those exact bytes run.
     let text = if door { String::new() } else { body.to_string().replace(r#"{"amount":1.5,"order":17}"#, EDITED) };
     let post = async |actor: Actor<'_>| match text.as_str() {
         "" => actor.hit(&path).await,
@@ -295,7 +295,7 @@ async fn one_is_taken(app: &TestApp, taken: &Taken) {
     assert_eq!(state(app, &question.task).await, after, "{about}: a refusal changed something");
 }
 
-/// A question that is over, whose kind and body are looked at first all the same.
+/// A closed request still checks the kind and the body first.
 async fn nothing_is_taken_any_more(
     app: &TestApp,
     question: &Question,

@@ -1,4 +1,4 @@
-//! Whom an agent is open to is asked at every message and retry, by the file of that moment.
+//! Every message and every retry checks, against the current configuration, whether the agent is open to the caller.
 
 use serde_json::json;
 
@@ -8,7 +8,7 @@ use crate::support::model::{calls, says};
 
 const ADMIN: &str = "admin-key-0123456789";
 
-/// The agent is open to support, of which alice is, and to two users.
+/// The agent is open to the group support, which alice is in, and to two users.
 async fn app(on: On) -> TestApp {
     let admin = "    - { user: root, tenant: acme, key: \"admin-key-0123456789\", admin: true }\n";
     let open = "agents:\n  desk: { description: For all., model: main, tools: [lookup] }";
@@ -39,7 +39,7 @@ on_both! {
             assert_eq!(told(&app.owner(), &path).await, [403, 403], "{task}");
             let words = app.owner().post(&format!("{path}/messages"), &json!({"input": "more"})).await;
             assert!(words.str("/detail").contains("not open to you"), "{}", words.text);
-            // The right comes before what is wrong with the body.
+            // The caller's right is checked before the body.
             assert_eq!(app.owner().post(&format!("{path}/messages"), &json!({"zzz": 1})).await.status, 403);
             assert_eq!(app.owner().get(&path).await.status, 200, "it stays readable");
         }
@@ -47,9 +47,9 @@ on_both! {
         assert_eq!(app.owner().hit(&format!("/v1/tasks/{held}/cancel")).await.str("/status"), "Canceled");
         app.model.then(says("done"));
         let retried = app.actor(ADMIN).hit(&format!("/v1/tasks/{failed}/retry")).await;
-        assert_eq!((retried.status, retried.str("/status").as_str()), (200, "Completed"), "an admin may: {}", retried.text);
+        assert_eq!((retried.status, retried.str("/status").as_str()), (200, "Completed"), "an admin may retry: {}", retried.text);
         let path = format!("/v1/tasks/{failed}/messages");
-        assert_eq!(app.actor(ADMIN).post(&path, &json!({"input": "more"})).await.status, 403, "but sends no messages");
+        assert_eq!(app.actor(ADMIN).post(&path, &json!({"input": "more"})).await.status, 403, "an admin sends no messages");
     }
 
     async fn groups_of_the_message_decide_not_those_of_the_first_one(on: On) {
@@ -61,7 +61,7 @@ on_both! {
         assert_eq!(told(&named("max", "sales"), &path).await, [403, 403]);
         assert_eq!(told(&app.actor(WEB).header("holdpoint-user", "max"), &path).await, [403, 403]);
         assert_eq!(named("max", "support").post(&format!("{path}/messages"), &json!({"input": "more"})).await.status, 200);
-        // A user of the list, however the name is spelt.
+        // A user of the list, in any spelling.
         let zoe = app.actor(WEB).header("holdpoint-user", "zOE").post("/v1/tasks", &json!({"input": "go"})).await;
         assert_eq!(zoe.status, 201, "{}", zoe.text);
         let agents = app.actor(WEB).header("holdpoint-user", "ZOE").get("/v1/agents").await;

@@ -1,4 +1,4 @@
-//! The order of checks: of two that fail the earlier one answers, whatever comes after it.
+//! The order of checks: of two failing checks the earlier one answers, whatever comes after it.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ const BAD_KEY: (&str, &str) = ("idempotency-key", "a b");
 const SPEAKS: (&str, &str) = ("holdpoint-user", "zoe");
 const JSON: &str = "application/json";
 
-/// Who sends what where, and what he is told.
+/// An attempt: method, path, key, headers, content type, body, expected status.
 struct Attempt<'a>(Method, &'a str, &'static str, &'a [(&'a str, &'a str)], &'a str, &'a str, u16);
 
 async fn tell(app: &TestApp, attempts: &[Attempt<'_>]) {

@@ -1,4 +1,4 @@
-//! Web pages that must not be able to approve, and the one that may.
+//! Web pages that must not be able to approve, and the page that may.
 
 use reqwest::Method;
 use serde_json::json;
@@ -63,7 +63,7 @@ on_both! {
                     assert!(refused.str("/detail").contains("through a proxy"), "{name}: {}", refused.text);
                     assert_eq!(me().header(name, "x").get("/healthz").await.status, 200, "{name}");
                 }
-                // As nginx asks when it is told no more than `proxy_pass`.
+                // As nginx asks when nothing but `proxy_pass` is configured.
                 for (method, path, status) in [
                     ("POST", format!("{approve}/approve"), "403 Forbidden"),
                     ("GET", "/v1/tasks".to_owned(), "403 Forbidden"),
@@ -130,7 +130,7 @@ on_both! {
         }
         assert_eq!(app.nobody().get("/follow.js").await.header("content-type"), "text/javascript; charset=utf-8");
         assert!(!app.nobody().header("accept", "text/html").get("/sign-in").await.header("content-security-policy").contains("script-src"));
-        assert!(app.tool.ledger().is_empty(), "looking changes nothing");
+        assert!(app.tool.ledger().is_empty(), "reading changes nothing");
         app.model.then(says("ok"));
         let digest = held.str("/pending/0/digest");
         let form = format!("digest={}", digest.replace(':', "%3A"));

@@ -1,4 +1,4 @@
-//! Who reads, moves and decides: every key of two tenants at every door, and the inbox.
+//! Permissions to read, change and decide: every key of two tenants at every endpoint, and the inbox.
 
 use reqwest::Method;
 use serde_json::json;
@@ -23,7 +23,8 @@ async fn app(on: On) -> TestApp {
     TestApp::with(on, &(REFUNDS.replace("{approvers}", "{ groups: [finance] }") + &accounts)).await
 }
 
-/// What a caller is told at each door. The bodies fit nothing (`/zzz`), so that nothing moves: 422 is somebody who may.
+/// The status that a caller gets at each endpoint. No body is valid (`/zzz`), so nothing changes: 422 means that the
+/// caller may.
 async fn told(actor: &Actor<'_>, task: &str, request: &str) -> Vec<u16> {
     let tree = format!("/v1/tasks/{task}");
     let mut statuses = Vec::new();
@@ -143,7 +144,7 @@ on_both! {
 
     async fn markup_written_by_others_stays_text(on: On) {
         let hostile = "<script>alert(1)</script>\"'><img src=x onerror=y>\r\nx-evil: 1 \u{202e}";
-        // But for the one script that is the page's own.
+        // Except for the page's own script.
         let ours = "<script src=\"/follow.js\" defer></script>";
         let strange = |text: &str| text.replacen(ours, "", 1).contains("<script");
         let escaped = |text: &str| !strange(text) && !text.contains("<img") && !text.contains('\u{202e}');

@@ -1,4 +1,4 @@
-//! A held task goes on with the provider it began with, and with another one.
+//! A held task goes on with the provider it began with, and with another.
 
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ fn yaml(messages: &FakeMessages) -> String {
     REFUNDS.replace(openai, &anthropic).replace("{approvers}", "{ owner: true }") + ACCOUNTS
 }
 
-/// A task whose model has thought, and asks for a refund that is held.
+/// A task whose model has thought, and whose refund call is held.
 async fn held(app: &TestApp, fake: &FakeMessages) -> (String, String) {
     let redacted = (json!({"type": "redacted_thinking", "data": REDACTED}), Vec::new());
     let call = messages::calls("toolu_01", "refund", ARGUMENTS);

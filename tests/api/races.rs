@@ -1,4 +1,4 @@
-//! First answer wins: any number of decisions, on any number of replicas.
+//! The first answer wins: any number of decisions, on any number of replicas.
 
 use futures_util::future::join_all;
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! `Idempotency-Key` on every POST: what is repeated does nothing more.
+//! `Idempotency-Key` on every POST: a repeated request has no further effect.
 
 use futures_util::future::{join, join_all};
 use reqwest::Method;
@@ -17,7 +17,8 @@ auth:
     - { user: carol, tenant: acme, groups: [finance], key: "carol-key-0123456789" }
 "#;
 
-/// Sends the same twice, and another body with the same key; the second answer is the first one's, said to be a repetition.
+/// Sends the same body twice, and another body with the same key; the second answer equals the first and is marked as
+/// replayed.
 async fn twice(actor: &Actor<'_>, path: &str, body: &Value) -> Reply {
     let first = actor.post(path, body).await;
     assert!(first.status < 300, "{path}: {}", first.text);

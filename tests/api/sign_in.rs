@@ -1,4 +1,4 @@
-//! The browser's door: a key becomes a session, which is worth what the key is worth and ends with it.
+//! Sign-in of a browser: a key becomes a session, which has the key's rights and ends with it.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -41,13 +41,13 @@ fn program<'a>(app: &'a TestApp, cookie: &str) -> Actor<'a> {
     app.nobody().header("cookie", cookie)
 }
 
-/// With a `public_url`, and finance to decide.
+/// The service with a `public_url`; finance decides.
 async fn at(on: On, public_url: &str) -> TestApp {
     let server = format!("\nserver: {{ public_url: \"{public_url}\" }}\n");
     TestApp::with(on, &(REFUNDS.replace("{approvers}", "{ groups: [finance] }") + ACCOUNTS + &server)).await
 }
 
-/// The names under which sessions are kept.
+/// The names under which sessions are stored.
 async fn sessions(app: &TestApp) -> Vec<String> {
     let (url, sql) = (app.database.url(), "select token_sha256 from browser_session");
     if url.starts_with("postgres") {
@@ -58,7 +58,7 @@ async fn sessions(app: &TestApp) -> Vec<String> {
     rows.iter().map(|row| row.get(0)).collect()
 }
 
-/// Everything that is stored: of Postgres every row of every table, of SQLite every byte of its files.
+/// Everything that is stored: every row of every Postgres table, or every byte of the SQLite files.
 async fn everything(app: &TestApp) -> Vec<u8> {
     let url = app.database.url();
     if let Some(file) = url.strip_prefix("sqlite://") {
@@ -136,7 +136,7 @@ on_both! {
         assert_eq!(left.header("set-cookie"), "holdpoint_session=; Path=/; Max-Age=0; HttpOnly; SameSite=Lax");
         assert_eq!(program(&app, cookie).get("/v1/me").await.status, 401, "the token is worth nothing any more");
         assert_eq!(browser(&app, cookie).get(&path).await.status, 303);
-        assert_eq!(program(&app, cookie).hit("/sign-out").await.status, 303, "who is out already is out");
+        assert_eq!(program(&app, cookie).hit("/sign-out").await.status, 303, "a signed-out session may sign out again");
         app.stop().await;
     }
 
@@ -172,7 +172,8 @@ on_both! {
         assert!(set.ends_with("; Path=/; Max-Age=43200; HttpOnly; SameSite=Lax; Secure"), "{set}");
         let cookie = set.split(';').next().unwrap();
         assert_eq!(program(&app, cookie).get("/v1/me").await.str("/user_id"), "bob");
-        // A neighbour on the same domain can set a cookie without the prefix: it counts for nothing, and takes nothing away.
+        // A neighbour on the same domain can set a cookie without the prefix: it does not sign in, and does not hide
+        // the real one.
         let plain = cookie.strip_prefix("__Host-").unwrap();
         assert_eq!(program(&app, plain).get("/v1/me").await.status, 401);
         assert_eq!(program(&app, &format!("{plain}; {cookie}")).get("/v1/me").await.str("/user_id"), "bob");
@@ -217,7 +218,7 @@ on_both! {
             let refused = actor.get("/v1/me").await;
             assert_eq!((refused.status, refused.header("www-authenticate")), (401, "Bearer"), "{wrong:?}");
             let page = browser(&app, &cookie).header("authorization", wrong).get("/v1/me").await;
-            assert_eq!(page.status, 401, "a wrong key is told so, also to a browser: {wrong:?}");
+            assert_eq!(page.status, 401, "a browser's wrong key is 401, too: {wrong:?}");
         }
         let speaks = app.actor(WEB).header("holdpoint-user", "zoe").header("cookie", &cookie).get("/v1/me").await;
         assert_eq!(speaks.str("/user_id"), "zoe", "the header belongs to the key that beats the cookie");
@@ -263,13 +264,13 @@ on_both! {
     async fn session_expires_after_twelve_hours(on: On) {
         let app = TestApp::start(on).await;
         let cookie = cookie(&app, ALICE).await;
-        // As if that much time had passed.
+        // Simulates the passing of that much time.
         app.database.execute("update browser_session set expires_at = expires_at - 43140000000").await;
         assert_eq!(program(&app, &cookie).get("/v1/me").await.status, 200, "a minute is left");
         app.database.execute("update browser_session set expires_at = expires_at - 60000000").await;
         assert_eq!(program(&app, &cookie).get("/v1/me").await.status, 401);
         let page = browser(&app, &cookie).get("/sign-in").await;
-        assert!(page.text.contains(r#"name="key""#), "he may sign in again: {}", page.text);
+        assert!(page.text.contains(r#"name="key""#), "the page offers the sign-in again: {}", page.text);
         app.stop().await;
     }
 
@@ -298,7 +299,7 @@ on_both! {
         assert_eq!(program(&app, &first).get("/v1/me").await.status, 401);
         assert_eq!(program(&app, &second).get("/v1/me").await.str("/user_id"), "bob");
         let both = format!("{first}; {second}");
-        assert_eq!(program(&app, &both).get("/v1/me").await.status, 401, "of two cookies one is not ours");
+        assert_eq!(program(&app, &both).get("/v1/me").await.status, 401, "of two session cookies one is not ours");
         app.stop().await;
     }
 
@@ -329,7 +330,7 @@ on_both! {
             }
             assert_eq!(seen.len(), 1, "{seen:?}");
         }
-        assert_eq!(app.nobody().header("accept", HTML).get("/resume").await.status, 404, "what is no path is no page");
+        assert_eq!(app.nobody().header("accept", HTML).get("/resume").await.status, 404, "an unknown path is no page");
         app.stop().await;
     }
 
@@ -349,7 +350,7 @@ on_both! {
             }
         }
         assert!(app.tool.ledger().is_empty());
-        assert_eq!(program(&app, &cookie).get("/v1/me").await.status, 200, "he is still signed in");
+        assert_eq!(program(&app, &cookie).get("/v1/me").await.status, 200, "the session still holds");
         app.model.then(says("ok"));
         let own = browser(&app, &cookie).header("origin", &app.url()).header("sec-fetch-site", "same-origin");
         assert_eq!(post(&own, &approve, "").await.status, 303);

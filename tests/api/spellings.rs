@@ -1,4 +1,5 @@
-//! One person, many spellings: four eyes count people, at every door, whatever a proxy makes of their names.
+//! One person, many spellings: the required approvals count people, at every endpoint, however a proxy spells their
+//! names.
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
@@ -18,7 +19,7 @@ const ONE_PERSON: [(&str, &str); 6] = [
     ("Ａｌｉｃｅ", "ａｌｉｃｅ"),
 ];
 
-/// Two of finance have to agree.
+/// The service, where two members of finance have to approve.
 async fn app(on: On) -> TestApp {
     let admin = "    - { user: ops, tenant: acme, key: \"admin-key-0123456789\", admin: true }\n";
     let accounts = format!("{}\n{admin}", ACCOUNTS.trim_end());
@@ -105,7 +106,7 @@ on_both! {
             assert!(page.status == 200 && !page.text.contains("<button"), "{}", page.text);
             assert_eq!(app.tool.ledger().len(), round);
             app.model.then(says("refunded"));
-            // A user of the list, in another spelling than the file's, and in no group.
+            // A user of the list, in another spelling than the file's and in no group.
             let second = answer(&app.actor(WEB).header("holdpoint-user", "eVE"), &held, &approval()).await;
             assert_eq!((second.status, second.str("/status").as_str()), (200, "Completed"), "{}", second.text);
             assert_eq!(app.tool.ledger().len(), round + 1);
@@ -259,7 +260,7 @@ on_both! {
         let entered = app.nobody().send(reqwest::Method::POST, "/sign-in", Some(form)).await;
         let cookie = entered.header("set-cookie").split(';').next().unwrap().to_owned();
         let browser = || app.nobody().header("cookie", &cookie);
-        // Bob's task, posted for him by a proxy that writes his name otherwise: it is not his to approve.
+        // Bob's task, posted by a proxy that spells the name differently: bob may not approve it.
         let own = app.held_by(&finance(&app, "BOB")).await;
         assert_eq!(browser().hit(&format!("/resume/{}/approve", own.request)).await.status, 403);
         assert_eq!(ids(&browser().get("/v1/tasks").await), [own.task.as_str()]);
@@ -309,7 +310,7 @@ on_both! {
         }
         assert_eq!(app.actor(WEB).header("holdpoint-user", "olga").get(&format!("/v1/tasks/{}", old.task)).await.status, 403);
         app.restart_with(|yaml| yaml.replace("user_ids: exact", "user_ids: folded")).await;
-        // Whose task it is is found under each spelling, and none of them approves it.
+        // Each spelling finds the owner's task, and none may approve it.
         for spelling in ["Olga", "olga", "OLGA"] {
             assert_eq!(ids(&app.actor(WEB).header("holdpoint-user", spelling).get("/v1/tasks").await), [old.task.as_str()], "{spelling}");
             assert_eq!(answer(&finance(&app, spelling), &old, &approval()).await.status, 403, "{spelling}");
@@ -344,12 +345,12 @@ on_both! {
             assert_eq!(voted.status, 200, "{}", voted.text);
         }
         app.restart_with(|yaml| yaml.replace("user_ids: exact", "user_ids: folded")).await;
-        // The other call is refused, and with that the turn goes on: the first has one person's approval only.
+        // The other call is rejected, so the turn goes on, and the first call has only one person's approval.
         let rest = app.approver().post(&format!("/resume/{request}"), &json!({"action": "reject", "then": "continue"})).await;
         assert_eq!((rest.status, rest.str("/status").as_str()), (200, "Paused"), "{}", rest.text);
         assert!(app.tool.ledger().is_empty());
         let asked = app.owner().get(&format!("/v1/tasks/{task}")).await;
-        assert_eq!(asked.body["pending"].as_array().unwrap().len(), 1, "it is asked about anew: {}", asked.text);
+        assert_eq!(asked.body["pending"].as_array().unwrap().len(), 1, "the first call is asked about anew: {}", asked.text);
         assert_ne!(asked.str("/pending/0/request_id"), request);
     }
 }

@@ -1,4 +1,4 @@
-//! A model that streams: what comes in pieces runs only as a whole.
+//! A streaming model: a call that arrives in deltas runs only when it is whole.
 
 use serde_json::json;
 

@@ -1,5 +1,5 @@
-//! The user goes on with another message while people are asked: what was asked is withdrawn, every call gets its one
-//! result, and the model is asked with the new message next.
+//! The user sends another message while requests are open: the requests are withdrawn, every call gets its one result,
+//! and the model's next prompt has the new message.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ async fn app(on: On) -> TestApp {
     TestApp::with(on, &(ASKING.replace("{more}", "") + ACCOUNTS)).await
 }
 
-/// The user goes on; the model says "I see".
+/// The user sends a superseding message; the model says "I see".
 async fn supersede(app: &TestApp, task: &str) -> Reply {
     app.model.then(says("I see"));
     let body = json!({"input": "never mind", "supersede": true});
@@ -22,7 +22,7 @@ async fn supersede(app: &TestApp, task: &str) -> Reply {
     reply
 }
 
-/// Each item as (type, what tells it from others of its type).
+/// Each item as (type, the text that distinguishes it from others of its type).
 fn facts(items: &[Value]) -> Vec<(String, String)> {
     let word = |item: &Value, name: &str| item[name].as_str().unwrap_or_default().to_owned();
     let fact = |item: &Value| {
@@ -38,7 +38,7 @@ fn facts(items: &[Value]) -> Vec<(String, String)> {
     items.iter().map(fact).collect()
 }
 
-/// What was journaled after `before` items, against what is expected.
+/// Asserts the items that were journaled after the first `before`.
 #[track_caller]
 fn follows(items: &[Value], before: usize, expected: &[(&str, &str)]) {
     let found = facts(&items[before..]);
@@ -58,7 +58,7 @@ fn prompt(app: &TestApp) -> Vec<(String, String)> {
     messages[last + 1..].iter().map(|message| (message["role"].as_str().unwrap().to_owned(), text(message))).collect()
 }
 
-/// A late answer is told what became of the question, and what is open now.
+/// Asserts that a late answer gets the request's final state, and the requests that are open now.
 async fn is_too_late(app: &TestApp, question: &Question, kind: &str) {
     let body = match kind {
         "approval" => json!({"action": "approve"}),
@@ -135,7 +135,7 @@ on_both! {
         assert_eq!(partly.str("/pending/0/status"), "pending");
         assert_eq!(partly.body["pending"][0]["tool_calls"][2]["decision"]["decisions"][&ids[2]]["arguments"], json!({"order": 2, "amount": 22}));
         let paused = items(&app, &question.task).await;
-        assert_eq!(results_of(&paused, &ids[3])[0]["outcome"], "rejected", "what a human refused has its result at once");
+        assert_eq!(results_of(&paused, &ids[3])[0]["outcome"], "rejected", "a rejected call has its result at once");
         let before = paused.len();
         supersede(&app, &question.task).await;
         let journal = items(&app, &question.task).await;
@@ -155,7 +155,7 @@ on_both! {
         let next = prompt(&app);
         assert_eq!(next.iter().map(|(role, _)| role.as_str()).collect::<Vec<_>>(), ["tool", "tool", "tool", "tool", "tool", "user"]);
         assert!(next[3].1.contains("not three"), "{next:?}");
-        assert!(!next[2].1.contains("22"), "what did not run, ran with nothing: {next:?}");
+        assert!(!next[2].1.contains("22"), "the edited arguments did not run: {next:?}");
         let after = request(&app, &question.id).await;
         assert_eq!(after["status"], "withdrawn");
         let decided: Vec<_> = after["tool_calls"].as_array().unwrap().iter().map(|call| call["decision"]["action"].clone()).collect();
@@ -183,7 +183,7 @@ on_both! {
             "request_human_guidance responded", "request_confirmation withdrawn", "request_credentials withdrawn",
             "refund withdrawn", "count withdrawn",
         ]);
-        assert!(prompt(&app)[0].1.contains("north"), "what a human answered is told");
+        assert!(prompt(&app)[0].1.contains("north"), "the model gets the person's answer");
         for (kind, question) in &questions[1..] {
             is_too_late(&app, question, kind).await;
         }
@@ -198,7 +198,7 @@ on_both! {
         app.model.then(calls(&[("count", r#"{"what":"a"}"#), ("lookup", r#"{"order":1}"#), ("count", r#"{"what":"b"}"#)]));
         let asked = app.owner().post("/v1/tasks", &json!({"input": "go"})).await;
         assert_eq!(asked.body["pending"].as_array().unwrap().len(), 2, "{}", asked.text);
-        assert_eq!(app.tool.ledger().len(), 1, "an external call blocks nobody");
+        assert_eq!(app.tool.ledger().len(), 1, "an external call does not block the other calls");
         let question = Question::of(&asked, "external_result");
         let one = app.owner().post(&question.path(), &json!({"action": "respond", "result": 7})).await;
         assert_eq!(one.str("/status"), "Paused", "{}", one.text);
@@ -244,7 +244,7 @@ on_both! {
         each_has_one_result(&journal);
         assert_eq!(app.tool.ledger().len(), 1);
         is_too_late(&app, &question, "reconcile").await;
-        // No rule lets that tool run until a human has decided a call of it.
+        // No rule lets that tool run before a person has decided a call of it.
         app.tool.answers(200, "found");
         app.model.then(calls(&[("lose", r#"{"order":3}"#)]));
         let again = app.owner().post(&format!("/v1/tasks/{}/messages", question.task), &json!({"input": "again"})).await;

@@ -35,7 +35,7 @@ on_both! {
         assert_eq!(held.body["pending"][0]["agent_path"], json!(["billing"]));
         assert_eq!(held.body["metadata"], json!({}));
         let same = app.owner().get(&format!("/resume/{}", held.request)).await;
-        assert_eq!(same.body, held.body["pending"][0], "one shape at every door");
+        assert_eq!(same.body, held.body["pending"][0], "one shape at every endpoint");
         app.stop().await;
     }
 

@@ -1,5 +1,5 @@
-//! Agents that call agents, as a client sees them. One model plays them all: what an agent is told to do is a list of its
-//! turns, each a text or calls, and what it tells a sub-agent is such a list again.
+//! Agents that call agents, as a client sees them. One model plays all of them: an agent's input is a list of its
+//! turns, each a text or calls, and its call of a sub-agent carries such a list again.
 
 mod changes;
 mod credentials;
@@ -23,7 +23,7 @@ use super::kinds::items;
 use crate::support::app::{ACCOUNTS, Actor, On, Reply, TestApp};
 use crate::support::model::{calls, says};
 
-/// A supervisor, an analyst and a clerk below it, who may call each other as deep as they like, and a scribe who remembers.
+/// A supervisor, an analyst and a clerk below it, which may call each other at any depth, and a scribe with a session.
 /// `{more}` are rules before all others.
 const TREES: &str = r#"
 models:
@@ -74,12 +74,12 @@ policy:
   - { name: held, tools: [refund], decide: hold, reason: Refunds need a look. }
 "#;
 
-/// The agents, with `more` rules, on a service of their own.
+/// The service with these agents and `more` rules.
 pub(super) async fn trees(on: On, more: &str) -> TestApp {
     with(on, more, |yaml| yaml).await
 }
 
-/// The same with a changed configuration.
+/// Like `trees`, with a changed configuration.
 async fn with(on: On, more: &str, change: impl Fn(String) -> String) -> TestApp {
     let app = TestApp::with(on, &yaml(more, change)).await;
     app.model.otherwise(play);
@@ -99,7 +99,7 @@ fn limited(agent: &'static str, limits: &'static str) -> impl Fn(String) -> Stri
     }
 }
 
-/// What any agent answers: the turn of its list that is next; after the last one, its name and its results since.
+/// The answer of any agent: the next turn of its list; after the last turn, its name and its results since.
 fn play(body: &Value) -> Value {
     let since = since_user(body);
     let Ok(turns) = serde_json::from_str::<Vec<Value>>(&text(&since[0])) else { return says("what?") };
@@ -115,7 +115,7 @@ fn play(body: &Value) -> Value {
     }
 }
 
-/// The messages from the last one of the user.
+/// The messages from the user's last one on.
 fn since_user(body: &Value) -> &[Value] {
     let messages = body["messages"].as_array().unwrap();
     let last = messages.iter().rposition(|message| message["role"] == "user").unwrap();
@@ -132,13 +132,13 @@ fn results(body: &Value) -> Vec<String> {
     since_user(body).iter().filter(|message| message["role"] == "tool").map(text).collect()
 }
 
-/// Who is asked.
+/// The name of the agent whose prompt this is.
 fn agent_of(body: &Value) -> String {
     let system = text(&body["messages"][0]);
     system.strip_prefix("You are ").unwrap().split('.').next().unwrap().to_owned()
 }
 
-/// Everything that an agent's model was sent, in order.
+/// All prompts of an agent's model, in order.
 fn prompts(app: &TestApp, agent: &str) -> Vec<Value> {
     app.model.sent().into_iter().filter(|body| agent_of(body) == agent).collect()
 }
@@ -153,7 +153,7 @@ fn refund(order: u32) -> Value {
     call("refund", &json!({"order": order, "amount": 120}))
 }
 
-/// A call of a sub-agent that is to do this.
+/// A call of a sub-agent, with these turns as its task.
 pub(super) fn give(agent: &str, turns: &[Value]) -> Value {
     call(agent, &json!({"task": json!(turns).to_string()}))
 }
@@ -163,40 +163,40 @@ pub(super) fn turn(list: &[Value]) -> Value {
     json!(list)
 }
 
-/// A sub-agent that asks for one refund and then says so.
+/// A call of a sub-agent that requests one refund and then reports it.
 pub(super) fn pays(agent: &str, order: u32) -> Value {
     give(agent, &[turn(&[refund(order)]), json!(format!("{agent} paid {order}"))])
 }
 
-/// The supervisor is told to do this, by alice.
+/// Alice gives the supervisor these turns.
 pub(super) async fn begin(app: &TestApp, turns: &[Value]) -> Reply {
     let reply = app.owner().post("/v1/tasks", &json!({"input": json!(turns).to_string()})).await;
     assert!([201, 202].contains(&reply.status), "{}", reply.text);
     reply
 }
 
-/// The same, and it waits for a human.
+/// Like `begin`, for a task that then waits for a person.
 pub(super) async fn paused(app: &TestApp, turns: &[Value]) -> Reply {
     let reply = begin(app, turns).await;
     assert_eq!((reply.status, reply.str("/status").as_str()), (201, "Paused"), "{}", reply.text);
     reply
 }
 
-/// The same, and it comes to its end.
+/// Like `begin`, for a task that completes.
 async fn done(app: &TestApp, turns: &[Value]) -> Reply {
     let reply = begin(app, turns).await;
     assert_eq!((reply.status, reply.str("/status").as_str()), (201, "Completed"), "{}", reply.text);
     reply
 }
 
-/// A task of alice's as she sees it.
+/// A task of alice's, as its owner sees it.
 async fn task(app: &TestApp, id: &str) -> Reply {
     let reply = app.owner().get(&format!("/v1/tasks/{id}")).await;
     assert_eq!(reply.status, 200, "{}", reply.text);
     reply
 }
 
-/// A task once it does not run.
+/// Waits until the task no longer runs.
 pub(super) async fn still(app: &TestApp, id: &str) -> Reply {
     loop {
         let reply = app.owner().header("prefer", "wait=20").get(&format!("/v1/tasks/{id}")).await;
@@ -216,12 +216,12 @@ pub(super) async fn tree(app: &TestApp, root: &str) -> Vec<Value> {
     tasks
 }
 
-/// The tasks of a tree that are that agent's.
+/// The tasks of that agent in a tree.
 pub(super) async fn of(app: &TestApp, root: &str, agent: &str) -> Vec<Value> {
     tree(app, root).await.into_iter().filter(|task| task["agent"] == agent).collect()
 }
 
-/// The only one.
+/// The only task of that agent in a tree.
 pub(super) async fn only(app: &TestApp, root: &str, agent: &str) -> Value {
     let mut found = of(app, root, agent).await;
     assert_eq!(found.len(), 1, "{found:#?}");
@@ -239,7 +239,7 @@ pub(super) fn open(reply: &Reply) -> Vec<(String, String)> {
     pending.iter().map(|request| (word(request, "task_id"), word(request, "request_id"))).collect()
 }
 
-/// An approval of everything that is open there.
+/// Approves every call of a request.
 pub(super) async fn approve(actor: &Actor<'_>, request: &str) -> Reply {
     actor.hit(&format!("/resume/{request}/approve")).await
 }
@@ -249,7 +249,7 @@ fn typed<'i>(items: &'i [Value], kind: &str) -> Vec<&'i Value> {
     items.iter().filter(|item| item["type"] == kind).collect()
 }
 
-/// What a journal says of its task's status, in order.
+/// The statuses in a task's journal, in order.
 fn statuses(items: &[Value]) -> Vec<&str> {
     typed(items, "task_status").iter().map(|item| item["status"].as_str().unwrap()).collect()
 }
@@ -261,8 +261,8 @@ fn outcomes(items: &[Value]) -> Vec<(&str, &str)> {
     results.map(|item| (item["name"].as_str().unwrap(), item["outcome"].as_str().unwrap())).collect()
 }
 
-/// What every journal of a tree keeps to, wherever it stands: numbers without gaps, one result for each call of a task that
-/// is over, and a start before the result of each sub-agent that has one.
+/// Asserts what holds for every journal of a tree at any moment: numbers without gaps, one result for each call of a
+/// finished task, and a start before the result of each sub-agent that has one.
 async fn lawful(app: &TestApp, root: &str) {
     for task in tree(app, root).await {
         let journal = items(app, &id(&task)).await;

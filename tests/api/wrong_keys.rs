@@ -1,4 +1,4 @@
-//! Whoever tries keys is slowed, by the address of the socket; a right key is answered at any time.
+//! Attempts with wrong keys are slowed by the socket's address; a right key is always answered.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ async fn sign_in(app: &TestApp, key: &str, accept: &str) -> Reply {
 
 async fn try_key(app: &TestApp, number: u32) -> Reply {
     let key = format!("Bearer wrong-key-{number:010}");
-    // What headers say of the address counts for nothing.
+    // Addresses in headers are ignored.
     let from = format!("198.51.100.{number}");
     app.nobody().header("authorization", &key).header("x-forwarded-for", &from).get("/v1/me").await
 }
@@ -41,7 +41,7 @@ on_both! {
             assert!(page.status == 429 && page.header("content-type").starts_with("text/html"), "{}", page.text);
             assert!(!page.header("retry-after").is_empty() && page.header("set-cookie").is_empty());
         }
-        // A right key, a session, a missing key and a page are as ever.
+        // A right key, a session, a missing key and a page are not slowed.
         assert_eq!(app.actor(ALICE).get("/v1/me").await.status, 200);
         assert_eq!(app.nobody().header("cookie", &cookie).get("/v1/me").await.status, 200);
         assert_eq!(sign_in(&app, BOB, "text/html").await.status, 303);

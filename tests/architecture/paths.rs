@@ -38,8 +38,8 @@ impl Place {
     }
 }
 
-/// Every room named by a path that is, or climbs to, the root of the crate, with its line; `*` where the root itself
-/// is taken hold of, so that what follows could be anything.
+/// Every room named by a path that is, or climbs to, the root of the crate, with its line; `*` where the root itself is
+/// imported, so that the rest of the path is unknown.
 pub fn reached_rooms(place: &Place, text: &str) -> Vec<(usize, String)> {
     let tokens = tokens(text);
     let mut found = Vec::new();
@@ -111,7 +111,7 @@ fn follow_group(tokens: &[Token], mut at: usize, base: &[String], found: &mut Ve
             "," => at += 1,
             _ => {
                 let end = follow(tokens, at, base, found);
-                // Whatever cannot belong to a tree (an alias) is stepped over.
+                // Skips anything that cannot belong to a tree, such as an alias.
                 at = end.max(at + 1);
                 while !matches!(text_at(tokens, at), "," | "}" | "") {
                     at += 1;
@@ -122,7 +122,7 @@ fn follow_group(tokens: &[Token], mut at: usize, base: &[String], found: &mut Ve
     at
 }
 
-/// Steps over what is left of a path or tree whose beginning has been read.
+/// Skips the rest of a path or tree whose beginning has been read.
 fn skip_tree(tokens: &[Token], mut at: usize) -> usize {
     while text_at(tokens, at) == "::" || tokens.get(at).is_some_and(Token::is_name) && text_at(tokens, at - 1) == "::" {
         at += 1;

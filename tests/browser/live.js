@@ -1,5 +1,5 @@
-// Somebody watches a task in his browser: node live.js URL CHROMIUM TOOL_PORT SERVICE CONFIG FOLDER
-// The service is started and stopped here. What the page makes of a stream is tried on streams that are made up, too.
+// A user watches a task in a browser: node live.js URL CHROMIUM TOOL_PORT SERVICE CONFIG FOLDER
+// The service is started and stopped here. The page's handling of streams is also tested on scripted streams.
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
@@ -61,13 +61,13 @@ const approve = (request) => call("POST", `/resume/${request.request_id}/approve
 const live = (page, part) => page.locator(`#live-${part}`);
 const says = (locator, text) => locator.filter({ hasText: text }).waitFor();
 
-// Waits until something is true here, but not for ever.
+// Waits until `holds` is true, with a time limit.
 async function eventually(holds, what) {
   const until = Date.now() + 30_000;
   while (!(await holds())) assert.ok(Date.now() < until, what);
 }
 
-// A page of somebody who is signed in by his cookie.
+// A page of a user who is signed in by cookie.
 async function openPage(browser, request, options = {}) {
   const opened = await newPage(browser, options);
   await opened.page.goto(request.url);
@@ -77,7 +77,7 @@ async function openPage(browser, request, options = {}) {
   return opened;
 }
 
-// The browser's own EventSource, by the cookie: over a pause, a restart and the end; then it asks no more.
+// The browser's own EventSource, by the cookie: over a pause, a restart and the end; then it stops asking.
 async function aBrowserFollowsByItself(browser) {
   const { task, request } = await refund();
   const { context, page, wrong } = await openPage(browser, request);
@@ -114,7 +114,7 @@ async function aBrowserFollowsByItself(browser) {
   await context.close();
 }
 
-// The page of a request that is decided elsewhere: it says so, offers its form no more, and goes on to the end by itself.
+// The page of a request that is decided elsewhere: it says so, withdraws its form, and follows the task to the end.
 async function thePageGoesOnByItself(browser, locale) {
   const words = {
     "en-US": { headline: "Approved by alice, and it ran.", gone: "decided meanwhile: Approved by alice", done: "The task is completed.", again: "Load the page again", tool: "write_note: done" },
@@ -127,7 +127,7 @@ async function thePageGoesOnByItself(browser, locale) {
   await page.waitForFunction(() => document.querySelector("#live [aria-busy]").getAttribute("aria-busy") === "false");
   await readable(page, `live, waiting, ${locale}`);
   await shot(page, `live-waiting-${locale}`);
-  assert.equal(await page.locator("#meanwhile").innerText(), "", "that it was asked is no news");
+  assert.equal(await page.locator("#meanwhile").innerText(), "", "the request itself is no news");
   let moved = 0;
   page.on("framenavigated", () => (moved += 1));
   await form.locator("textarea").fill("just typing");
@@ -138,8 +138,8 @@ async function thePageGoesOnByItself(browser, locale) {
   });
   await approve(request);
   await says(page.locator("#meanwhile"), words.gone);
-  assert.ok(!(await form.isVisible()), "nobody can answer it any more");
-  assert.equal(await page.evaluate(() => document.activeElement.innerText), words.again, "who was typing is told");
+  assert.ok(!(await form.isVisible()), "it cannot be answered any more");
+  assert.equal(await page.evaluate(() => document.activeElement.innerText), words.again, "the focus moves to the notice");
   await says(live(page, "log"), words.tool);
   await says(live(page, "state"), words.done);
   await says(page.locator("#headline"), words.headline);
@@ -149,11 +149,11 @@ async function thePageGoesOnByItself(browser, locale) {
   assert.ok(!(await page.locator("#standing").isVisible()), "and nothing says that it waits");
   const result = live(page, "log").locator(".agent").filter({ hasText: "one word after the other" });
   assert.equal(await result.locator("pre").textContent(), output, "once");
-  assert.equal(await result.locator(".by").isVisible(), true, "what the agent wrote is marked as such");
+  assert.equal(await result.locator(".by").isVisible(), true, "the agent's text is marked as such");
   const grown = await page.evaluate(() => grown.filter((text) => text !== ""));
   const lengths = [...new Set(grown.map((text) => text.length))];
   assert.ok(lengths.length > 5, `the text grows: ${lengths}`);
-  assert.ok(grown.every((text) => output.startsWith(text)), "and is never anything but the beginning of what was said");
+  assert.ok(grown.every((text) => output.startsWith(text)), "and is always a prefix of the output");
   assert.equal(await page.locator("#live-now > *").count(), 0, "and then it stands in the log");
   assert.equal(moved, 0, "without a reload");
   await readable(page, `live, ended, ${locale}`);
@@ -163,23 +163,23 @@ async function thePageGoesOnByItself(browser, locale) {
   assert.deepEqual(wrong, []);
   await page.locator("#meanwhile a").click();
   await page.waitForURL(request.url);
-  assert.equal(await page.locator("#meanwhile > *").count(), 0, "what the page says itself is no news");
+  assert.equal(await page.locator("#meanwhile > *").count(), 0, "the page's own content is no news");
   await context.close();
 }
 
-// Whoever decides is back on the page, and sees there what comes of it.
+// After deciding, the user is back on the page and sees the rest of the task there.
 async function whoDecidesWatchesTheRest(browser) {
   const { request } = await asked('write_note\n{"text":"hello"}');
   const { context, page, wrong } = await openPage(browser, request);
   assert.equal((await send(page, page.getByRole("button", { name: "Approve" }))).status(), 303);
   await says(live(page, "state"), "The task is completed.");
   await says(live(page, "log"), "The note is written.");
-  assert.equal(await page.locator("#meanwhile").innerText(), "", "his own decision is no news");
+  assert.equal(await page.locator("#meanwhile").innerText(), "", "the user's own decision is no news");
   assert.deepEqual(wrong, []);
   await context.close();
 }
 
-// A question beside this one is listed while it is open.
+// Another open request is listed while it is open.
 async function othersAreListed(browser) {
   const { task } = await asked("both");
   const [refund, guidance] = ["approval", "guidance"].map((kind) => task.pending.find((one) => one.kind === kind));
@@ -208,9 +208,9 @@ async function withoutAScriptNothingIsMissing(browser) {
   await context.close();
 }
 
-// --- Streams that are made up ----------------------------------------------------------------------------------------
+// --- Scripted streams ------------------------------------------------------------------------------------------------
 
-// The page of a request whose stream says what `answers` hold, one for each time it is asked for; then nothing more.
+// The page of a request with a scripted stream: each connection gets the next of `answers`, then nothing more.
 async function told(browser, answers, { clock, question = refund, ...options } = {}) {
   const { request, task } = await question();
   const opened = await newPage(browser, options);
@@ -235,7 +235,7 @@ const nothing = () => ({});
 const completed = (id) => [id, "task.completed", () => ({ status: "Completed", output: "", error: null })];
 const text = (offset, delta) => [0, "output_text.delta", () => ({ turn: 2, offset, delta })];
 
-// Whatever stands in an event is text; nothing hides in it, and it is marked as not ours.
+// An event's content stays text; nothing hides in it, and it is marked as not ours.
 async function hostileEventsStayText(browser) {
   const evil = `</pre><script>alert(1)</script><img src=x onerror=alert(2)>\u202e\u200b{user}`;
   const shown = evil.replace("\u202e", "\\u{202e}").replace("\u200b", "\\u{200b}");
@@ -275,7 +275,7 @@ async function hostileEventsStayText(browser) {
   await context.close();
 }
 
-// What is said is put together only where nothing is missing, and forgotten where it is void.
+// Deltas are shown only when none is missing, and dropped when they are void.
 async function piecesAreShownOnlyWhole(browser) {
   const both = (name, turn, call, offset, delta) => [0, name, () => ({ turn, tool_call_id: call, offset, delta })];
   const now = async (answer) => {
@@ -287,7 +287,7 @@ async function piecesAreShownOnlyWhole(browser) {
     return shown;
   };
   assert.deepEqual(await now([text(0, "a🙂"), text(2, "b\nc"), text(5, "d")]), ["a🙂b\ncd"]);
-  assert.deepEqual(await now([text(3, "in the middle")]), [], "who joins late waits for the whole");
+  assert.deepEqual(await now([text(3, "in the middle")]), [], "a late reader waits for the whole");
   assert.deepEqual(await now([text(0, "one"), text(9, "gap"), text(12, "more")]), ["one"]);
   assert.deepEqual(await now([text(0, "one"), text(0, "again")]), ["again"]);
   assert.deepEqual(await now([text(0, "void"), [0, "message.reset", () => ({ turn: 2 })]]), []);
@@ -306,7 +306,7 @@ async function piecesAreShownOnlyWhole(browser) {
   assert.deepEqual(await now([text(0, "cut off"), [2, "task.canceled", () => ({ status: "Canceled" })]]), []);
 }
 
-// The browser reconnects where it stopped; nothing is shown twice, and after the end nobody asks.
+// The browser reconnects where it stopped; nothing is shown twice, and the page stops asking after the end.
 async function eachEventIsShownOnce(browser) {
   const created = [1, "task.created", () => ({ status: "Running" })];
   const { context, page, wrong, asked } = await told(browser, [
@@ -320,7 +320,8 @@ async function eachEventIsShownOnce(browser) {
   await context.close();
 }
 
-// An answer to the same request that leaves it open is told, and the form stays; what the page showed itself is not.
+// An answer that leaves the request open is reported, and the form stays; an answer that the page already showed is not
+// reported.
 async function aPartialAnswerLeavesTheForm(browser) {
   const decided = (id, status) => [id, "request.decided", ({ request_id }) => ({
     request_id, request: { status }, decision: { action: "approve", by: "bob", at: "2026-11-03T09:31:00.000001Z" } })];
@@ -341,14 +342,15 @@ async function aPartialAnswerLeavesTheForm(browser) {
   };
   const known = await told(browser, [[decided(1, "pending"), [0, "caught_up", nothing]]], { question });
   await says(live(known.page, "log"), "Approved by bob");
-  assert.equal(await known.page.locator("#meanwhile > *").count(), 0, "what the page shows itself is no news");
+  assert.equal(await known.page.locator("#meanwhile > *").count(), 0, "the page's own content is no news");
   await known.context.close();
   const next = await told(browser, [[decided(1, "pending"), decided(2, "pending"), completed(3)]], { question });
   await says(next.page.locator("#meanwhile"), "The request is still open.");
   await next.context.close();
 }
 
-// A refusal is not asked for ever: more and more seldom, from where it stopped, and then the page says that it stopped.
+// A refused stream is not retried for ever: less and less often, from where it stopped; then the page says that it
+// stopped.
 async function aRefusalIsNotAskedForEver(browser) {
   const refused = { status: 503, contentType: "application/problem+json", body: "{}" };
   const begun = [[1, "task.created", () => ({ status: "Running" })], [2, "task.paused", () => ({ status: "Paused" })], [0, "caught_up", nothing]];
@@ -365,7 +367,7 @@ async function aRefusalIsNotAskedForEver(browser) {
   await context.close();
 }
 
-// A page that nobody sees takes no connection, and goes on where it was once it is seen again.
+// A hidden page holds no connection, and goes on where it was once it is visible again.
 async function aHiddenPageDoesNotListen(browser) {
   const { task, request } = await refund();
   const { context, page, wrong } = await openPage(browser, request);

@@ -50,7 +50,7 @@ async function rejects(browser, javaScriptEnabled) {
   await context.close();
 }
 
-// Somebody without a mouse: Tab to the button, seeing where he is; the list by its arrow keys.
+// Without a mouse: Tab to the button, with a visible focus; the list by its arrow keys.
 async function decidesByKeyboard(browser) {
   const { task, request: asked } = await refund();
   const { context, page, wrong } = await newPage(browser, { javaScriptEnabled: true });
@@ -81,7 +81,7 @@ async function decidesByKeyboard(browser) {
   await context.close();
 }
 
-// Other arguments that do not fit come back with what is wrong with them; mended, they are what runs.
+// Other arguments that do not fit come back with their mistakes; corrected, they run.
 async function editsWithAMistake(browser, javaScriptEnabled) {
   const { task, request: asked } = await refund();
   const { context, page, wrong } = await newPage(browser, { javaScriptEnabled });
@@ -113,7 +113,7 @@ async function editsWithAMistake(browser, javaScriptEnabled) {
   await context.close();
 }
 
-// Several calls, each its own answer; what is left undecided stays open.
+// Several calls, each with its own answer; an undecided call stays open.
 async function decidesEachCall(browser, javaScriptEnabled) {
   const { task, request: asked } = await asks("refund_payment", ...[1, 2, 3, 4].map((order) => `{"order":${order},"amount":30}`));
   const { context, page, wrong } = await newPage(browser, { javaScriptEnabled });
@@ -148,7 +148,7 @@ async function decidesEachCall(browser, javaScriptEnabled) {
   await context.close();
 }
 
-// What an agent writes is text: it runs nothing, moves nothing, hides nothing, and pushes nothing out of the window.
+// An agent's text stays text: it runs nothing, moves nothing, hides nothing, and pushes nothing out of the window.
 async function hostileTextStaysText(browser) {
   const hostile = `</pre></textarea><script>alert(1)</script><img src=x onerror=alert(2)>\u202e${"<b>&amp;".repeat(12_000)}${"x".repeat(9_000)}END`;
   const args = JSON.stringify({ text: hostile });
@@ -161,14 +161,14 @@ async function hostileTextStaysText(browser) {
     assert.equal(await page.locator("script:not([src='/follow.js']), main img, main b").count(), 0, "nothing is markup");
     await fits(page, `hostile at ${width}`);
     const edited = await page.locator("textarea[name$='.arguments']").inputValue();
-    assert.equal(edited, args.replace("\u202e", "\\u202e"), "and none of them is hidden where it is changed");
+    assert.equal(edited, args.replace("\u202e", "\\u202e"), "and the editor hides none of them");
     assert.deepEqual(wrong, []);
     await context.close();
   }
   await cancel(task);
 }
 
-// Letters that are written from right to left move no digit: what is drawn is what is written, character by character.
+// Right-to-left letters move no digit: the drawn order is the written order, character by character.
 const MOVED = '["from-\u05d0","100","200","\u05d1-to"]';
 
 async function drawsTheOrderOfTheCharacters(browser) {
@@ -190,7 +190,7 @@ async function drawsTheOrderOfTheCharacters(browser) {
   const typed = page.locator("textarea[name$='.arguments']");
   const style = await typed.evaluate((element) => [getComputedStyle(element).unicodeBidi, getComputedStyle(element).direction]);
   assert.deepEqual(style, ["bidi-override", "ltr"]);
-  // A text field has no ranges: its text is drawn beside it, in its own style.
+  // A text field has no ranges: its text is drawn beside it, in the same style.
   await typed.evaluate((element) => {
     const beside = document.createElement("pre");
     beside.id = "beside";
@@ -203,9 +203,9 @@ async function drawsTheOrderOfTheCharacters(browser) {
   await edited.locator("#beside").evaluate((element) => element.remove());
   await typed.fill(`{"text": ${written}}`);
   assert.equal((await send(page, page.getByRole("button", { name: "Use these arguments" }))).status(), 303);
-  await inOrder(page.locator("main > section pre").nth(1), written, "what runs instead");
+  await inOrder(page.locator("main > section pre").nth(1), written, "the edited arguments");
   await page.locator("#live-log .agent pre.exact").first().waitFor();
-  await inOrder(page.locator("#live-log .agent pre.exact").first(), written, "what is told while the page is open");
+  await inOrder(page.locator("#live-log .agent pre.exact").first(), written, "the live log");
 
   const several = await asks("write_note", ...Array(4).fill(`{"text":${JSON.stringify(MOVED)}}`));
   await page.goto(several.request.url);
@@ -215,7 +215,7 @@ async function drawsTheOrderOfTheCharacters(browser) {
   const guidance = await asks("request_human_guidance", JSON.stringify(question));
   await page.goto(guidance.request.url);
   await inOrder(page.locator(".agent:not(#live *) > pre"), MOVED, "the question");
-  await inOrder(page.locator(".agent:not(#live *) dd pre").first(), MOVED, "what belongs to it");
+  await inOrder(page.locator(".agent:not(#live *) dd pre").first(), MOVED, "its details");
   await inOrder(page.locator("label bdi").first(), MOVED, "the agent's labels");
   await page.locator(".agent:not(#live *) summary").click();
   await inOrder(page.locator(".agent:not(#live *) details pre"), written, "its exact text");
@@ -224,7 +224,7 @@ async function drawsTheOrderOfTheCharacters(browser) {
   await context.close();
 }
 
-// The headline and the title of the tab say how it was decided and what became of it.
+// The headline and the tab's title name the decision and the outcome of the call.
 async function saysWhatBecameOfIt(browser, javaScriptEnabled, locale) {
   const words = {
     "en-US": { question: "May these calls run?", failed: "Approved by local, but it failed: 500.", canceled: "Rejected by local. The task was canceled." },
@@ -338,7 +338,7 @@ async function answersTheOthers(browser) {
   await context.close();
 }
 
-// A login: sealed, for the tools that are named, and never seen again, also where it does not fit.
+// A login: sealed for the named tools, and never shown again, not even when it does not fit.
 async function givesALogin(browser) {
   const { task, request: asked } = await asks("comment_ticket", '{"text":"hello"}');
   assert.equal(asked.kind, "credentials");
@@ -366,7 +366,7 @@ async function givesALogin(browser) {
   await context.close();
 }
 
-// A form of an agent's with every type of field.
+// An agent's form with every type of field.
 const everyField = {
   type: "object",
   title: "Your order",
@@ -418,14 +418,14 @@ async function everybodyCanRead(browser) {
   for (const { task } of Object.values(every)) await cancel(task);
 }
 
-// A page that does not hear of what happens meanwhile.
+// A page that gets no live updates.
 async function deafPage(browser) {
   const opened = await newPage(browser);
   await opened.context.route("**/follow.js", (route) => route.fulfill({ contentType: "text/javascript", body: "" }));
   return opened;
 }
 
-// Two people look at the same page; the second is told that he comes too late, in words.
+// Two people look at the same page; the second is told in words that the decision comes too late.
 async function comesTooLate(browser) {
   const { request: asked } = await refund();
   const { context, page } = await deafPage(browser);
@@ -442,7 +442,7 @@ async function comesTooLate(browser) {
   await context.close();
 }
 
-// A page that no longer shows what is asked answers nothing.
+// A page that no longer shows the current request cannot answer it.
 async function showsSomethingElse(browser) {
   const { task, request: asked } = await refund();
   const { context, page } = await deafPage(browser);
@@ -473,7 +473,7 @@ async function anotherSiteCannot(browser) {
   );
   await page.goto(foreign);
   const framed = page.frames().find((frame) => frame !== page.mainFrame());
-  assert.equal(await framed?.locator("button").count(), 0, "nobody frames the page");
+  assert.equal(await framed?.locator("button").count(), 0, "the page cannot be framed");
   const answer = await send(page, page.getByRole("button", { name: "Win a prize" }));
   assert.equal(answer.status(), 403);
   assert.equal((await request(asked.request_id)).status, "pending");

@@ -1,5 +1,5 @@
-// A person with nothing but a browser and a key, where there are accounts: node people.js URL CHROMIUM TOOL_PORT
-// The keys stand in ALICE_KEY and EVE_KEY.
+// A person with only a browser and a key, where there are accounts: node people.js URL CHROMIUM TOOL_PORT
+// The keys are in ALICE_KEY and EVE_KEY.
 
 import assert from "node:assert/strict";
 import { chromium } from "playwright-core";
@@ -28,14 +28,14 @@ async function decides(browser, javaScriptEnabled, locale) {
   const { task, request } = await asked();
   const { context, page, wrong } = await newPage(browser, { javaScriptEnabled, locale });
   await page.goto(request.url);
-  assert.equal(new URL(page.url()).pathname, "/sign-in", "who is not signed in is asked for his key first");
-  assert.ok(!(await main(page)).includes("refund_payment"), "and learns nothing of the request");
+  assert.equal(new URL(page.url()).pathname, "/sign-in", "a signed-out user is asked for a key first");
+  assert.ok(!(await main(page)).includes("refund_payment"), "and sees nothing of the request");
   if (javaScriptEnabled) await readable(page, `sign-in-${locale}`);
   await shot(page, `people-sign-in-${locale}`);
   assert.equal((await signIn(page, "not-a-key-that-is-known")).status(), 401);
   if (javaScriptEnabled) await readable(page, `wrong-key-${locale}`);
   assert.equal((await signIn(page, ALICE_KEY)).status(), 303);
-  assert.equal(page.url(), request.url, "after that he is where he wanted to go");
+  assert.equal(page.url(), request.url, "sign-in leads back to the request");
   assert.match(await main(page), /alice/);
   if (javaScriptEnabled) await readable(page, `signed-in-${locale}`);
   await shot(page, `people-request-${locale}`);
@@ -51,12 +51,12 @@ async function decides(browser, javaScriptEnabled, locale) {
   await send(page, page.locator('form[action$="/sign-out"] button'));
   assert.deepEqual(await context.cookies(), []);
   await page.goto(request.url);
-  assert.equal(new URL(page.url()).pathname, "/sign-in", "his session is over");
+  assert.equal(new URL(page.url()).pathname, "/sign-in", "the session is over");
   assert.deepEqual(wrong, []);
   await context.close();
 }
 
-// The wrong account sees nothing, is told which one it is, and comes back to the same page as another.
+// The wrong account sees nothing, is told which account it is, and comes back to the same page as another account.
 async function somebodyElseSeesNothing(browser, javaScriptEnabled, locale) {
   const other = { "en-US": "Sign in as somebody else", "zh-CN": "以其他用户身份登录" }[locale];
   const { request } = await asked();

@@ -1,5 +1,5 @@
-// What the scenes share: the service, the endpoint of its tools, and a browser page that notes everything that should
-// not be.
+// Shared by the scenes: the service, the endpoint of its tools, and a browser page that records everything that should
+// not happen.
 
 import assert from "node:assert/strict";
 import fs from "node:fs";
@@ -11,11 +11,11 @@ const axe = fs.readFileSync(createRequire(import.meta.url).resolve("axe-core/axe
 export const [service, executablePath, toolPort] = process.argv.slice(2);
 const shots = process.env.SHOTS;
 
-// The bodies that the tools were called with, in order.
+// The bodies of the tool calls, in order.
 export const ran = [];
 export const authorizations = [];
 
-// The endpoint of the tools: it keeps what it is sent and answers, or loses the connection.
+// The endpoint of the tools: it records each call and answers, or drops the connection.
 export const endpoint = http.createServer((call, answer) => {
   let body = "";
   call.on("data", (piece) => (body += piece));
@@ -33,7 +33,7 @@ export async function listen() {
   await new Promise((ready) => endpoint.listen(Number(toolPort), "127.0.0.1", ready));
 }
 
-// A task that asks a human, as a backend would create it: the tool, then the arguments of each call as text.
+// A task that asks a person, as a backend would create it: the tool, then the arguments of each call as text.
 export async function asks(tool, ...args) {
   const reply = await fetch(`${service}/v1/tasks`, {
     method: "POST",
@@ -48,7 +48,7 @@ export async function asks(tool, ...args) {
 
 export const refund = () => asks("refund_payment", '{"order":17,"amount":120}');
 
-// The task once it has come to an end.
+// The task once it has ended.
 export async function ended(task) {
   const reply = await fetch(`${service}/v1/tasks/${task.task_id}`, { headers: { prefer: "wait=10" } });
   return reply.json();
@@ -62,7 +62,7 @@ export async function request(id) {
   return (await fetch(`${service}/resume/${id}`)).json();
 }
 
-// The browser, which asks nobody outside.
+// The browser, without access to outside hosts.
 export async function launched(chromium, executablePath) {
   const args = [
     "--no-sandbox",
@@ -76,7 +76,7 @@ export async function launched(chromium, executablePath) {
   return chromium.launch({ executablePath, args });
 }
 
-// A page that notes everything that should not be: other addresses, errors, dialogs, things the policy stopped.
+// A page that records everything that should not happen: other addresses, errors, dialogs, violations of the policy.
 export async function newPage(browser, options = {}) {
   const context = await browser.newContext({ locale: "en-US", ...options });
   const page = await context.newPage();
@@ -97,7 +97,7 @@ export async function newPage(browser, options = {}) {
   return { context, page, wrong };
 }
 
-// Nobody is kept out, however he reads: no violation that axe knows of, nothing wider than the window.
+// Asserts accessibility: no violation that axe knows of, nothing wider than the window.
 export async function readable(page, name) {
   await page.evaluate(axe);
   const found = await page.evaluate(() => axe.run(document, { resultTypes: ["violations"] }));
@@ -126,14 +126,14 @@ export async function drawn(handle) {
   });
 }
 
-// A picture for a person to look at, where SHOTS names a folder.
+// A screenshot for a person to look at, if SHOTS names a folder.
 export async function shot(page, name) {
   if (!shots) return;
   fs.mkdirSync(shots, { recursive: true });
   await page.screenshot({ path: `${shots}/${name}.png`, fullPage: true });
 }
 
-// Sends a form and gives its answer, once the page that it leads to is there.
+// Sends a form and returns its response, once the page it leads to has loaded.
 export async function send(page, button) {
   const [answer] = await Promise.all([
     page.waitForResponse((response) => response.request().method() === "POST"),

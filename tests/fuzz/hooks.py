@@ -1,5 +1,5 @@
-"""What the fuzzer must know of this service: which agents there are, what is in the state that an operation needs, what an
-`x-constraint` excuses, and which operations it has seen succeed."""
+"""The fuzzer's knowledge of this service: its agents, the state that an operation needs, the refusals that an
+`x-constraint` excuses, and the operations that have succeeded."""
 
 import atexit
 import itertools
@@ -14,7 +14,7 @@ import schemathesis
 AGENTS = ["refunds", "asking", "failing"]
 SEEN: dict[str, Counter[int]] = defaultdict(Counter)
 CREATED = itertools.count()
-# For each of these operations the agent whose tasks are in the state it needs, and the place of what it is about in one.
+# For each operation: the agent whose tasks are in the state it needs, and the member of a task that its path names.
 NEEDS = {
     "approve_request": ("refunds", "request_id"),
     "decide_request": ("refunds", "request_id"),
@@ -30,14 +30,14 @@ def is_positive(case) -> bool:
 
 @schemathesis.hook
 def before_call(context, case, kwargs) -> None:
-    """Names and keys that a schema cannot know: some of the data that fits is made to mean something."""
+    """Sets names and keys that a schema cannot know: some of the valid data gets a meaning."""
     operation = case.operation.definition.raw["operationId"]
     if not is_positive(case):
         return
     if operation in NEEDS and not any(status < 400 for status in SEEN[operation]):
         aim(case, *NEEDS[operation])
         if operation == "decide_request":
-            # Of the generated answers few fit a request of this kind.
+            # Few of the generated answers fit a request of this kind.
             case.body = {"action": "approve"}
     if not isinstance(case.body, dict):
         return
@@ -59,8 +59,8 @@ def after_call(context, case, response) -> None:
 
 
 def aim(case, agent: str, place: str) -> None:
-    """Makes a case about a fresh task, or its question: what another case left behind may be over. What could refuse it even
-    so is left out."""
+    """Points a case at a fresh task, or its request: those of another case may be over. Removes the members that could
+    still cause a refusal."""
     headers = {"Authorization": f"Bearer {os.environ['FUZZ_KEY']}", "Content-Type": "application/json"}
     body = json.dumps({"input": "go", "agent": agent}).encode()
     request = urllib.request.Request(os.environ["FUZZ_URL"] + "/v1/tasks", body, headers)
@@ -75,14 +75,14 @@ def aim(case, agent: str, place: str) -> None:
 
 @schemathesis.hook
 def filter_failure(context, failure, case, response) -> bool:
-    """Data that fits and is refused is a mistake, unless an `x-constraint` of each refused place says why."""
+    """A refusal of valid data is a mistake, unless an `x-constraint` of each refused place explains it."""
     # A stream is one text, whose events the service's own tests compare with their components.
     if failure.title == "SSE event violates schema":
         return False
-    # HTTP lets anybody send headers that nobody reads.
+    # HTTP permits headers that no operation reads.
     if "in header - object with unexpected properties" in failure.message:
         return False
-    # Wrong keys are slowed: after ten in a minute each further one is told so instead of 401.
+    # Wrong keys are limited: after ten in a minute each further one gets 429 instead of 401.
     if response.status_code == 429 and response.json()["code"] == "too_many":
         return False
     if "got `429 Too Many Requests`" in failure.message and "invalid credentials" in failure.message:

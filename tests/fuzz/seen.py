@@ -1,4 +1,4 @@
-"""Says which operations of the document the fuzzer saw succeed; fails where one never did."""
+"""Prints which operations of the document succeeded under the fuzzer; fails if one never did."""
 
 import json
 import sys

@@ -1,6 +1,6 @@
-//! What somebody fills in as a credential is nowhere but in the request of the tool that takes it: not in an answer, a page,
-//! an item, a table, a file of the database, a log or what a model is sent; in no spelling, and not as a hash that could be
-//! guessed. Also what was refused.
+//! A credential that a user fills in appears only in the request of the tool that takes it: not in an answer, a page,
+//! an item, a table, a file of the database, a log or a prompt; in no spelling, and not as a hash that could be
+//! guessed. The same holds for refused values.
 
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ use crate::support::tool::FakeTool;
 const JSON: &str = "application/json";
 const FORM: &str = "application/x-www-form-urlencoded";
 const HTML: &str = "text/html,application/xhtml+xml";
-/// Stands in what the user says: the search would find it.
+/// Part of the user's messages: the search must find it.
 const SEEN: &str = "canary-that-may-be-seen/\"é+0123456789";
 
 const FILE: &str = r#"
@@ -31,12 +31,12 @@ policy:
   - { name: rest, tools: [use, sh], decide: allow }
 "#;
 
-/// What is wrong with an answer.
+/// A defect of an answer.
 type Change = fn(&mut Value, &Planted);
 /// (path, headers, body, expected status)
 type Case<'c> = (&'c str, &'c [(&'c str, &'c str)], &'c dyn Fn(&Planted) -> String, u16);
 
-/// What is filled in at one place: no two places share a value.
+/// The values filled in at one place: no two places share a value.
 struct Planted {
     long: String,
     json: String,
@@ -72,7 +72,7 @@ impl Planted {
     }
 }
 
-/// The program, the world around it, what was planted and what was heard.
+/// The program, its fake endpoints, the planted values, the bodies sent and the replies heard.
 struct Scene {
     served: Served,
     model: FakeModel,
@@ -94,7 +94,7 @@ impl Scene {
         reply
     }
 
-    /// Alice's POST of JSON, with a key.
+    /// Alice's POST of JSON, with an idempotency key.
     async fn post(&mut self, path: &str, key: &str, body: &Value) -> Reply {
         let bearer = format!("Bearer {ALICE}");
         let headers = [("authorization", bearer.as_str()), ("content-type", JSON), ("idempotency-key", key)];
@@ -109,7 +109,7 @@ impl Scene {
         (task.str("/task_id"), task.str("/pending/0/request_id"))
     }
 
-    /// Every way to be refused before the answer comes.
+    /// Sends every kind of refused answer, before the accepted one.
     async fn refused(&mut self, request: &str) {
         let path = format!("/resume/{request}");
         let bearers = [ALICE, BOB, CAROL].map(|key| format!("Bearer {key}"));
@@ -163,7 +163,7 @@ impl Scene {
             (&path, &page, &repeated, 400),
             (&path, &page, &missing, 422),
             (&path, &page, &odd, 422),
-            // JSON that says it is a form, as `curl -d` does unless it is told.
+            // JSON labelled as a form, as `curl -d` sends it by default.
             (&path, &page, &whole, 422),
             (&format!("{path}/reject"), &page[..2], &whole, 422),
         ];
@@ -172,7 +172,7 @@ impl Scene {
             let reply = self.send("POST", path, headers, body).await;
             assert_eq!(reply.status, status, "{at}: {}", reply.text);
         }
-        // Where no value belongs: in an address.
+        // In a URL, where no value belongs.
         let place = url::form_urlencoded::byte_serialize(self.plant().json.as_bytes()).collect::<String>();
         for headers in [&[json][..], &[alice, json], &[alice, ("accept", HTML)]] {
             let headers = [headers, &[("origin", "https://evil.example")]].concat();
@@ -181,7 +181,7 @@ impl Scene {
         }
     }
 
-    /// Everything that may be read.
+    /// Reads everything that may be read.
     async fn read(&mut self, task: &str, request: &str) {
         let bearer = format!("Bearer {ALICE}");
         let paths = [
@@ -210,7 +210,7 @@ impl Scene {
         }
     }
 
-    /// Nothing of what was planted is in any of these texts; what may be seen is.
+    /// Asserts that no planted value is in any of these texts and, with `shows`, that the harmless text is.
     fn is_silent(&self, what: &str, texts: &[(String, String)], shows: bool) {
         let lower: Vec<_> = texts.iter().map(|(place, text)| (place, text, text.to_lowercase())).collect();
         let values = self.planted.iter().flat_map(|one| [&one.long, &one.json, &one.percent]);
@@ -229,7 +229,7 @@ impl Scene {
     }
 }
 
-/// What the tool was sent, as the world received it: the values, and how often.
+/// How often the tool received the planted values.
 fn received(tool: &FakeTool, planted: &Planted) -> usize {
     let long = |call: &crate::support::tool::Execution| call.header("x-long") == planted.long;
     let calls = tool.ledger();
@@ -259,10 +259,10 @@ async fn nothing_is_seen(on: On, level: &str) {
     let served = Served::start(folder.path(), &yaml, &variables);
     let mut scene = Scene { served, model: model.clone(), planted: Vec::new(), bodies: Vec::new(), heard: Vec::new() };
 
-    // By JSON. The tool, a command and the model send back whatever they got.
+    // As JSON. The tool, a command and the model echo everything they get.
     let (task, request) = scene.task("task-1", "use").await;
     scene.refused(&request).await;
-    assert!(tool.ledger().is_empty(), "what was refused changed nothing");
+    assert!(tool.ledger().is_empty(), "the refused answers changed nothing");
     let (answer, echoed) = {
         let planted = scene.plant();
         let values = [&planted.long, &planted.json, &planted.percent];
@@ -324,7 +324,7 @@ async fn nothing_is_seen(on: On, level: &str) {
     };
     scene.read(&second, &asked).await;
 
-    // While it is kept, and after a crash.
+    // While the credential is stored, and after a crash.
     let kept = everything(database.url(), folder.path()).await;
     assert!(kept.iter().any(|(table, rows)| table == "credential" && rows.contains("vault")), "it is kept");
     scene.is_silent("the database while it is kept", &kept, true);

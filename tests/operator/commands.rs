@@ -1,4 +1,4 @@
-//! The commands: what they print, and their exit codes.
+//! The commands: their output and exit codes.
 
 use super::holdpoint;
 use super::served::{Folder, Served};

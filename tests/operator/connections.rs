@@ -1,4 +1,4 @@
-//! Connections: those that nobody needs do not keep the service from anybody.
+//! Connections: unneeded ones do not block the service for others.
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
@@ -24,14 +24,14 @@ server: {{ max_running: 4{server} }}
     )
 }
 
-/// What a line of the log says, by its message.
+/// The log line with this message, if there is one.
 fn logged(served: &Served, message: &str) -> Option<Value> {
     let lines = served.lines();
     let mut lines = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     lines.find(|line| line["message"] == message)
 }
 
-/// 200 connections of somebody without a key: silent ones, half a request, and whole ones that are kept open.
+/// 200 connections of a client without a key: silent ones, half a request, and whole ones that are kept open.
 async fn flood(address: &str) -> Vec<TcpStream> {
     let mut held = Vec::new();
     for number in 0..200 {
@@ -175,7 +175,7 @@ async fn metrics_listen_moves_metrics_to_an_address_of_their_own() {
     for path in ["/healthz", "/v1/tasks", "/docs", "/sign-in"] {
         assert_eq!(served.status(path).await, 404, "{path}");
     }
-    // Without accounts it is the same door.
+    // Without accounts, forwarded requests are refused at this address, too.
     let passed_on = served.exchange("GET", "/metrics", &[("x-forwarded-for", "1.2.3.4")], "").await;
     assert_eq!((passed_on.status, passed_on.str("/code").as_str()), (403, "forbidden"));
     served.address = main;

@@ -44,7 +44,7 @@ pub async fn everything(url: &str, folder: &Path) -> Vec<(String, String)> {
         let table: String = table.get(0);
         let columns = format!("select name from pragma_table_info('{table}')");
         let columns = connection.fetch_all(AssertSqlSafe(columns)).await.unwrap();
-        // As it stands, and of bytes that are no text their hex.
+        // As it stands, and bytes that are no text as hex.
         let columns: Vec<_> = columns
             .iter()
             .map(|column| {
@@ -75,7 +75,7 @@ pub fn traces(value: &str) -> Vec<String> {
     all
 }
 
-/// Its base64 wherever it begins in what is encoded.
+/// The value's base64, wherever the value begins in the encoded bytes.
 fn in_base64(value: &[u8], offset: usize) -> [String; 2] {
     let padded = [&[0; 2][..offset], value].concat();
     let (from, to) = ((offset * 8).div_ceil(6), padded.len() * 8 / 6);
@@ -89,7 +89,7 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
-/// Its unkeyed hashes, in hex.
+/// The unkeyed hashes of these bytes, in hex.
 pub fn hashes(bytes: &[u8]) -> Vec<String> {
     ["md5sum", "sha1sum", "sha256sum", "sha512sum"].map(|program| hash(program, bytes)).to_vec()
 }

@@ -1,5 +1,5 @@
-//! `examples/refunds/`, started as its README says, command by command: the service that pays really runs. Only the model's
-//! endpoint, the database and the ports are the test's.
+//! `examples/refunds/`, started as its README says, command by command: the service that pays really runs. Only the
+//! model's endpoint, the database and the ports are the test's.
 
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader};
@@ -14,11 +14,11 @@ use super::served::Folder;
 use crate::support::model::{FakeModel, calls, says};
 use crate::support::postgres::database;
 
-/// A shell and all that it started; they end with this value.
+/// A shell and its child processes; they end with this value.
 struct Shell {
     process: Child,
     _output: Box<dyn std::any::Any>,
-    /// What followed the words that it was waited for.
+    /// The output after the awaited words.
     said: String,
 }
 
@@ -28,7 +28,7 @@ impl Shell {
         let mut command = shell(script, folder, variables);
         let mut process = command.process_group(0).stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (out, err) = (process.stdout.take().unwrap(), process.stderr.take().unwrap());
-        // The first of the two that says it; the other one stays open for as long as the process runs.
+        // The first of the two streams with the words counts; the other stays open for as long as the process runs.
         let (told, heard) = std::sync::mpsc::channel();
         let (other, wanted) = (told.clone(), words.to_owned());
         let reader = |from: Box<dyn std::io::Read + Send>, told: std::sync::mpsc::Sender<String>| {
@@ -50,7 +50,7 @@ impl Shell {
         Self { process, _output: Box::new((readers, heard)), said }
     }
 
-    /// The address on loopback that it said.
+    /// The loopback address in that output.
     fn address(&self) -> String {
         let (_, rest) = self.said.split_once("127.0.0.1:").unwrap();
         format!("127.0.0.1:{}", rest.chars().take_while(char::is_ascii_digit).collect::<String>())
@@ -74,7 +74,7 @@ fn shell(script: &str, folder: &Path, variables: &[(&str, &str)]) -> Command {
     command
 }
 
-/// What a script prints.
+/// The JSON that a script prints.
 fn run(script: &str, folder: &Path) -> Value {
     let done = shell(script, folder, &[]).output().unwrap();
     assert!(done.status.success(), "{script}\n{}", String::from_utf8_lossy(&done.stderr));
@@ -124,8 +124,8 @@ async fn example_runs_as_its_readme_says_from_a_held_refund_to_the_payment() {
 
     model.then(refund("12")).then(says("Refund R-2 is paid."));
     let small = run(&here(asks), folder.path());
-    assert_eq!(small["status"], "Completed", "small ones wait for nobody: {small}");
+    assert_eq!(small["status"], "Completed", "small refunds run without approval: {small}");
     let again = run(&approves, folder.path());
     assert_eq!(again["code"], "already_decided", "{again}");
-    assert!(model.sent()[3].to_string().contains("R-2"), "two were paid, none twice");
+    assert!(model.sent()[3].to_string().contains("R-2"), "two refunds were paid, none twice");
 }

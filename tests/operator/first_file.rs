@@ -28,7 +28,7 @@ async fn file_written_by_init_works_as_init_says() {
     let check = holdpoint(folder.path(), &["check", "--config", "holdpoint.yaml"], &[key]);
     assert_eq!((check.code, check.err.as_str()), (Some(0), ""), "{}", check.out);
 
-    // The file as it stands; only its two endpoints are on this machine's loopback.
+    // The file as written, with only its two endpoints moved to this machine's loopback.
     let url = format!("{}/orders/{{id}}", tool.url);
     let variables = [
         key,

@@ -1,4 +1,4 @@
-//! SIGTERM, whatever is under way.
+//! SIGTERM, whatever is in flight.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -33,12 +33,12 @@ fn signal(served: &Served) {
     rustix::process::kill_process(served.pid(), rustix::process::Signal::TERM).unwrap();
 }
 
-/// Returns once it says that it is not ready: by then everything else of going down has begun, too.
+/// Returns once the service reports not ready: by then the rest of the shutdown has begun, too.
 async fn not_ready(served: &Served) {
     while served.status("/readyz").await != 503 {}
 }
 
-/// The task when it runs no more.
+/// The task once it no longer runs.
 async fn ended(served: &Served, task: &Value) -> Value {
     let path = format!("/v1/tasks/{}", task["task_id"].as_str().unwrap());
     loop {
@@ -61,25 +61,25 @@ on_both! {
             tool.reached(1).await;
             signal(&served);
         });
-        assert_eq!(answer["status"], "Running", "who waits is answered: {answer}");
+        assert_eq!(answer["status"], "Running", "the waiting client is answered: {answer}");
         not_ready(&served).await;
         assert_eq!(served.status("/healthz").await, 200, "it lives");
         let path = format!("/v1/tasks/{}", answer["task_id"].as_str().unwrap());
         let seen: Value = serde_json::from_str(&served.get(&path).await).unwrap();
-        assert_eq!(seen["status"], "Running", "it is asked, and answers what is: {seen}");
+        assert_eq!(seen["status"], "Running", "a new request is still answered: {seen}");
         let refused = served.task("more").await;
         assert_eq!((&refused["status"], &refused["code"]), (&json!(503), &json!("unavailable")), "{refused}");
         let began = Instant::now();
         tool.open();
         assert_eq!(served.process.wait().unwrap().code(), Some(0));
-        assert!(began.elapsed() < Duration::from_secs(20), "it did not wait for its time to be over");
+        assert!(began.elapsed() < Duration::from_secs(20), "it ended before its time limit");
         assert_eq!(model.sent().len(), 1, "no new effect began");
 
         let again = Served::start(folder.path(), &yaml, &[]);
         model.otherwise(|_| says("done"));
         let task = ended(&again, &answer).await;
-        assert_eq!(task["status"], "Completed", "its result was kept: {task}");
-        assert_eq!(tool.ledger().len(), 1, "it did not run again");
+        assert_eq!(task["status"], "Completed", "the result was kept: {task}");
+        assert_eq!(tool.ledger().len(), 1, "the call did not run again");
     }
 }
 
@@ -137,7 +137,7 @@ async fn hanging_call_delays_shutdown_only_for_its_time_and_its_task_is_released
     let told = Instant::now();
     signal(&impatient);
     assert_eq!(impatient.process.wait().unwrap().code(), Some(0));
-    assert!(told.elapsed() < Duration::from_secs(15), "told twice, it ends at once: {:?}", told.elapsed());
+    assert!(told.elapsed() < Duration::from_secs(15), "a second SIGTERM ends it at once: {:?}", told.elapsed());
     assert_eq!(served.process.wait().unwrap().code(), Some(0));
     let taken = began.elapsed();
     assert!(taken > Duration::from_secs(10) && taken < Duration::from_mins(1), "{taken:?}");
@@ -145,7 +145,7 @@ async fn hanging_call_delays_shutdown_only_for_its_time_and_its_task_is_released
     model.otherwise(|_| says("done"));
     tool.open();
     let began = Instant::now();
-    assert_eq!(ended(&third, &answer).await["status"], "Completed", "what may be repeated is repeated");
+    assert_eq!(ended(&third, &answer).await["status"], "Completed", "a repeatable call is repeated");
     assert!(began.elapsed() < Duration::from_secs(28), "a lease lasts 30 s: {:?}", began.elapsed());
 }
 
@@ -174,7 +174,7 @@ server: {{ wait: 0s }}
     assert_eq!(said, "up\n");
     served.process.kill().unwrap();
     served.process.wait().unwrap();
-    assert_eq!(life.read_to_string(&mut said).unwrap(), 0, "everybody who held the pipe is gone");
+    assert_eq!(life.read_to_string(&mut said).unwrap(), 0, "every process that held the pipe is gone");
 
     let again = Served::start(folder.path(), &yaml, &variables).bearer("alice-key-0123456789");
     let path = format!("/v1/tasks/{}", task["task_id"].as_str().unwrap());
@@ -183,5 +183,5 @@ server: {{ wait: 0s }}
         seen = serde_json::from_str(&again.get(&path).await).unwrap();
         assert!(seen["status"] == "Running" || seen["status"] == "Paused", "{seen}");
     }
-    assert_eq!(seen["pending"][0]["kind"], "reconcile", "nobody knows what it did: {seen}");
+    assert_eq!(seen["pending"][0]["kind"], "reconcile", "the call's outcome is unknown: {seen}");
 }

@@ -1,5 +1,5 @@
-//! What an operator finds in the log: pauses, decisions and failures, each once, by ids and names; a database that is away,
-//! with its place and the reason. No health check, and nothing that anybody sent.
+//! The log as an operator reads it: pauses, decisions and failures, each once, by ids and names; an unreachable
+//! database, with its address and the reason. No health check, and nothing that a client sent.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
@@ -12,7 +12,7 @@ use crate::support::model::{FakeModel, calls, says};
 use crate::support::postgres::PrivateCluster;
 use crate::support::tool::FakeTool;
 
-/// Stands in everything that is sent or answered.
+/// Part of everything that is sent or answered.
 const MARK: &str = "Mk7qZ";
 const ALICE: &str = "alice-key-0123456789";
 
@@ -30,7 +30,7 @@ auth: {{ api_keys: [ {{ user: alice, key: {ALICE} }} ] }}
     )
 }
 
-/// The lines with this message, without what every line has.
+/// The lines with this message, without the fields that every line has.
 fn lines(log: &str, message: &str) -> Vec<Value> {
     let all = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let found = all.filter(|line| line["message"] == message).map(|mut line| {
@@ -121,7 +121,8 @@ async fn log_tells_pauses_decisions_and_failures_by_ids_and_names() {
     assert!(!log.contains(MARK) && !log.contains(ALICE), "{log}");
 }
 
-/// Where the database is and who is said to be away: nothing but those lines, as many as the time allows.
+/// Asserts that all warnings report the unreachable database with its place and a reason, at most as many as the time
+/// allows.
 fn tells_an_outage(log: &str, since: Instant) {
     let warnings: Vec<Value> = log
         .lines()

@@ -28,7 +28,7 @@ tools: {{ pay: {{ http: {{ url: '{}/pay' }} }} }}
     model.then(calls(&[("pay", "{}")])).then(calls(&[("pay", "{}")])).then(says("done"));
     let done = served.task("pay").await;
     let open = served.task("and another one, which stays open").await;
-    // Somebody watches it, and stays.
+    // A client opens its event stream and stays.
     let mut watching = TcpStream::connect(&served.address).await.unwrap();
     let path = format!("/v1/tasks/{}/events", open["task_id"].as_str().unwrap());
     let request = format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", served.address);
@@ -54,7 +54,7 @@ tools: {{ pay: {{ http: {{ url: '{}/pay' }} }} }}
     assert!(batches.and_then(|sum| sum.parse::<f64>().ok()).is_some_and(|sum| sum >= 4.0), "{metrics}");
 }
 
-/// The machine's clock, but it has been up for as many milliseconds as a test says.
+/// The machine's clock, with an uptime of as many milliseconds as a test says.
 struct Up(AtomicU64);
 
 #[async_trait::async_trait]

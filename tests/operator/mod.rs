@@ -1,4 +1,4 @@
-//! The binary as an operator has it: its commands, what it prints, its exit codes, and what it serves.
+//! The binary as an operator uses it: its commands, their output and exit codes, and the service.
 
 mod canary;
 mod commands;
@@ -16,7 +16,7 @@ mod three_people;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What a command did.
+/// The result of a command.
 struct Done {
     code: Option<i32>,
     out: String,

@@ -1,5 +1,5 @@
-//! A value that came in by `${…}` is nowhere but where it was sent: not in answers, logs, metrics or what is stored, also
-//! when an endpoint echoes it in another spelling.
+//! A value from `${…}` appears only where it was sent: not in answers, logs, metrics or the database, even when an
+//! endpoint echoes it in another spelling.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ const TOOL_KEY: &str = "tool-key/0123456789~xyz";
 const ENV_VALUE: &str = "shell-value/0123456789";
 const API_KEY: &str = "alice-key-0123456789";
 
-/// Every spelling of a value in which it could be read again.
+/// Every spelling from which a value could be read again.
 pub(super) fn spellings(value: &str) -> Vec<String> {
     use base64::Engine as _;
     let percent = |keep: &str, lower: bool| {

@@ -1,4 +1,4 @@
-//! The program, serving a file in a folder of its own.
+//! The program, serving a configuration file in a temporary folder.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::support::app::Reply;
 
-/// `holdpoint serve`; it goes down with this value.
+/// `holdpoint serve`; it is stopped with this value.
 pub struct Served {
     pub process: Child,
     pub address: String,
@@ -28,7 +28,7 @@ impl Served {
         Self::with(folder, &["serve", "--config", "holdpoint.yaml", "--listen", "127.0.0.1:0"], variables)
     }
 
-    /// The same in a process that may open so many files: the soft limit, and the hard one.
+    /// Like `start`, in a process with these limits of open files: soft and hard.
     pub fn limited(folder: &Path, yaml: &str, soft: u32, hard: u32) -> Self {
         std::fs::write(folder.join("holdpoint.yaml"), yaml).unwrap();
         let program = env!("CARGO_BIN_EXE_holdpoint");
@@ -79,7 +79,7 @@ impl Served {
         Self { process, address: address.unwrap(), lines, reader: Some(reader), client, key: None }
     }
 
-    /// Asks with this key from now on.
+    /// Sends this key from now on.
     pub fn bearer(mut self, key: &'static str) -> Self {
         self.key = Some(key);
         self
@@ -89,7 +89,7 @@ impl Served {
         self.send(self.client.get(format!("http://{}{path}", self.address))).await
     }
 
-    /// With what status it answers; 0 where nobody does.
+    /// The status of a GET; 0 without an answer.
     pub async fn status(&self, path: &str) -> u16 {
         let reply = self.client.get(format!("http://{}{path}", self.address)).send().await;
         reply.map_or(0, |reply| reply.status().as_u16())
@@ -126,12 +126,12 @@ impl Served {
         request.send().await.unwrap().text().await.unwrap()
     }
 
-    /// A task, as far as it comes by itself.
+    /// Creates a task; returns it as the POST answers, once it has to wait or has ended.
     pub async fn task(&self, input: &str) -> Value {
         self.post("/v1/tasks", &json!({"input": input})).await
     }
 
-    /// What it has logged so far, one line after the other.
+    /// The log lines so far.
     pub fn lines(&self) -> Vec<String> {
         self.lines.lock().unwrap().clone()
     }
@@ -146,19 +146,19 @@ impl Served {
         Pid::from_child(&self.process)
     }
 
-    /// SIGTERM.
+    /// Sends SIGTERM and waits for the end.
     pub fn terminate(&mut self) -> ExitStatus {
         kill_process(self.pid(), Signal::TERM).unwrap();
         self.process.wait().unwrap()
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL and waits for the end.
     pub fn kill(&mut self) {
         kill_process(self.pid(), Signal::KILL).unwrap();
         self.process.wait().unwrap();
     }
 
-    /// Everything it logged; call it when the process is over.
+    /// The whole log; call it when the process has ended.
     pub fn log(&mut self) -> String {
         if let Some(reader) = self.reader.take() {
             reader.join().unwrap();
@@ -174,7 +174,7 @@ impl Drop for Served {
     }
 }
 
-/// A folder of its own.
+/// A temporary folder.
 pub struct Folder(tempfile::TempDir);
 
 impl Folder {

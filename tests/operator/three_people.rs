@@ -1,4 +1,4 @@
-//! Three ways to a decision, each as somebody really comes: a frontend on another origin, a backend that speaks for its
+//! Three ways to a decision, as they occur in practice: a frontend on another origin, a backend that speaks for its
 //! users, and a person with a browser and a key. The tool runs once, whoever decides.
 
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use crate::support::tool::FakeTool;
 const JSON: &str = "application/json";
 const FORM: &str = "application/x-www-form-urlencoded";
 const HTML: &str = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
-/// Where the frontend comes from.
+/// The frontend's origin.
 const APP: &str = "https://app.example";
 const EVIL: &str = "https://evil.example";
 
@@ -25,7 +25,7 @@ struct Scene {
     _database: Database,
 }
 
-/// The refund agent, for whose large refunds these people are needed.
+/// The refund agent; its large refunds need these approvers.
 async fn serve(on: On, approvers: &str) -> Scene {
     let (folder, model, tool) = (Folder::new(), FakeModel::start().await, FakeTool::start().await);
     let database = match on {
@@ -48,7 +48,7 @@ impl Scene {
         self.served.exchange(method, path, &headers, text).await
     }
 
-    /// A task that waits for its refund: the request's path, and what the task was answered with.
+    /// A task with a held refund: the request's path, and the reply that created the task.
     async fn held(&self, headers: &[(&str, &str)]) -> (String, Reply) {
         self.model.then(calls(&[("refund", r#"{"order": 17, "amount": 120}"#)]));
         let task = self.as_("POST", "/v1/tasks", headers, &json!({"input": "please"})).await;
@@ -63,7 +63,7 @@ impl Scene {
         assert_eq!((calls[0].uri.as_str(), calls[0].body.as_str()), ("/refund", r#"{"order": 17, "amount": 120}"#));
     }
 
-    /// How many requests somebody's inbox has.
+    /// The number of requests in the caller's inbox.
     async fn inbox(&self, headers: &[(&str, &str)]) -> usize {
         let inbox = self.as_("GET", "/v1/requests", headers, &Value::Null).await;
         assert_eq!(inbox.status, 200, "{}", inbox.text);
@@ -134,7 +134,7 @@ on_both! {
         let inboxes = async || [scene.inbox(of!(owner)).await, scene.inbox(of!(first)).await, scene.inbox(of!(second)).await, scene.inbox(of!(nobody)).await];
         assert_eq!(inboxes().await, [0, 1, 1, 0]);
         let groupless = [("authorization", web.as_str()), ("holdpoint-user", "fred")];
-        assert_eq!(scene.inbox(&groupless).await, 0, "groups are what this request says");
+        assert_eq!(scene.inbox(&groupless).await, 0, "groups come from the request's header");
 
         let yes = json!({"action": "approve", "digest": task.str("/pending/0/digest")});
         for refused in [of!(owner), of!(nobody), &groupless[..], &[("authorization", web.as_str())]] {
@@ -142,13 +142,13 @@ on_both! {
             assert_eq!((refused.status, refused.str("/code").as_str()), (403, "forbidden"), "{}", refused.text);
         }
         let other = [("authorization", bearer(BOB)), ("holdpoint-user", "fred".to_owned()), ("holdpoint-groups", "finance".to_owned())];
-        assert_eq!(scene.as_("POST", &path, of!(other), &yes).await.status, 403, "another key speaks for nobody");
+        assert_eq!(scene.as_("POST", &path, of!(other), &yes).await.status, 403, "another key speaks for no user");
 
         let half = scene.as_("POST", &path, of!(first), &yes).await;
         assert_eq!((half.status, half.str("/status").as_str()), (200, "Paused"), "{}", half.text);
         let vote = &half.body["pending"][0]["tool_calls"][0]["approvals"];
         assert_eq!((vote.as_array().unwrap().len(), &vote[0]["by"]), (1, &json!("fred")));
-        assert_eq!(inboxes().await, [0, 0, 1, 0], "who has answered has nothing left to do");
+        assert_eq!(inboxes().await, [0, 0, 1, 0], "an approver who has answered has nothing left to decide");
         let twice = scene.as_("POST", &path, of!(first), &yes).await;
         assert_eq!((twice.status, twice.str("/code").as_str()), (409, "already_decided"));
         assert!(scene.tool.ledger().is_empty(), "one of two is not enough");
@@ -202,7 +202,7 @@ on_both! {
 
         let left = scene.served.exchange("POST", "/sign-out", &posts, "").await;
         assert_eq!((left.status, left.header("location")), (303, "/sign-in"), "{}", left.text);
-        assert_eq!(scene.served.exchange("GET", &path, &browser[..2], "").await.status, 303, "the cookie is worth nothing any more");
+        assert_eq!(scene.served.exchange("GET", &path, &browser[..2], "").await.status, 303, "the session is over");
         scene.ran_once();
     }
 

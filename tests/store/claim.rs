@@ -1,4 +1,4 @@
-//! Leases: who drives what.
+//! Leases: which process drives which task.
 
 use std::time::Duration;
 
@@ -119,7 +119,7 @@ both! {
         assert!(claim(&house.store, "other", 1).await.is_empty(), "it was renewed");
         house.forward(LEASE);
         assert_eq!(claim(&house.store, "other", 1).await, [id]);
-        assert!(house.store.renew("me", LEASE, &[id]).await.unwrap().is_empty(), "it is somebody else's");
+        assert!(house.store.renew("me", LEASE, &[id]).await.unwrap().is_empty(), "another owner holds it");
     }
 
     async fn parked_task_sleeps_until_its_time_or_until_it_is_queued(house) {

@@ -1,4 +1,4 @@
-//! What a commit writes, and what it refuses.
+//! Commits: what they write, and what they refuse.
 
 use std::time::Duration;
 
@@ -209,7 +209,7 @@ both! {
             if let (0, Guard::New(fixed)) = (number % 10, &mut new.guard) {
                 fixed.session_id.push_str("nul \0 here");
             }
-            // In JSON it is escaped, and comes back.
+            // JSON escapes the NUL, so it is read back unchanged.
             new.facts.push(said("a\0b"));
             ids.push(id);
             let store = house.store.clone();
@@ -254,7 +254,7 @@ both! {
         assert!(news.has_changed().unwrap());
         news.mark_unchanged();
         house.task().await;
-        assert!(!news.has_changed().unwrap(), "another tree's news are not told");
+        assert!(!news.has_changed().unwrap(), "news of another tree do not arrive");
     }
 
     async fn commit_is_written_even_if_its_caller_goes_away(house) {

@@ -1,4 +1,4 @@
-//! Writers that want the same rows: no deadlock, no gap in the event numbers, no half of a change.
+//! Writers that want the same rows: no deadlock, no gap in the event numbers, no partial change.
 
 use holdpoint::store::{CommitError, Store};
 use holdpoint::task::change::{Counters, Guard, LeaseChange, TaskChange};
@@ -6,7 +6,7 @@ use holdpoint::task::id::TaskId;
 
 use super::house::{both, change, child_task, fresh, said};
 
-/// Adds two items to a child and counts on its root, again and again, reading again when somebody was faster.
+/// Adds two items to a child and counts on its root, again and again, with a new read after each lost race.
 async fn write_on(store: Store, trees: Vec<(TaskId, Vec<TaskId>)>, rounds: usize, salt: usize) -> usize {
     let mut written = 0;
     for round in 0..rounds {
@@ -78,7 +78,7 @@ both! {
         });
         let written: usize = writers.join_all().await.into_iter().sum();
         renewer.join_all().await;
-        assert!(written >= 6, "somebody gets through");
+        assert!(written >= 6, "some commits get through");
 
         for (root, children) in &trees {
             let gaps = house
@@ -91,18 +91,18 @@ both! {
             for child in children {
                 let journal = house.store.journal(*child).await.unwrap().unwrap();
                 let items = i64::try_from(journal.items.len()).unwrap();
-                assert_eq!(items, 2 + 2 * journal.row.model_calls, "no half of a change");
+                assert_eq!(items, 2 + 2 * journal.row.model_calls, "no partial change");
                 assert_eq!(journal.row.last_seq, items);
                 calls += journal.row.model_calls;
             }
             assert_eq!(row.model_calls, calls, "the root counted what its children did");
         }
         if house.is_postgres() {
-            // A backend says what it counted when it ends.
+            // A backend reports its counts when it ends.
             house.store.close().await;
             other.close().await;
             let counted = "select deadlocks + 0 from pg_stat_database where datname = current_database()";
-            assert_eq!(house.number(counted).await, 0, "no deadlock, not even one that was got over");
+            assert_eq!(house.number(counted).await, 0, "no deadlock, not even one that was retried");
         }
     }
 
@@ -135,7 +135,7 @@ both! {
             };
             commits.push(house.store.commit(change(id, vec![next])));
         }
-        // Handed over in order at once; each is fenced by the one before it.
+        // Submitted together in order; each is fenced by the one before it.
         let results = futures_util::future::join_all(commits).await;
         assert!(results.iter().all(Result::is_ok), "{results:?}");
     }

@@ -1,4 +1,4 @@
-//! Sealed credentials: written with the answer that gave them or not at all, over with their task, and never readable
+//! Sealed credentials: written with the answer that gave them or not at all, gone with their task, and never readable
 //! in the database.
 
 use std::time::Duration;
@@ -33,7 +33,7 @@ fn opened(row: &CredentialRow) -> Result<Vec<u8>, SealError> {
     sealer().open(&bound, &sealed).map(|plain| plain.reveal().clone())
 }
 
-/// The next change of a task: a word, and these credentials.
+/// The next change of a task: one item, and these credentials.
 async fn giving(house: &House, task: TaskId, credentials: Vec<SealedCredential>) -> TaskChange {
     TaskChange { facts: vec![said("here")], credentials, ..house.next(task).await }
 }
@@ -86,7 +86,7 @@ both! {
         assert_eq!(house.write(stale).await, Err(CommitError::Stale));
         assert_eq!(house.write(stale_end).await, Err(CommitError::Stale));
         assert_eq!(names(&house, &[task]).await, ["mail"]);
-        // Nor does one whose neighbour in the same change is stale.
+        // Nor does a change that is current itself, beside a stale one in the same commit.
         let (root, child) = (task, TaskId(fresh()));
         house.store.commit(change(root, vec![child_task(child, root)])).await.unwrap();
         let mut behind = house.next(root).await;
@@ -97,7 +97,7 @@ both! {
         assert_eq!(house.number(COUNT).await, 1);
         let mut ancestor = giving(&house, root, vec![given(root, "jira", PLAIN)]).await;
         (ancestor.guard, ancestor.facts) = (Guard::Any, Vec::new());
-        assert_eq!(house.write(ancestor).await, Err(CommitError::Refused), "only who names a version gives one");
+        assert_eq!(house.write(ancestor).await, Err(CommitError::Refused), "only a change with a version guard may give a credential");
     }
 
     async fn latest_credential_replaces_the_one_before(house) {
@@ -137,7 +137,7 @@ both! {
             house.write(giving(&house, task, credentials).await).await.unwrap();
             assert_eq!(house.number(COUNT).await, 3);
             let mut last = ending(&house, task, end).await;
-            // What it is given with its end is not kept either.
+            // A credential given in the change that ends its task is not kept either.
             last.credentials = vec![given(task, "mail", b"anew"), given(task, "crm", PLAIN)];
             house.write(last).await.unwrap();
             assert_eq!(house.number(COUNT).await, 1, "{end:?}");
@@ -248,7 +248,7 @@ both! {
         let task = house.task().await;
         house.write(giving(&house, task, vec![given(task, "jira", PLAIN)]).await).await.unwrap();
         let whole = raw(&house).await;
-        assert!(has(&whole, b"jira"), "what is not secret is found");
+        assert!(has(&whole, b"jira"), "text that is not secret is found");
         for encoded in ["hunter2", "aHVudGVy", "68756e74657232"] {
             assert!(!has(&whole, encoded.as_bytes()), "{encoded}");
         }

@@ -1,4 +1,4 @@
-//! The events of a tree and of its parts, some at a time.
+//! The events of a tree and of its subtrees, read in portions.
 
 use holdpoint::store::{Part, Portion};
 use holdpoint::task::change::IdempotencyRow;
@@ -24,7 +24,7 @@ both! {
             (100, 1_000_000, vec![8]),
             (3, 1_000_000, vec![3, 3, 2]),
             (100, 1, vec![1; 8]),
-            // What begins within the bytes comes whole: of the long ones it is two each time.
+            // An item that begins within the byte limit is returned whole: two long ones each time.
             (100, 1500, vec![4, 2, 2]),
         ] {
             let (mut seen, mut read, mut more) = (0, Vec::new(), true);
@@ -67,7 +67,7 @@ both! {
 
     async fn first_event_of_a_commit_is_found_from_any_of_its_items(house) {
         let (root, child) = (house.task().await, TaskId(fresh()));
-        // One commit: the child's items come first.
+        // In one commit the child's items come first.
         let mut own = house.next(root).await;
         own.facts = vec![said("a"), said("b")];
         house.store.commit(change(root, vec![child_task(child, root), own])).await.unwrap();

@@ -37,12 +37,12 @@ macro_rules! both {
 }
 pub(crate) use both;
 
-/// A clock that only tests move.
+/// A clock that moves only when a test moves it.
 #[derive(Debug)]
 pub struct ManualClock(AtomicI64);
 
 impl ManualClock {
-    /// One that shows this moment, in microseconds since 1970.
+    /// A clock that shows this moment, in microseconds since 1970.
     pub fn at(moment: i64) -> Self {
         Self(AtomicI64::new(moment))
     }
@@ -54,13 +54,13 @@ impl Clock for ManualClock {
         Time(self.0.fetch_add(1, Ordering::Relaxed))
     }
     fn uptime(&self) -> Duration {
-        // It stands still but for what tests let pass.
+        // The clock stands still except for the time that a test lets pass.
         Duration::from_secs(u64::try_from(self.0.load(Ordering::Relaxed) / 1_000_000).unwrap())
     }
     async fn sleep(&self, _: Duration) {}
 }
 
-/// What keeps the database alive.
+/// Keeps the database alive.
 pub enum Ground {
     Folder { _kept: tempfile::TempDir },
     Postgres { _kept: TestDatabase },
@@ -86,7 +86,7 @@ impl House {
         Self::on(database.url.clone(), Ground::Postgres { _kept: database }).await
     }
 
-    /// Another one on the same engine.
+    /// Another house on the same engine.
     pub async fn like(other: &Self) -> Self {
         if other.is_postgres() { Self::postgres().await } else { Self::sqlite().await }
     }
@@ -140,7 +140,7 @@ impl House {
         id
     }
 
-    /// A task with an open request.
+    /// A task with an open request; returns both.
     pub async fn paused(&self, terms: Terms) -> (TaskId, RequestSpec) {
         let id = self.task().await;
         let asked = asked(RequestKind::Approval, terms, 1);
@@ -171,7 +171,7 @@ impl House {
         }
     }
 
-    /// The change with which a human's answer ends the only request of a task.
+    /// The change with which a person's answer ends the only request of a task.
     pub async fn deciding(&self, id: TaskId, asked: &RequestSpec, by: &str, action: Action) -> TaskChange {
         let mut change = self.next(id).await;
         change.facts = vec![decided(asked, by, action, true), status(TaskStatus::Running)];
@@ -183,7 +183,7 @@ impl House {
 /// How long the leases of these claims last.
 pub const LEASE: Duration = Duration::from_secs(30);
 
-/// Claims as a process does that would drive a task alone; the tasks that it may drive now.
+/// Claims as a process that would drive a task alone; returns the tasks that it may drive now.
 pub async fn claim(store: &Store, owner: &str, limit: i64) -> Vec<TaskId> {
     let claimed = store.claim(owner, LEASE, limit, true).await.unwrap();
     claimed.into_iter().filter(|claimed| claimed.drive != Drive::Later).map(|claimed| claimed.task).collect()

@@ -1,4 +1,5 @@
-//! Which database this is: kept at the first start, compared on every new connection, and what follows when it differs.
+//! The database's identity: stored at the first start, compared on every new connection, and the consequences of a
+//! difference.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
@@ -41,9 +42,9 @@ both! {
         let (later, question) = house.paused(finance(1)).await;
         assert!(!house.store.request(question.request_id).await.unwrap().unwrap().doubted);
         let journal = house.store.journal(later).await.unwrap().unwrap();
-        assert!(journal.items.iter().all(|item| item.at > history_uncertain_until), "a new one is known whole");
+        assert!(journal.items.iter().all(|item| item.at > history_uncertain_until), "a new history is complete");
         house.store.close().await;
-        assert_eq!(again(&house, false).await.history_uncertain_until(), Some(history_uncertain_until), "once said, it stays");
+        assert_eq!(again(&house, false).await.history_uncertain_until(), Some(history_uncertain_until), "once set, it stays");
     }
 
     async fn restore_with_a_clock_that_is_behind_covers_every_item(house) {
@@ -63,7 +64,7 @@ async fn changed_server_is_recognized_at_the_start() {
     let house = House::postgres().await;
     let task = house.task().await;
     house.store.close().await;
-    assert_eq!(house.number(OTHER).await, 1, "it was kept at the first start");
+    assert_eq!(house.number(OTHER).await, 1, "it was stored at the first start");
     let store = again(&house, false).await;
     let journal = store.journal(task).await.unwrap().unwrap();
     assert!(journal.history_uncertain_until.is_some_and(|at| journal.items.iter().all(|item| item.at <= at)));
@@ -71,7 +72,7 @@ async fn changed_server_is_recognized_at_the_start() {
     assert_eq!(
         again(&house, false).await.history_uncertain_until(),
         journal.history_uncertain_until,
-        "from now on this is the server"
+        "this server's identity is stored from now on"
     );
 }
 
@@ -84,7 +85,7 @@ async fn changed_server_is_recognized_on_the_next_connection() {
         where datname = current_database() and application_name = 'holdpoint'";
     assert!(house.number(ended).await > 0);
     let journal = loop {
-        // The first ones find that their connection is gone.
+        // The first reads find that their connection is gone.
         if let Ok(journal) = house.store.journal(task).await {
             break journal.unwrap();
         }
@@ -108,7 +109,8 @@ async fn changed_server_found_by_many_at_once_gets_one_moment() {
     assert_eq!(moments.len(), 1);
 }
 
-/// What is hosted does not always tell. Then a server that tells is another one than one that does not.
+/// A hosted server does not always reveal its identity. A server that reveals one counts as another than a server that
+/// does not.
 #[tokio::test]
 async fn unprivileged_user_can_read_the_server_identity_and_a_silent_server_is_still_used() {
     let folder = tempfile::tempdir().unwrap();
@@ -124,10 +126,10 @@ async fn unprivileged_user_can_read_the_server_identity_and_a_silent_server_is_s
     store.close().await;
     run(&url, "revoke execute on function pg_control_system() from public".to_owned()).await;
     let untold = open().await.unwrap().history_uncertain_until();
-    assert!(untold.is_some(), "it told before");
+    assert!(untold.is_some(), "the server revealed its identity before");
     assert_eq!(open().await.unwrap().history_uncertain_until(), untold);
     run(&url, "grant execute on function pg_control_system() to public".to_owned()).await;
     assert!(open().await.unwrap().history_uncertain_until() > untold);
-    // The watcher removes what is in it.
+    // The watcher removes the folder's content.
     let _ = folder.keep();
 }

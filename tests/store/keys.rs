@@ -32,7 +32,7 @@ fn create(key: &str, request_id: Option<RequestId>) -> (TaskId, Change) {
     (id, create)
 }
 
-/// The creation of a task under a key, by a user in this spelling, while ids are compared so.
+/// The creation of a task under a key, by a user in this spelling, while ids are compared as `ids` says.
 fn create_as(user: &str, ids: UserIds, key: &str) -> (TaskId, Change) {
     let id = TaskId(fresh());
     let mut create = change(id, vec![new_task(id, "acme", user)]);
@@ -41,7 +41,7 @@ fn create_as(user: &str, ids: UserIds, key: &str) -> (TaskId, Change) {
     (id, create)
 }
 
-/// The task of a key, asked for in this spelling.
+/// The task of a key, looked up by this spelling of the user.
 async fn known(house: &House, user: &str, key: &str) -> Option<TaskId> {
     let found = house.store.idempotency("acme", &user.into(), "POST /v1/tasks", key).await.unwrap();
     found.map(|row| row.task_id)
@@ -57,7 +57,7 @@ both! {
         assert_eq!(house.store.commit(create("k", None).1).await, Err(CommitError::Refused));
         house.forward(Duration::from_secs(30));
         assert_eq!(known("k").await, None);
-        // Many try it anew at once: one of them has it.
+        // Several commits try the key anew at once: one of them gets it.
         let attempts: Vec<_> = (0..8).map(|_| create("k", None)).collect();
         let ids: Vec<_> = attempts.iter().map(|(id, _)| *id).collect();
         let commits = attempts.into_iter().map(|(_, change)| house.store.commit(change));
@@ -70,7 +70,7 @@ both! {
     }
 
     async fn spent_key_is_used_anew_in_another_spelling_of_its_user(house) {
-        // The row of `alice` stems from the time when ids were compared byte by byte: both spellings have one.
+        // `alice` stored a row when ids were compared byte by byte: now both spellings have one.
         let (_, exact) = create_as("alice", UserIds::Exact, "k");
         house.store.commit(exact).await.unwrap();
         house.forward(DAY);
@@ -81,7 +81,7 @@ both! {
         assert_eq!(known(&house, "alice", "k").await, Some(first));
         house.forward(DAY);
         assert_eq!(known(&house, "alice", "k").await, None);
-        // Many spellings try it anew at once: one of them has it.
+        // Several spellings try the key anew at once: one of them gets it.
         let attempts: Vec<_> = ["alice", "Alice", "ALICE", "alice", "aLICE", "Alice"]
             .map(|spelling| create_as(spelling, UserIds::Folded, "k"))
             .into();
@@ -115,7 +115,7 @@ both! {
         house.store.commit(answer).await.unwrap();
         house.forward(DAY * 400);
         assert_eq!(house.store.commit(create_as("alice", UserIds::Folded, "k").1).await, Err(CommitError::Refused));
-        // Those of other people, paths and keys are no concern of it.
+        // Rows of other people, paths and keys are unaffected.
         for (user, key) in [("Bob", "k"), ("Alice", "l")] {
             house.store.commit(create_as(user, UserIds::Folded, key).1).await.unwrap();
         }
@@ -142,7 +142,7 @@ both! {
         }
         house.forward(DAY);
         house.store.commit(create("young", None).1).await.unwrap();
-        // Used anew, it is young again.
+        // A key that is used anew starts its lifetime again.
         house.store.commit(create("old1", None).1).await.unwrap();
         assert!(!house.store.remove_spent_keys().await.unwrap(), "there are no more");
         assert_eq!(house.number("select count(*) from idempotency").await, 2);

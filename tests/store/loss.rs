@@ -1,4 +1,4 @@
-//! A database that goes away in the middle.
+//! A database that goes away during a commit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,17 +12,17 @@ use tokio::net::{TcpListener, UnixStream};
 use super::house::{House, change, fresh, new_task, said};
 use crate::support::postgres::run;
 
-/// A way to the server that swallows the answers to the next few commits and then cuts the line.
+/// A proxy to the server that swallows the replies to the next few commits and then cuts the connection.
 pub(crate) struct Lossy {
     pub(crate) url: String,
     pub(crate) swallow: Arc<AtomicUsize>,
     listener: tokio::task::JoinHandle<()>,
 }
 
-/// What only the committer's statement holds.
+/// Text that only the committer's statement contains.
 const MARK: &[u8] = b"the text that marks the commit";
 
-/// A way on which commits that hold `mark` may be lost.
+/// A proxy that may lose the replies to commits that contain `mark`.
 pub(crate) async fn lossy(house: &House, mark: &'static [u8]) -> Lossy {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -58,7 +58,7 @@ pub(crate) async fn lossy(house: &House, mark: &'static [u8]) -> Lossy {
                 });
                 let mut bytes = vec![0; 1 << 16];
                 while let Ok(read @ 1..) = from_server.read(&mut bytes).await {
-                    // The server has done it; nobody hears of it.
+                    // The server has committed; the reply is lost.
                     if lost.load(Ordering::SeqCst) == 1 || to_client.write_all(&bytes[..read]).await.is_err() {
                         return;
                     }
@@ -124,7 +124,7 @@ async fn commit_without_a_connection_is_unavailable_and_not_written() {
     let timeout = std::time::Duration::from_millis(300);
     let settings = Settings { url: way.url.clone(), acquire_timeout: timeout, ..Settings::default() };
     let store = Store::open(&settings, Arc::new(SystemClock)).await.unwrap();
-    // The line is cut before the pool has made its first connection.
+    // The proxy is gone before the pool has made its first connection.
     way.listener.abort();
     assert!(way.listener.await.unwrap_err().is_cancelled());
     let id = TaskId(fresh());

@@ -123,7 +123,7 @@ async fn migration_killed_in_the_middle_leaves_nothing_partial_and_the_next_star
         drop table user_spelling; alter table idempotency drop column person;
         alter table agent_task drop column begun, drop column fruitless; drop index agent_task_call; drop table credential; drop table browser_session; drop index idempotency_spent; delete from _sqlx_migrations where version >= 3";
     run(&house.settings.url, undo.to_owned()).await;
-    // The migration comes as far as this table, and waits.
+    // The migration gets as far as this table, and waits.
     let mut holder = PgConnection::connect(&house.settings.url).await.unwrap();
     let mut held = holder.begin().await.unwrap();
     held.execute("lock table idempotency in exclusive mode").await.unwrap();
@@ -177,7 +177,7 @@ async fn postgres_without_fsync_is_refused() {
     let settings = Settings { url: cluster.url("postgres"), ..Settings::default() };
     let refused = open(&settings).await.unwrap_err();
     assert!(matches!(refused, OpenError::Unsafe("fsync")), "{refused:?}");
-    // The watcher removes what is in it.
+    // The watcher removes the folder's content.
     let _ = folder.keep();
 }
 

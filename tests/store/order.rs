@@ -1,6 +1,6 @@
-//! Rows of several tasks and requests, while somebody else holds one of them: they are locked in the order of their ids,
-//! what is counted on them is counted after the wait, and no process's own clock decides about them. On Postgres; on
-//! `SQLite` one writes at a time.
+//! Rows of several tasks and requests, while another transaction holds one of them: they are locked in the order of
+//! their ids, counted on after the wait, and judged by no process's own clock. On Postgres; `SQLite` has one writer at
+//! a time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,13 +18,13 @@ use uuid::Uuid;
 use super::house::{House, LEASE, ManualClock, asked, change, child_task, claim, finance, fresh, status};
 use super::tree::counted;
 
-/// A table's rows, by their key.
+/// A table and its key column.
 type Rows = (&'static str, &'static str);
 
 const TASKS: Rows = ("agent_task", "task_id");
 const REQUESTS: Rows = ("intervention_request", "request_id");
 
-/// Somebody else's transaction, which holds one row until it is dropped or rolled back.
+/// Another transaction, which holds one row until it is dropped or rolled back.
 async fn holding(house: &House, (table, key): Rows, id: Uuid) -> PgConnection {
     let mut other = PgConnection::connect(&house.settings.url).await.unwrap();
     other.execute("begin").await.unwrap();
@@ -33,14 +33,14 @@ async fn holding(house: &House, (table, key): Rows, id: Uuid) -> PgConnection {
     other
 }
 
-/// Returns once so many statements wait for a row.
+/// Returns once so many statements wait for a lock.
 async fn waiting(house: &House, statements: i64) {
     let waiting =
         "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
     while house.number(waiting).await < statements {}
 }
 
-/// That `write`, which waits for the middle one of these rows, holds all before it and none after it.
+/// Asserts that `write`, which waits for the middle one of these rows, holds all before it and none after it.
 async fn locks_in_order(house: &House, rows: Rows, ids: &[Uuid], write: impl Future<Output = ()>) {
     let (table, key) = rows;
     let mut sorted = ids.to_vec();
@@ -60,7 +60,7 @@ async fn locks_in_order(house: &House, rows: Rows, ids: &[Uuid], write: impl Fut
     };
     let ((), (all, after)) = tokio::join!(write, looks);
     let expected = i64::try_from(sorted.len() - middle - 1).unwrap();
-    assert_eq!((all, after), (expected, expected), "what comes before is held, what comes after is not");
+    assert_eq!((all, after), (expected, expected), "the rows before are held, the rows after are not");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -171,7 +171,7 @@ async fn replica_with_a_fast_clock_ends_no_lease_no_deadline_and_no_key() {
     assert!(replica.overdue(9).await.unwrap().is_empty());
     assert!(!replica.request(asked.request_id).await.unwrap().unwrap().expired);
     assert!(!replica.remove_spent_keys().await.unwrap());
-    // What it renewed lasts no longer than it says.
+    // A renewed lease lasts no longer than the renewal says.
     house.forward(LEASE + Duration::from_secs(1));
     assert_eq!(claim(&house.store, "other", 9).await, [leased]);
 }
@@ -181,7 +181,7 @@ async fn claim_waits_for_no_row_locked_by_another_writer() {
     let house = House::postgres().await;
     let (held, free) = (house.task().await, house.task().await);
     let mut other = holding(&house, TASKS, held.0).await;
-    assert_eq!(claim(&house.store, "me", 9).await, [free], "the other one is being driven");
+    assert_eq!(claim(&house.store, "me", 9).await, [free], "the other task is being driven");
     other.execute("rollback").await.unwrap();
     assert_eq!(claim(&house.store, "me", 9).await, [held]);
 }

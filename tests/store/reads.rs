@@ -68,7 +68,8 @@ both! {
             after = last.seq;
             pages.push(page.len());
         }
-        // The first two and three large ones are under 4 MiB; the fourth, the one that is larger than a page, the last.
+        // Five are under 4 MiB: the first two items and three large ones. Then the fourth large one, the one larger
+        // than a page, and the last.
         assert_eq!(pages, [5, 1, 1, 1]);
         let mut filter = TaskFilter { tenant: "acme".to_owned(), limit: 200, ..TaskFilter::default() };
         for _ in 0..3 {
@@ -78,7 +79,7 @@ both! {
             house.pause(task, &asked).await;
         }
         let page = house.store.tasks(&filter).await.unwrap();
-        assert_eq!((page.len(), page.more), (2, true), "what is open of each task is counted");
+        assert_eq!((page.len(), page.more), (2, true), "a task's open requests count toward the page");
         filter.before = page.last().map(|row| row.task_id);
         let page = house.store.tasks(&filter).await.unwrap();
         assert_eq!((page.len(), page.more), (2, false));

@@ -1,4 +1,4 @@
-//! Replicas tell each other what one of them wants to hear; what is lost costs time and nothing else.
+//! Replicas tell each other which trees they listen to; a lost message costs time and nothing else.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::house::{House, fresh, said};
 
-/// Longer than anything here takes that works.
+/// Longer than anything here takes when it works.
 const LONG: Duration = Duration::from_mins(1);
 
 async fn replica(house: &House) -> Store {
@@ -29,7 +29,7 @@ fn text(root: TaskId, text: &str) -> Delta {
     piece(root, Said::Text { offset: 0, delta: text.to_owned() })
 }
 
-/// The next piece, however many news come before it.
+/// The next delta, however many news come before it.
 async fn next_piece(listener: &mut Listener) -> Arc<Delta> {
     let next = async {
         loop {
@@ -38,10 +38,10 @@ async fn next_piece(listener: &mut Listener) -> Arc<Delta> {
             }
         }
     };
-    timeout(LONG, next).await.expect("the piece arrives")
+    timeout(LONG, next).await.expect("the delta arrives")
 }
 
-/// Says the piece until it arrives: the other replica may not know yet that somebody here listens.
+/// Sends the delta until it arrives: the sender may not know of this listener yet.
 async fn arrives(from: &Store, listener: &mut Listener, piece: &Delta) {
     let next = next_piece(listener);
     tokio::pin!(next);
@@ -54,7 +54,7 @@ async fn arrives(from: &Store, listener: &mut Listener, piece: &Delta) {
     }
 }
 
-/// One more item.
+/// Commits one more item.
 async fn commit(house: &House, root: TaskId) {
     let task = TaskChange { facts: vec![said("more")], ..house.next(root).await };
     house.write(task).await.unwrap();
@@ -91,8 +91,8 @@ async fn replica_that_joins_later_is_told_which_trees_are_wanted() {
     let mut listener = house.store.listen(root);
     let other = replica(&house).await;
     let hello = text(root, "hello");
-    // What is wanted is said again every 20 s: it must not have been that.
-    timeout(Duration::from_secs(15), arrives(&other, &mut listener, &hello)).await.expect("it was told at once");
+    // Interest is repeated every 20 s; the timeout excludes that.
+    timeout(Duration::from_secs(15), arrives(&other, &mut listener, &hello)).await.expect("it was announced at once");
     other.close().await;
 }
 
@@ -104,7 +104,7 @@ async fn news_arrive_when_every_notification_is_lost() {
     house.store.mute();
     other.mute();
     let (mut listener, mut idle) = (other.listen(root), other.listen(quiet));
-    // The first look tells everybody once: nobody knows what was before.
+    // The first poll wakes every listener once: the state before it is unknown.
     assert_eq!(timeout(LONG, listener.next()).await.unwrap(), Heard::News);
     assert_eq!(timeout(LONG, idle.next()).await.unwrap(), Heard::News);
     for _ in 0..2 {
@@ -142,6 +142,6 @@ async fn other_replica_is_notified_of_queued_work() {
             house.task().await;
         }
     };
-    timeout(LONG, first).await.expect("somebody has room");
+    timeout(LONG, first).await.expect("the other replica is notified");
     other.close().await;
 }

@@ -42,7 +42,7 @@ both! {
         assert_eq!(row.status, RequestStatus::Resumed);
         assert_eq!(row.answers.len(), 1);
         assert_eq!((row.answers[0].0, row.answers[0].1.by.as_str()), (at, "bob"));
-        // Even with the right version: it is not pending any more.
+        // Refused even with the right version: the request is no longer pending.
         let third = house.deciding(id, &question, "carol", Action::Reject).await;
         assert_eq!(house.write(third).await, Err(CommitError::Stale));
         assert_eq!(house.number("select count(*) from decision where final").await, 1);
@@ -129,7 +129,7 @@ both! {
         assert_eq!(house.number("select count(*) from decision where final").await, 0);
         let mut again = house.next(id).await;
         again.facts = vec![decided(&question, "bob", Action::Approve, true)];
-        assert_eq!(house.write(again).await, Err(CommitError::Refused), "one person twice");
+        assert_eq!(house.write(again).await, Err(CommitError::Refused), "one person decides twice");
         let second = house.deciding(id, &question, "carol", Action::Approve).await;
         house.write(second).await.unwrap();
         assert_eq!(house.number("select count(*) from decision").await, 2);
@@ -168,7 +168,7 @@ both! {
         for (child, parent) in [(left, root), (right, root), (below, left)] {
             house.store.commit(change(root, vec![child_task(child, parent)])).await.unwrap();
         }
-        // The ids say another order than the one they were asked in.
+        // The order of the ids differs from the order in which the requests were asked.
         let mut questions: Vec<_> = (0..3).map(|_| asked(RequestKind::Approval, finance(1), 1)).collect();
         questions.reverse();
         for (task, question) in [below, right, root].into_iter().zip(&questions) {

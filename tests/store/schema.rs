@@ -1,4 +1,4 @@
-//! The schemas are twins, every statement fits both, and the reads that matter use their index.
+//! The two schemas match, every statement fits both, and the reads that matter use their index.
 
 use std::collections::BTreeSet;
 
@@ -137,7 +137,7 @@ async fn overdue_requests_and_an_inbox_are_found_through_the_indexes_of_open_req
     assert!(plan.contains("intervention_request_open"), "{plan}");
 }
 
-/// A plan for two rows says nothing: copies of them, many.
+/// Copies the rows many times: a plan for two rows proves nothing.
 async fn run_filler(house: &House) {
     let sql = "
         insert into agent_task select (t).* from (select jsonb_populate_record(t, jsonb_build_object('task_id', u.id,
@@ -151,8 +151,8 @@ async fn run_filler(house: &House) {
     crate::support::postgres::run(&house.settings.url, sql.to_owned()).await;
 }
 
-/// A statement that is planned once is planned on empty tables: its plan must be one that stays right when they grow,
-/// each table searched by a key and never walked.
+/// A prepared statement is planned once, on empty tables: its plan must stay right when they grow, so it searches each
+/// table by a key and never scans one.
 #[tokio::test]
 async fn statement_that_is_planned_once_searches_every_table_by_a_key() {
     let house = House::postgres().await;
@@ -175,7 +175,7 @@ async fn statement_that_is_planned_once_searches_every_table_by_a_key() {
             assert!(!line.contains("Seq Scan on"), "{}", lines.join("\n"));
             if line.contains("Index Scan using") || line.contains("Index Only Scan using") {
                 let next = lines.get(at + 1).map_or("", String::as_str);
-                assert!(next.contains("Index Cond"), "walked, not searched: {line}\n{}", lines.join("\n"));
+                assert!(next.contains("Index Cond"), "scanned, not searched: {line}\n{}", lines.join("\n"));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Trees of tasks are read whole, at one moment.
+//! Trees of tasks are read whole, as of one moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,17 +31,17 @@ pub struct Grown {
 }
 
 impl Grown {
-    /// All of them, level by level.
+    /// All tasks, level by level.
     pub fn all(&self) -> impl Iterator<Item = TaskId> + '_ {
         self.levels.iter().flatten().copied()
     }
 
-    /// From the parent of a task to its root.
+    /// The ancestors of a task, its parent first.
     pub fn above(&self, task: TaskId) -> Vec<TaskId> {
         std::iter::successors(self.parents.get(&task).copied(), |above| self.parents.get(above).copied()).collect()
     }
 
-    /// A task and all below it, level by level.
+    /// A task and its descendants, level by level.
     pub fn below(&self, task: TaskId) -> Vec<TaskId> {
         self.all().filter(|other| *other == task || self.above(*other).contains(&task)).collect()
     }
@@ -88,12 +88,12 @@ pub async fn starting(house: &House, parent: TaskId, children: &[TaskId]) -> Tas
     }
 }
 
-/// Something is counted on a task as it was read, and fenced by its version.
+/// Counts on a task as it was read, fenced by its version.
 pub fn fenced(row: &TaskRow, counters: Counters) -> TaskChange {
     TaskChange { guard: Guard::Version(row.version), last_seq: row.last_seq, ..counted(row.task_id, counters) }
 }
 
-/// Something is counted on a task, whatever its version.
+/// Counts on a task, whatever its version.
 pub fn counted(task_id: TaskId, counters: Counters) -> TaskChange {
     TaskChange {
         task_id,
@@ -115,7 +115,7 @@ pub async fn read(house: &House, root: TaskId) -> TreeSnapshot {
     house.store.tree(root, 0).await.unwrap().unwrap()
 }
 
-/// Whose items these are, in the order of the events, with each one's number in its journal.
+/// The task of each item in the order of the events, with the item's number in its journal.
 pub fn order(tree: &TreeSnapshot, after: i64) -> Vec<(TaskId, i64)> {
     tree.items.iter().filter(|item| item.event > after).map(|item| (item.task_id, item.item.seq)).collect()
 }
@@ -124,11 +124,11 @@ pub fn literal(house: &House, task: TaskId) -> String {
     if house.is_postgres() { format!("'{task}'") } else { format!("x'{}'", task.0.simple()) }
 }
 
-/// What must be true of a tree at any moment, when each commit is two items of one task and one call of a model on it
-/// and on all above it.
+/// Asserts what holds for a tree at any moment, when each commit writes two items into one task and counts one model
+/// call on it and on its ancestors.
 pub fn agrees(grown: &Grown, tree: &TreeSnapshot, after: i64) {
     let events: Vec<i64> = tree.items.iter().map(|item| item.event).collect();
-    assert_eq!(events, (after + 1..=tree.last_event).collect::<Vec<_>>(), "no event is missing and none is too much");
+    assert_eq!(events, (after + 1..=tree.last_event).collect::<Vec<_>>(), "no event is missing and none is extra");
     assert_eq!(tree.rows.iter().map(|row| row.last_seq).sum::<i64>(), tree.last_event);
     if after > 0 {
         return;
@@ -143,7 +143,7 @@ pub fn agrees(grown: &Grown, tree: &TreeSnapshot, after: i64) {
     }
 }
 
-/// Writes two items into one task after the other, and counts on all above it, until so many are stored.
+/// Writes pairs of items into one task after the other, and counts on its ancestors, until so many are stored.
 pub async fn write_on(store: Store, grown: Grown, salt: usize, commits: usize) {
     let all: Vec<TaskId> = grown.all().collect();
     let (mut written, mut tried) = (0, salt * 11);
@@ -224,7 +224,7 @@ both! {
         let mut questions: Vec<(TaskId, RequestSpec)> = Vec::new();
         for tree in [&other, &grown] {
             questions = tree.all().map(|task| (task, asked(RequestKind::Approval, finance(1), 1))).collect();
-            // Neither in the order of the ids of the tasks, nor in that of their own.
+            // In neither the order of the task ids nor that of the request ids.
             questions.sort_by_key(|(task, _)| task.0.as_u128().swap_bytes());
             let mut asks = Vec::new();
             for (task, asked) in &questions {
@@ -264,7 +264,7 @@ both! {
                     let tree = store.tree(grown.root, after).await.unwrap().unwrap();
                     agrees(&grown, &tree, after);
                     reads += 1;
-                    // One reads all of it each time, one what is new.
+                    // One reader reads the whole tree each time, the other only what is new.
                     after = if salt == 0 { 0 } else { tree.last_event };
                 }
                 reads
@@ -313,7 +313,7 @@ both! {
         let place = |seq| tree.items.iter().find(|item| (item.task_id, item.item.seq) == (leaf, seq)).unwrap().event;
         let id = literal(&house, leaf);
         house.numbers(&format!("delete from agent_task_item where seq = 1 and task_id = {id}")).await.unwrap();
-        // Of what comes after it nobody can say that it is missing.
+        // No item after the gap is known to be missing.
         assert!(house.store.tree(grown.root, place(1)).await.unwrap().is_some());
         assert!(house.store.tree(grown.root, place(1) - 1).await.unwrap().is_some());
         let reported = house.store.unreadable();

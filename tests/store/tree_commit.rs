@@ -1,4 +1,4 @@
-//! Changes of several tasks of one tree: all of it or nothing, counted on all above.
+//! Changes of several tasks of one tree: all or nothing, counted on all ancestors.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ both! {
         let grown = grown(&house).await;
         let leaf = grown.leaf(4);
         let before = read(&house, grown.root).await;
-        // The ids say another order.
+        // The order of the ids is another one.
         let mut children: Vec<TaskId> = (0..3).map(|_| TaskId(fresh())).collect();
         children.reverse();
         let mut tasks = vec![starting(&house, leaf, &children).await];
@@ -65,7 +65,7 @@ both! {
                 let row = row(&house, above).await;
                 tasks.push(if fence { fenced(&row, counters) } else { counted(above, counters) });
             }
-            // A leaf has but one task that runs: what it is said to have now makes no difference here.
+            // A leaf has only its own running task, so its `busy` makes no difference here.
             tasks[0].counters.busy = if fence { -1 } else { 0 };
             house.store.commit(change(grown.root, tasks)).await.unwrap();
         }

@@ -1,4 +1,4 @@
-//! Rows are found under every spelling of their person, whenever and by whichever version they were stored.
+//! Rows are found under every spelling of their user, whenever and by whichever version they were stored.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ async fn tasks(store: &Store, users: Vec<UserId>) -> Vec<TaskId> {
     found
 }
 
-/// The number of open requests, and of those in any status, that somebody sees.
+/// The number of open requests, and of requests in any status, that a user sees.
 async fn requests(store: &Store, user: &UserId) -> (usize, usize) {
     let person = Person { user_id: user.clone(), ..Person::default() };
     let filter = |statuses| RequestFilter {
@@ -74,7 +74,8 @@ const UNDO_POSTGRES: &str =
 const UNDO_SQLITE: &str = "drop trigger agent_task_spelling; drop trigger request_approver_spelling;
     drop trigger decision_spelling; drop trigger idempotency_spelling; drop table user_spelling";
 
-/// What an older version has stored under two spellings, and what is asked of it before and after the keys are known.
+/// Stores tasks and requests under two spellings, as an older version did; they are queried before and after the keys
+/// are known.
 async fn stored(house: &House) -> [TaskId; 2] {
     let mut ids = [house.task_of("acme", "Zoë").await, house.task_of("acme", "ZOË").await];
     ids.sort();
@@ -150,7 +151,7 @@ both! {
         assert_eq!(known(&UserIds::Exact.id("max")).await, None);
         let (exact, create) = keyed(&UserIds::Exact.id("max"), "k");
         house.store.commit(create).await.unwrap();
-        // Both were stored while they were two people: each finds its own.
+        // Both were stored when they counted as two users: each finds its own row.
         assert_eq!((known(&"max".into()).await, known(&"Max".into()).await), (Some(exact), Some(first)));
         house.forward(Duration::from_hours(24));
         assert_eq!(known(&"MAX".into()).await, None);

@@ -18,7 +18,7 @@ use super::events::{Event, Watch};
 use super::model::FakeModel;
 use super::tool::FakeTool;
 
-/// On which engine a test runs.
+/// The engine on which a test runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On {
     Sqlite,
@@ -35,14 +35,13 @@ pub struct TestApp {
     http: reqwest::Client,
 }
 
-/// Somebody who talks to the service.
+/// A caller of the service.
 pub struct Actor<'a> {
     app: &'a TestApp,
     key: Option<&'static str>,
     headers: Vec<(String, String)>,
 }
 
-/// What came back.
 #[derive(Clone, Debug)]
 pub struct Reply {
     pub status: u16,
@@ -72,7 +71,7 @@ pub const OPS: &str = "ops-key-0123456789ab";
 pub const WEB: &str = "web-key-0123456789ab";
 pub const OTHER: &str = "other-key-0123456789";
 
-/// Accounts of two tenants; alice asks, bob of finance approves, carol is nobody here.
+/// Accounts of two tenants: alice creates tasks, bob of finance approves, carol has no part in them.
 pub const ACCOUNTS: &str = r#"
 auth:
   api_keys:
@@ -127,22 +126,23 @@ impl TestApp {
         Self::on_database(database(on).await, yaml, FakeModel::start().await, FakeTool::start().await).await
     }
 
-    /// The same, but it never looks by itself whether something is overdue: no deadline that passes is swept.
+    /// Like `with`, but the worker never looks for overdue requests by itself: a passed deadline is not swept.
     pub async fn unswept(on: On, yaml: &str) -> Self {
         let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
         Self::by_clock(Arc::new(Unswept), database(on).await, yaml, model, tool).await
     }
 
-    /// The same, by another clock than the machine's.
+    /// Like `with`, by another clock than the machine's.
     pub async fn timed(on: On, yaml: &str, clock: Arc<dyn Clock>) -> Self {
         let (model, tool) = (FakeModel::start().await, FakeTool::start().await);
         let mut app = Self::by_clock(clock, database(on).await, yaml, model, tool).await;
-        // A leap in time ends connections that are kept: one that is used again might just be closed.
+        // A leap in time ends idle connections: a reused one might just be closing.
         app.http = client(0);
         app
     }
 
-    /// The refund agent on a database of the caller's, such as one of a server that he may hurt. It is not patient.
+    /// The refund agent on the caller's database, such as one of a server that the test breaks. Its database timeouts
+    /// are short.
     pub async fn at(url: &str) -> Self {
         let times = "\ndatabase: { acquire_timeout: 3s, statement_timeout: 2s }\n";
         let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS + times;
@@ -168,7 +168,7 @@ impl TestApp {
         self.running.as_ref().unwrap()
     }
 
-    /// What it keeps, beside the service.
+    /// The store of the running service.
     pub fn store(&self) -> &Store {
         &self.running().store
     }
@@ -177,13 +177,13 @@ impl TestApp {
         format!("http://{}", self.running().address)
     }
 
-    /// Goes down as on SIGTERM, and comes up again on the same database.
+    /// Stops as on SIGTERM, and starts again on the same database.
     pub async fn restart(&mut self) {
         self.running.take().unwrap().stop().await;
         self.running = Some(start(&self.yaml, &self.database, &self.clock).await);
     }
 
-    /// Comes up again with another configuration.
+    /// Restarts with another configuration.
     pub async fn restart_with(&mut self, change: impl Fn(&str) -> String) {
         self.yaml = change(&self.yaml);
         self.restart().await;
@@ -214,7 +214,7 @@ impl TestApp {
         self.held_by(&self.owner()).await
     }
 
-    /// The same, of this actor.
+    /// Like `held`, created by this actor.
     pub async fn held_by(&self, actor: &Actor<'_>) -> Held {
         self.model.then(super::model::calls(&[("refund", r#"{"order": 17, "amount": 120}"#)]));
         let reply = actor.post("/v1/tasks", &json!({"input": "please"})).await;
@@ -232,7 +232,7 @@ impl TestApp {
     }
 }
 
-/// A task that waits for a human.
+/// A task that waits for a person.
 #[derive(Clone, Debug)]
 pub struct Held {
     pub task: String,
@@ -241,7 +241,7 @@ pub struct Held {
     pub body: Value,
 }
 
-/// A client that keeps so many connections.
+/// A client that keeps at most so many idle connections.
 #[expect(clippy::disallowed_methods, reason = "a test is a client like any other")]
 fn client(kept: usize) -> reqwest::Client {
     let builder = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).no_proxy();
@@ -255,7 +255,7 @@ async fn database(on: On) -> Database {
     }
 }
 
-/// The machine's clock, by which the worker never wakes from its rest between two rounds.
+/// The machine's clock, but the worker's sleep between two rounds never ends.
 struct Unswept;
 
 #[async_trait::async_trait]
@@ -285,7 +285,7 @@ async fn start(yaml: &str, database: &Database, clock: &Arc<dyn Clock>) -> Repli
     Replica::start(config, Arc::clone(clock), Arc::new(RandomIds), None, options).await.unwrap()
 }
 
-/// What stands in `${…}` of the test configurations.
+/// The values of `${…}` in the test configurations.
 fn environment() -> Environment {
     Environment::of(&[("MODEL_KEY", "sk-model-key-0123456789"), ("TOOL_SECRET", "tool-secret-0123456789")], &[])
 }
@@ -329,7 +329,7 @@ impl Actor<'_> {
         reply
     }
 
-    /// Watches a task, after that number where one is given.
+    /// Watches a task, from after the event with that number if one is given.
     pub async fn watch(&self, task: &str, after: Option<i64>) -> Watch {
         let query = after.map_or(String::new(), |after| format!("?after={after}"));
         let path = format!("/v1/tasks/{task}/events{query}");
@@ -343,7 +343,7 @@ impl Actor<'_> {
         watch.rest().await
     }
 
-    /// A POST that asks for the stream of what it sets in motion.
+    /// A POST that requests the stream of the events it causes.
     pub async fn post_and_watch(&self, path: &str, body: &Value) -> Watch {
         let body = Some(("application/json", body.to_string().into_bytes()));
         let asking = Actor { app: self.app, key: self.key, headers: self.headers.clone() };

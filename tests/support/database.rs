@@ -24,7 +24,7 @@ impl Database {
         Self { url: database.url.clone(), _sqlite: None, _postgres: Some(std::sync::Arc::new(database)) }
     }
 
-    /// One that somebody else keeps alive, maybe by another way.
+    /// A database that the caller keeps alive, possibly reached by another path.
     pub fn at(url: &str) -> Self {
         Self { url: url.to_owned(), _sqlite: None, _postgres: None }
     }

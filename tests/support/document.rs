@@ -1,4 +1,4 @@
-//! The document of the API as a promise: every answer that any test sees must be one that it describes.
+//! The API document as a promise: every answer that a test gets must be one that it describes.
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex};
@@ -16,19 +16,20 @@ static VALIDATORS: LazyLock<Mutex<HashMap<String, &'static Validator>>> = LazyLo
 /// Fails where an operation answered with a status, a type or a body that the document does not know.
 pub fn is_kept(method: &Method, path: &str, reply: &Reply) {
     let Some((name, operation)) = operation(method, path) else { return };
-    // Of the address, not of the operation; and a GET has no body to speak of.
+    // A 404 or 405 may answer the address instead of the operation.
     if [405, 404].contains(&reply.status) && operation["responses"].get(reply.status.to_string()).is_none() {
         return;
     }
     let described = &operation["responses"][reply.status.to_string()];
     let kind = reply.header("content-type").split(';').next().unwrap_or_default();
-    // The document says it in words: as a response it would cost generated clients the type of the JSON answer.
+    // The document describes the stream in prose: as a response it would cost generated clients the type of the JSON
+    // answer.
     if *method == Method::POST && reply.status == 200 && kind == "text/event-stream" {
         let said = operation["description"].as_str().unwrap_or_default();
         assert!(said.contains("`Accept: text/event-stream`"), "{name} does not say that it streams");
         return;
     }
-    // So is the page of a request.
+    // It describes the page of a request in prose, too.
     if *method != Method::POST && reply.status == 200 && kind == "text/html" && path.contains("/resume/") {
         let page = described["content"]["text/html"].is_object();
         assert!(
@@ -52,7 +53,7 @@ pub fn is_kept(method: &Method, path: &str, reply: &Reply) {
     assert!(found.is_empty(), "{name} {}: {found:?} in {}", reply.status, reply.text);
 }
 
-/// Fails where an event's data is not what the document says of it.
+/// Fails if an event's data differs from the document's description.
 pub fn is_an_event(name: &str, data: &Value) {
     let component = DOCUMENT["components"]["schemas"]["StreamedEvent"]["discriminator"]["mapping"][name].as_str();
     let Some(component) = component else { panic!("no event is called {name}") };

@@ -1,4 +1,4 @@
-//! A reader of an event stream, as a client that keeps to the standard is one.
+//! A reader of an event stream that keeps to the standard.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::document;
 
-/// How long anything may take to come.
+/// Upper bound for anything to arrive.
 const PATIENCE: Duration = Duration::from_mins(2);
 
 /// One event, durable or passing.
@@ -20,7 +20,7 @@ pub struct Event {
     pub data: Value,
 }
 
-/// What a stream says.
+/// An element of a stream.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Said {
     Event(Event),
@@ -47,7 +47,7 @@ impl Watch {
         self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("")
     }
 
-    /// What comes next; `None` at the end.
+    /// The next element; `None` at the end.
     pub async fn said(&mut self) -> Option<Said> {
         loop {
             if let Some(said) = self.said.pop_front() {
@@ -103,17 +103,17 @@ impl Watch {
     }
 }
 
-/// Only those that are kept.
+/// Only the stored events.
 pub fn durable(events: &[Event]) -> Vec<Event> {
     events.iter().filter(|event| event.id.is_some()).cloned().collect()
 }
 
-/// Their numbers.
+/// The numbers of the stored events.
 pub fn numbers(events: &[Event]) -> Vec<i64> {
     events.iter().filter_map(|event| event.id).collect()
 }
 
-/// Their names.
+/// The names of all events.
 pub fn names(events: &[Event]) -> Vec<&str> {
     events.iter().map(|event| event.name.as_str()).collect()
 }

@@ -1,4 +1,4 @@
-//! A line to the test's Postgres that a test may cut, silence and slow down.
+//! A proxy to the test's Postgres that a test may cut, silence and slow down.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,11 +10,11 @@ use tokio::sync::watch;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Line {
-    /// Everything passes, this much later.
+    /// All bytes pass, delayed by this much.
     Open(Duration),
-    /// Every connection ends, and so does each new one.
+    /// Every connection ends, each new one included.
     Cut,
-    /// Everything is swallowed; nobody is told.
+    /// All bytes are swallowed; neither side is told.
     Silent,
 }
 
@@ -26,7 +26,7 @@ pub struct Forwarder {
 }
 
 impl Forwarder {
-    /// A line to the database of this URL (of the shared server or a private one).
+    /// A proxy to the database of this URL (of the shared server or a private one).
     pub async fn to(database: &str) -> Self {
         let rest = database.strip_prefix("postgres://postgres@").expect("the throwaway cluster");
         let (folder, name) = rest.rsplit_once('/').unwrap();
@@ -44,7 +44,7 @@ impl Forwarder {
                     let Ok(server) = UnixStream::connect(socket).await else { return };
                     let (from_client, to_client) = client.into_split();
                     let (from_server, to_server) = server.into_split();
-                    // Either way ended, both are dropped: the line is cut.
+                    // When either direction ends, both halves are dropped: the connection is cut.
                     tokio::select! {
                         () = pump(from_client, to_server, heard.clone(), None) => {}
                         () = pump(from_server, to_client, heard.clone(), Some(bytes)) => {}
@@ -56,7 +56,7 @@ impl Forwarder {
         Self { url, line, left }
     }
 
-    /// What a service is told.
+    /// The URL for the service's configuration.
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -66,22 +66,22 @@ impl Forwarder {
         self.line.send_replace(Line::Cut);
     }
 
-    /// Swallows everything from now on; connections stay, and new ones are taken.
+    /// Swallows all bytes from now on; connections stay, and new ones are accepted.
     pub fn blackhole(&self) {
         self.line.send_replace(Line::Silent);
     }
 
-    /// Every piece arrives this much later.
+    /// Delays every chunk by this much.
     pub fn delay(&self, time: Duration) {
         self.line.send_replace(Line::Open(time));
     }
 
-    /// As in the beginning. What was swallowed is gone, and its connections are dead for ever.
+    /// Restores the initial state. Swallowed bytes are gone, and their connections stay dead.
     pub fn mend(&self) {
         self.line.send_replace(Line::Open(Duration::ZERO));
     }
 
-    /// Cuts the connection on which the server sends the byte after the next so many. Once; other connections stay.
+    /// Cuts the connection on which the server sends the byte after the next `bytes`. Once; other connections stay.
     pub fn cut_after(&self, bytes: usize) {
         self.left.store(bytes, Ordering::SeqCst);
     }
@@ -120,7 +120,7 @@ async fn pump(
     }
 }
 
-/// How many of these bytes still pass. The one connection on which the last one went is cut, the others go on.
+/// How many of these bytes still pass. The connection that carries the last allowed byte is cut; the others stay.
 fn spend(left: &AtomicUsize, read: usize) -> usize {
     let before = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
         Some(if left == usize::MAX || left < read { usize::MAX } else { left - read })

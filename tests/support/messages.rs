@@ -22,7 +22,7 @@ struct Inner {
     sent: Mutex<Vec<Sent>>,
 }
 
-/// A request.
+/// A recorded request.
 #[derive(Clone, Debug)]
 pub struct Sent {
     pub headers: HeaderMap,
@@ -60,7 +60,7 @@ impl FakeMessages {
         self
     }
 
-    /// Every request it was sent.
+    /// Every recorded request.
     pub fn sent(&self) -> Vec<Sent> {
         self.inner.sent.lock().unwrap().clone()
     }
@@ -76,12 +76,12 @@ async fn answer(State(inner): State<Arc<Inner>>, headers: HeaderMap, text: Strin
     ([("content-type", "text/event-stream; charset=utf-8")], stream).into_response()
 }
 
-/// A text.
+/// A text block.
 pub fn says(text: &str) -> (Value, Vec<Value>) {
     (json!({"type": "text", "text": ""}), vec![json!({"type": "text_delta", "text": text})])
 }
 
-/// What the model thought, and its signature.
+/// A thinking block: the thought and its signature.
 pub fn thinks(thought: &str, signature: &str) -> (Value, Vec<Value>) {
     let deltas = vec![
         json!({"type": "thinking_delta", "thinking": thought}),
@@ -90,7 +90,7 @@ pub fn thinks(thought: &str, signature: &str) -> (Value, Vec<Value>) {
     (json!({"type": "thinking", "thinking": "", "signature": ""}), deltas)
 }
 
-/// A call with these arguments.
+/// A tool call with these arguments, in two deltas.
 pub fn calls(id: &str, name: &str, arguments: &str) -> (Value, Vec<Value>) {
     let (half, rest) = arguments.split_at(arguments.len() / 2);
     let deltas = [half, rest].map(|piece| json!({"type": "input_json_delta", "partial_json": piece}));

@@ -1,4 +1,4 @@
-//! What the tests share: the whole service in a process, its databases, and the world around it.
+//! Shared by the tests: the whole service in a process, its databases, and its fake endpoints.
 
 pub mod app;
 pub mod clock;

@@ -1,4 +1,4 @@
-//! A fake Chat Completions endpoint on loopback: answers what a test says, and records what it was sent. Who asks for a
+//! A fake Chat Completions endpoint on loopback: answers what a test says, and records every prompt. A request for a
 //! stream gets one, as from most endpoints, unless the test says otherwise.
 
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::stream::{Gate, Stream};
 
-/// What the endpoint does when nothing is scripted any more.
+/// The answer when nothing is scripted any more.
 type Rule = Box<dyn Fn(&Value) -> Value + Send + Sync>;
 
 #[derive(Clone)]
@@ -38,7 +38,7 @@ struct Inner {
 }
 
 impl FakeModel {
-    /// Without a script it says "done".
+    /// An endpoint that answers "done" until it is scripted.
     pub async fn start() -> Self {
         let inner = Arc::new(Inner {
             answers: Mutex::default(),
@@ -51,7 +51,7 @@ impl FakeModel {
         Self { base_url: format!("http://{}/v1", super::serve(router).await), inner }
     }
 
-    /// Whether answers come as a stream where one is asked for; if not, in one piece.
+    /// Whether an answer streams when a stream is requested; if not, it comes in one piece.
     pub fn streaming(&self, on: bool) -> &Self {
         self.inner.streaming.store(on, Ordering::SeqCst);
         self
@@ -82,23 +82,23 @@ impl FakeModel {
         self
     }
 
-    /// Returns once a stream has come to the place where it holds ([`Stream::hold_after`]).
+    /// Returns once a stream has reached its hold ([`Stream::hold_after`]).
     pub async fn holds(&self) {
         self.inner.gate.is_held().await;
     }
 
-    /// Lets one stream that holds, or will, go on.
+    /// Releases one stream that holds, or will.
     pub fn go_on(&self) {
         self.inner.gate.open_once();
     }
 
-    /// What it answers when nothing is scripted. An answer with an `error` is a 400.
+    /// Sets the answer for when nothing is scripted. An answer with an `error` is a 400.
     pub fn otherwise(&self, rule: impl Fn(&Value) -> Value + Send + Sync + 'static) -> &Self {
         *self.inner.rule.lock().unwrap() = Box::new(rule);
         self
     }
 
-    /// Every body it was sent.
+    /// Every recorded body.
     pub fn sent(&self) -> Vec<Value> {
         self.inner.sent.lock().unwrap().clone()
     }

@@ -21,7 +21,7 @@ const TEMPLATE: &str = "holdpoint_template";
 
 /// A migrated, empty database of its own; dropped with this value.
 pub struct TestDatabase {
-    /// Its URL.
+    /// The database's URL.
     pub url: String,
     admin: String,
     name: String,
@@ -34,7 +34,7 @@ impl Drop for TestDatabase {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(run(&admin, format!("drop database if exists \"{name}\" with (force)")));
         });
-        // A test that failed has said why already.
+        // A failed test has reported its reason already.
         let _ = dropped.join();
     }
 }
@@ -54,7 +54,7 @@ pub async fn database() -> TestDatabase {
     TestDatabase { url: cluster.url(&name), admin: cluster.url("postgres"), name }
 }
 
-/// A name that nobody else has.
+/// A unique name of letters and digits.
 #[expect(clippy::disallowed_methods, reason = "tests may be surprised")]
 pub fn unique() -> String {
     uuid::Uuid::now_v7().simple().to_string()
@@ -79,19 +79,19 @@ fn other_database(url: &str, name: &str) -> String {
     format!("{}/{name}{query}", server.unwrap_or(base))
 }
 
-/// A running server in a folder of its own.
+/// A running server in its own folder.
 pub struct Cluster {
     folder: PathBuf,
 }
 
 impl Cluster {
-    /// The URL of one of its databases.
+    /// The URL of one of the server's databases.
     pub fn url(&self, database: &str) -> String {
         let socket = self.folder.display().to_string().replace('/', "%2F");
         format!("postgres://postgres@{socket}/{database}")
     }
 
-    /// Makes and starts one; `watched` is the process after whose end it goes away. The options are postgres's own.
+    /// Makes and starts a server, which ends with the process `watched`. The options are postgres's own.
     pub fn start(folder: &Path, options: &str, watched: u32) -> Self {
         own(folder);
         let mut init = command(&bin().join("initdb"), folder, user());
@@ -100,7 +100,7 @@ impl Cluster {
         Self::resume(folder, options, watched)
     }
 
-    /// Starts one on what is in its folder already.
+    /// Starts a server on the data that is already in its folder.
     pub fn resume(folder: &Path, options: &str, watched: u32) -> Self {
         let options = format!("-k {} -c listen_addresses='' -c max_connections=300 {options}", folder.display());
         // In a file, so that every later start has them, too.
@@ -123,7 +123,7 @@ impl Cluster {
         control
     }
 
-    /// The server itself, then its children: every session is one.
+    /// The server's process first, then its children: every session is a child.
     fn processes(&self) -> Vec<Pid> {
         let Ok(file) = fs::read_to_string(self.folder.join("data/postmaster.pid")) else { return Vec::new() };
         let server: i32 = file.lines().next().unwrap().parse().unwrap();
@@ -138,39 +138,39 @@ impl Cluster {
     }
 }
 
-/// A server that one test may crash and freeze. It goes away with this value, or with the test's process.
+/// A server that one test may crash and freeze. It ends with this value, or with the test's process.
 pub struct PrivateCluster {
     cluster: Cluster,
 }
 
 impl PrivateCluster {
-    /// Makes and starts one; `url("postgres")` is there at once, and empty.
+    /// Makes and starts a server; `url("postgres")` is its empty database.
     pub fn start() -> Self {
         Self::with("")
     }
 
-    /// The same with options of postgres, such as `-c max_connections=10`.
+    /// Like `start`, with options of postgres, such as `-c max_connections=10`.
     pub fn with(options: &str) -> Self {
         let folder = std::env::temp_dir().join(format!("holdpoint-pg-{}", unique()));
         Self { cluster: Cluster::start(&folder, options, std::process::id()) }
     }
 
-    /// The URL of one of its databases.
+    /// The URL of one of the server's databases.
     pub fn url(&self, database: &str) -> String {
         self.cluster.url(database)
     }
 
-    /// `stop -m immediate`: every session is cut, nothing is written down. What was confirmed is in the log.
+    /// `stop -m immediate`: cuts every session and writes no checkpoint. Confirmed commits are in the write-ahead log.
     pub fn crash(&self) {
         done(self.cluster.control().args(["-m", "immediate", "stop"]));
     }
 
-    /// After a crash; returns once it takes connections again.
+    /// Starts after a crash; returns once the server accepts connections.
     pub fn start_again(&self) {
         self.cluster.up();
     }
 
-    /// `SIGSTOP` to all its processes: it takes connections (the system does) and never answers.
+    /// `SIGSTOP` to all its processes: the kernel accepts connections, the server never answers.
     pub fn freeze(&self) {
         // The server first: then there are no new children.
         for _ in 0..2 {
@@ -178,7 +178,7 @@ impl PrivateCluster {
         }
     }
 
-    /// `SIGCONT`: it goes on where it was.
+    /// `SIGCONT`: the server goes on where it was.
     pub fn thaw(&self) {
         self.signal(Signal::CONT);
     }
@@ -202,7 +202,7 @@ impl Drop for PrivateCluster {
 }
 
 impl Cluster {
-    /// A base backup into another folder; of a standby, it says so to the server that is started there.
+    /// Makes a base backup in another folder; with `standby`, a server started there is a standby.
     pub fn backup(&self, folder: &Path, standby: bool) {
         own(folder);
         let mut backup = command(&bin().join("pg_basebackup"), folder, user());
@@ -214,18 +214,18 @@ impl Cluster {
         done(&mut backup);
     }
 
-    /// Ends it as a power cut would.
+    /// Stops the server as a power cut would.
     pub fn cut(&self) {
         done(self.control().args(["-w", "-m", "immediate", "stop"]));
     }
 
-    /// A standby becomes the server.
+    /// Promotes a standby.
     pub fn promote(&self) {
         done(self.control().args(["-w", "promote"]));
     }
 }
 
-/// A folder that only the server's user sees.
+/// Makes a folder that only the server's user can read.
 fn own(folder: &Path) {
     fs::create_dir_all(folder).unwrap();
     fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).unwrap();
@@ -244,7 +244,7 @@ async fn shared_cluster() -> Cluster {
     if ready.exists() {
         return Cluster { folder };
     }
-    // What an earlier run with the same number left half made.
+    // Remnants of an earlier run with the same process id.
     let _ = fs::remove_dir_all(&folder);
     let cluster = Cluster::start(&folder, "", parent);
     run(&cluster.url("postgres"), format!("create database {TEMPLATE}")).await;
@@ -293,7 +293,7 @@ fn done(command: &mut Command) {
     }
 }
 
-/// Postgres refuses to run as root: then its own user runs it.
+/// The user that runs Postgres, which refuses to run as root; `None` for the test's own user.
 fn user() -> Option<(u32, u32)> {
     if !rustix::process::geteuid().is_root() {
         return None;
@@ -307,7 +307,7 @@ fn user() -> Option<(u32, u32)> {
     Some(found.expect("Postgres does not run as root: there must be a user `postgres` (apt-get install postgresql)"))
 }
 
-/// Where the programs are: beside the `initdb` of PATH (links followed), or where Debian puts them.
+/// The folder of the programs: beside the `initdb` of PATH (links followed), or where Debian puts them.
 fn bin() -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let named = std::env::split_paths(&path).filter_map(|folder| {

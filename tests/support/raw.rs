@@ -1,4 +1,4 @@
-//! HTTP by hand: what no client library would send.
+//! HTTP by hand: requests that no client library would send.
 
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;

@@ -10,7 +10,7 @@ use futures_util::stream::{self, StreamExt as _};
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, watch};
 
-/// How many characters of a text or of arguments come at once.
+/// The number of characters of a text or of arguments in a chunk.
 const PIECE: usize = 6;
 
 /// A stream of chunks, sent one by one.
@@ -57,33 +57,33 @@ impl Stream {
         Some(Self::of_events(events))
     }
 
-    /// It stops after so many chunks until [`super::model::FakeModel::go_on`].
+    /// Holds after so many chunks until [`super::model::FakeModel::go_on`].
     #[must_use]
     pub fn hold_after(self, chunks: usize) -> Self {
         Self { hold_after: Some(chunks), ..self }
     }
 
-    /// The connection is lost after so many chunks.
+    /// Loses the connection after so many chunks.
     #[must_use]
     pub fn lost_after(self, chunks: usize) -> Self {
         Self { lost_after: Some(chunks), ..self }
     }
 
-    /// It ends in good order after so many chunks, without its end.
+    /// Ends cleanly after so many chunks, without the end marker.
     #[must_use]
     pub fn cut_after(mut self, chunks: usize) -> Self {
         self.chunks.truncate(chunks);
         self
     }
 
-    /// Each byte comes by itself; what is said of chunks is of bytes from here on.
+    /// Makes each byte a chunk of its own; counts of chunks are counts of bytes from here on.
     #[must_use]
     pub fn byte_by_byte(self) -> Self {
         let chunks = self.chunks.concat().into_iter().map(|byte| Bytes::from(vec![byte])).collect();
         Self { chunks, ..self }
     }
 
-    /// How many chunks it has.
+    /// The number of chunks.
     pub fn len(&self) -> usize {
         self.chunks.len()
     }
@@ -110,11 +110,11 @@ impl Stream {
 
 fn pieces(text: &str) -> Vec<String> {
     let characters: Vec<char> = text.chars().collect();
-    // A long text comes in long pieces: the frame of each would outgrow what a client reads.
+    // A long text comes in long pieces: the framing of many short ones would outgrow the client's limit.
     characters.chunks(PIECE.max(text.len() / 500)).map(|piece| piece.iter().collect()).collect()
 }
 
-/// The name first, and then the arguments, bit by bit; arguments that are no text come as they are.
+/// The name first, then the arguments piece by piece; arguments that are no text come as they are.
 fn call_in_pieces(index: usize, call: &Value) -> Vec<Value> {
     let mut first = call.clone();
     first["index"] = json!(index);
@@ -124,7 +124,7 @@ fn call_in_pieces(index: usize, call: &Value) -> Vec<Value> {
     std::iter::once(first).chain(more).collect()
 }
 
-/// Where streams hold.
+/// Holds streams until a test releases them.
 pub struct Gate {
     held: watch::Sender<usize>,
     passes: Semaphore,

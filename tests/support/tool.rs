@@ -1,4 +1,4 @@
-//! A fake tool endpoint on loopback: the world's ledger of what was really executed.
+//! A fake tool endpoint on loopback; its ledger holds the calls that were really executed.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,14 +8,13 @@ use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 
-/// One execution.
 #[derive(Clone, Debug)]
 pub struct Execution {
     pub method: Method,
     pub uri: String,
     pub headers: HeaderMap,
     pub body: String,
-    /// When it arrived.
+    /// The time of arrival.
     pub at: std::time::Instant,
 }
 
@@ -50,28 +49,28 @@ impl FakeTool {
         Self { url: format!("http://{}", super::serve(router).await), inner }
     }
 
-    /// What it answers from now on.
+    /// Sets the answer from now on.
     pub fn answers(&self, status: u16, body: impl Into<Vec<u8>>) -> &Self {
         *self.inner.answer.lock().unwrap() = (status, body.into());
         self
     }
 
-    /// Everything that was really executed.
+    /// Every executed call.
     pub fn ledger(&self) -> Vec<Execution> {
         self.inner.ledger.lock().unwrap().clone()
     }
 
-    /// How much was executed.
+    /// The number of executed calls.
     pub fn count(&self) -> usize {
         *self.inner.seen.borrow()
     }
 
-    /// What was executed after so much.
+    /// The calls executed after the first `count`.
     pub fn since(&self, count: usize) -> Vec<Execution> {
         self.inner.ledger.lock().unwrap()[count..].to_vec()
     }
 
-    /// From now on executions do not answer until [`FakeTool::open`].
+    /// Executions do not answer from now on, until [`FakeTool::open`].
     pub fn close(&self) {
         self.inner.gate.forget_permits(tokio::sync::Semaphore::MAX_PERMITS);
     }

@@ -1,4 +1,4 @@
-//! Streams that are cut and gone on with, and the same stream elsewhere.
+//! Streams that are cut and resumed, and the same stream on another replica.
 
 use serde_json::json;
 
@@ -63,7 +63,7 @@ async fn stream_is_the_same_on_every_replica() {
     let app = TestApp::with(On::Postgres, &(yaml + "\nserver: { public_url: \"https://hold.example\" }\n")).await;
     let other = app.replica().await;
     let held = app.held().await;
-    // What happens here is seen there while it happens.
+    // The other replica streams this replica's events as they happen.
     let mut there = other.owner().watch(&held.task, None).await;
     let mut told = there.until("caught_up").await;
     app.owner().hit(&format!("/resume/{}/approve", held.request)).await;

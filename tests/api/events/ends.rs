@@ -1,5 +1,5 @@
-//! How a stream ends before its task does: its time, its caller's right, the service, and what cannot be read; and how
-//! many there may be.
+//! Streams that end before their task: at the end of the session, after an hour, at shutdown, at an unreadable event;
+//! and how many streams there may be.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::support::app::{ACCOUNTS, ALICE, BOB, Held, On, REFUNDS, TestApp};
 use crate::support::clock::Leaping;
 use crate::support::events::{Said, numbers};
 
-/// Where nothing is waited for, however busy the machine is.
+/// Upper bound for steps that should not block, even on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
 
 fn yaml(more: &str) -> String {
@@ -59,7 +59,7 @@ on_both! {
         assert_eq!(app.nobody().header("cookie", &leaves).watch(&task, None).await.status, 401);
         assert_eq!(staying.said().await, Some(Said::Comment));
         clock.leap(Duration::from_secs(61));
-        assert_eq!(staying.said().await, Some(Said::Comment), "and so it stays");
+        assert_eq!(staying.said().await, Some(Said::Comment), "the other stream stays open");
         app.stop().await;
     }
 
@@ -137,7 +137,7 @@ on_both! {
             let reply = actor.header("accept", "text/event-stream").get(&path).await;
             assert_eq!(reply.status, status, "{}", reply.text);
         }
-        assert_eq!(app.approver().watch(&task, None).await.status, 200, "whoever may decide reads");
+        assert_eq!(app.approver().watch(&task, None).await.status, 200, "a caller who may decide may read");
         let head = app.owner().send(Method::HEAD, &path, None).await;
         assert_eq!((head.status, head.header("content-type")), (200, "text/event-stream"));
         assert_eq!(app.owner().get("/v1/tasks/nonsense/events").await.status, 404);

@@ -1,4 +1,4 @@
-//! Every durable event by its name, and what a request was when it happened.
+//! Every durable event by its name, and the state of a request at each event.
 
 use std::collections::BTreeSet;
 
@@ -38,7 +38,7 @@ const TABLE: [&str; 23] = [
     "tool.finished_late",
 ];
 
-/// The events of a task up to its end, each beside the item that it is.
+/// The events of a task up to its end, each compared with its item.
 async fn checked(app: &TestApp, root: &str) -> Vec<Event> {
     let events = durable(&app.owner().events(root, None).await);
     assert!(events.iter().zip(1..).all(|(event, number)| event.id == Some(number)), "{events:#?}");
@@ -67,7 +67,7 @@ async fn cancel(app: &TestApp, task: &str) {
     assert_eq!(reply.status, 200, "{}", reply.text);
 }
 
-/// A tree in which one sub-agent is asked for, one fails and one is canceled.
+/// A tree with one sub-agent that asks, one that fails and one that is canceled.
 async fn a_tree(on: On) -> Vec<Event> {
     let app = trees::trees(on, "").await;
     let turns = [
@@ -85,7 +85,7 @@ async fn a_tree(on: On) -> Vec<Event> {
     events
 }
 
-/// A question that nobody answers in time.
+/// A request that expires.
 async fn an_expiry(on: On) -> Vec<Event> {
     let app = asking(on, &short("1s", "")).await;
     app.model.otherwise(|_| says("nobody came"));
@@ -95,7 +95,7 @@ async fn an_expiry(on: On) -> Vec<Event> {
     events
 }
 
-/// A call that is under way when its task is canceled.
+/// A call in flight when its task is canceled.
 async fn a_late_result(on: On) -> Vec<Event> {
     let app = TestApp::start(on).await;
     app.model.then(calls(&[("lookup", r#"{"order":1}"#)]));
@@ -133,7 +133,7 @@ async fn two_ends(on: On) -> Vec<Event> {
     events
 }
 
-/// What a request's page says as JSON, but for what it says of the caller.
+/// A request's JSON without the members that depend on the caller.
 fn about(shown: &Value) -> Value {
     let mut shown = shown.clone();
     let members = shown.as_object_mut().unwrap();
@@ -182,7 +182,7 @@ on_both! {
         assert_eq!(told.data["request"], shown(&app, &held.request).await);
         assert_eq!((&told.data["request"]["status"], &told.data["request"]["decision"]["by"]), (&json!("resumed"), &json!("carol")));
         watch.rest().await;
-        // Whoever reads it later reads what it was then.
+        // A later reader gets the request as it was at each event.
         let again = app.owner().events(&held.task, None).await;
         let stands: Vec<_> = of(&again, "request.decided", &held.request).iter().map(|request| request["status"].clone()).collect();
         assert_eq!(stands, ["pending", "resumed"]);

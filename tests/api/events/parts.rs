@@ -1,4 +1,4 @@
-//! A sub-agent's own stream is its part of the root's.
+//! A sub-agent's own stream is its subtree's part of the root's stream.
 
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ fn of_tasks(events: &[Event], tasks: &[String]) -> Vec<Event> {
 on_both! {
     async fn sub_agent_stream_is_its_part_of_the_root_stream(on: On) {
         let app = trees(on, "").await;
-        // Two children of one agent, of which the first has a child of its own.
+        // Two children of one agent; the first has a child of its own.
         let first = give("analyst", &[turn(&[pays("clerk", 1)]), json!("first")]);
         let root = paused(&app, &[turn(&[first, pays("analyst", 2)]), json!("end")]).await;
         let root_id = root.str("/task_id");
@@ -26,7 +26,7 @@ on_both! {
         let mut live = app.owner().watch(&above, None).await;
         let mut told = live.until("caught_up").await;
         let head = app.owner().watch(&root_id, None).await.until("caught_up").await.pop().unwrap();
-        assert_eq!(told.pop().unwrap().data, head.data, "what is behind is behind in the numbers of the root");
+        assert_eq!(told.pop().unwrap().data, head.data, "the position is counted in the root's numbers");
         for (_, request) in open(&root) {
             approve(&app.owner(), &request).await;
         }

@@ -1,4 +1,4 @@
-//! What models are saying: shown as it comes, and never what is stored already or void.
+//! Deltas of model calls: shown as they arrive, but never when already stored or void.
 
 use holdpoint::store::Store;
 use holdpoint::task::delta::{Delta, Said};
@@ -12,7 +12,7 @@ use super::super::trees::{approve, id, of, open, paused, pays, trees, turn};
 use crate::support::app::{Held, On, TestApp};
 use crate::support::events::{Watch, names};
 
-/// A model of one task that is being asked.
+/// A model call in flight.
 struct Asking<'s> {
     store: &'s Store,
     root: &'s str,
@@ -45,7 +45,7 @@ fn asking<'s>(app: &'s TestApp, held: &'s Held, after_seq: i64) -> Asking<'s> {
     Asking { store: app.store(), root: &held.task, task: &held.task, turn: 2, after_seq, which: 1 }
 }
 
-/// What has come up to the last one of that text.
+/// The deltas up to the last one with that text.
 async fn up_to(watch: &mut Watch, text: &str) -> Vec<(String, String)> {
     let mut all = Vec::new();
     loop {
@@ -96,7 +96,7 @@ on_both! {
         let app = TestApp::start(on).await;
         let held = app.held().await;
         let mut whole = app.owner().watch(&held.task, None).await;
-        // One that has seen no item of the task, and has to look.
+        // This stream has sent no item of the task, so it has to look up what is stored.
         let mut later = app.owner().watch(&held.task, Some(6)).await;
         whole.until("caught_up").await;
         later.until("caught_up").await;
@@ -114,11 +114,11 @@ on_both! {
         watch.until("caught_up").await;
         let first = asking(&app, &held, 6);
         let second = Asking { which: 2, ..asking(&app, &held, 6) };
-        // Nothing of it was shown: there is nothing to forget.
+        // Nothing of this call was shown, so there is nothing to reset.
         first.says(Said::Reset);
         first.text(0, "one");
         second.text(0, "two");
-        // What was shown of it is forgotten by now.
+        // The deltas of this call were reset when the other call's arrived.
         first.says(Said::Reset);
         second.text(3, "three");
         second.says(Said::Reset);
@@ -156,7 +156,7 @@ on_both! {
     }
 }
 
-/// Somebody else committed what a model was shown, and this replica has not heard of it.
+/// The items that the model call was given were committed by another replica, and this one was not notified.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn delta_comes_after_the_events_its_model_had_been_shown() {
     let app = TestApp::start(On::Postgres).await;

@@ -1,4 +1,4 @@
-//! POSTs that are answered with the stream of what they set in motion.
+//! POSTs answered with the stream of the events they cause.
 
 use serde_json::json;
 
@@ -48,7 +48,7 @@ on_both! {
         assert_eq!(names(&told)[..2], ["task.resumed", "message.received"]);
         assert_eq!(numbers(&told)[0], after + 4);
         let request = told.iter().find(|event| event.name == "request.created").unwrap().data["request_id"].clone();
-        // A pause does not end it, and what others do goes on in it.
+        // A pause does not end the stream, and it carries the commands of others.
         let path = format!("/resume/{}/reject", request.as_str().unwrap());
         let rejected = app.owner().post_and_watch(&path, &json!({"reason": "no"})).await.rest().await;
         assert_eq!(names(&durable(&rejected)).last(), Some(&"task.canceled"));
@@ -109,7 +109,7 @@ on_both! {
         // A cancel does not wait, so there is nothing to watch.
         let canceled = app.owner().header("accept", "text/event-stream").hit(&format!("/v1/tasks/{task}/cancel")).await;
         assert_eq!((canceled.status, canceled.header("content-type")), (200, "application/json"));
-        assert_eq!(app.owner().watch(&task, None).await.status, 200, "nobody sits where there is one seat");
+        assert_eq!(app.owner().watch(&task, None).await.status, 200, "none of these took the only stream slot");
     }
 
     async fn client_that_drops_its_stream_stops_nothing(on: On) {

@@ -1,4 +1,4 @@
-//! A client who asks for a stream and does not read it.
+//! A client that opens a stream and does not read it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ async fn stream_of_a_client_that_does_not_read_is_closed() {
     let yaml =
         REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS + "\nserver: { max_streams_per_caller: 1 }\n";
     let app = TestApp::timed(On::Sqlite, &yaml, Arc::<Leaping>::clone(&clock)).await;
-    // More than a connection takes that nobody reads from.
+    // More than a connection buffers while the client does not read.
     app.tool.answers(200, "x".repeat(900 * 1024));
     app.model.then(calls(&[("lookup", "{}"); 16]));
     let task = app.owner().header("prefer", "wait=120").post("/v1/tasks", &json!({"input": "look"})).await;
@@ -33,16 +33,16 @@ async fn stream_of_a_client_that_does_not_read_is_closed() {
     let mut first = [0; 15];
     line.read_exact(&mut first).await.unwrap();
     assert_eq!(&first, b"HTTP/1.1 200 OK");
-    assert_eq!(app.owner().watch(&task.str("/task_id"), None).await.status, 429, "he has the only seat");
-    // Nobody knows when the line is full: time goes on until it was for long enough.
+    assert_eq!(app.owner().watch(&task.str("/task_id"), None).await.status, 429, "that stream holds the only slot");
+    // The test cannot see when the buffers are full, so it advances the clock until the stream is closed.
     let let_go = async {
-        // A leap is longer than the head of a request may take, so it may close a connection of this client, too.
+        // A leap exceeds the time limit for a request's head, so it may also close a connection of this client.
         while app.owner().try_watch(&task.str("/task_id")).await.is_none_or(|watch| watch.status == 429) {
             clock.leap(Duration::from_secs(31));
         }
     };
     timeout(Duration::from_mins(10), let_go).await.expect("its stream is still open");
-    // One who reads gets all of it.
+    // A client that reads gets the whole stream.
     let mut again = app.owner().watch(&task.str("/task_id"), None).await;
     while again.status == 429 {
         again = app.owner().watch(&task.str("/task_id"), None).await;

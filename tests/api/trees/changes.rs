@@ -1,4 +1,4 @@
-//! A configuration that changes while sub-agents wait: what a task is pinned to, and what is gone.
+//! A configuration that changes while sub-agents wait: the version a task is pinned to, and agents that are gone.
 
 use serde_json::json;
 
@@ -25,8 +25,8 @@ on_both! {
         }
         let analysts = of(&app, &root_id, "analyst").await;
         assert_eq!(analysts.len(), 2);
-        assert_eq!(analysts[0]["agent_version"], before, "the one that waited goes on as it was");
-        assert_ne!(analysts[1]["agent_version"], before, "the one that starts now is today's");
+        assert_eq!(analysts[0]["agent_version"], before, "the waiting task keeps its version");
+        assert_ne!(analysts[1]["agent_version"], before, "a new task has the current version");
         let body = json!({"input": json!(["hello"]).to_string()});
         app.owner().post(&format!("/v1/tasks/{root_id}/messages"), &body).await;
         let last = prompts(&app, "supervisor").last().unwrap().to_string();
@@ -57,7 +57,7 @@ on_both! {
         let of = |task: &str| open(&root).into_iter().find(|(asking, _)| asking == task).unwrap().1;
         app.restart_with(|yaml| yaml.replace(", { agent: scribe, session: true }]", "]").replace("  scribe: {", "  writer: {")).await;
         let told = approve(&app.owner(), &of(&scribe)).await;
-        assert_eq!((told.status, told.str("/code").as_str()), (409, "request_withdrawn"), "nothing of it can run: {}", told.text);
+        assert_eq!((told.status, told.str("/code").as_str()), (409, "request_withdrawn"), "its agent is gone: {}", told.text);
         let shown = still(&app, &scribe).await;
         assert_eq!((shown.str("/status"), shown.str("/error/code")), ("Failed".to_owned(), "configuration".to_owned()));
         let analyst = id(&only(&app, &root_id, "analyst").await);

@@ -1,4 +1,4 @@
-//! Credentials in a tree: what is given to a sub-agent is its own and that of those below it.
+//! Credentials in a tree: a credential given to a sub-agent belongs to its task and its descendants.
 
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ fn asks() -> Value {
     turn(&[call("request_credentials", &json!({"service": "jira"}))])
 }
 
-/// The login is filled in where that path asks for it.
+/// Fills in the login that the agent at that path asks for.
 async fn fill(app: &TestApp, waits: &Reply, path: &[&str]) -> Reply {
     let asked = &waits.body["pending"][0];
     assert_eq!((&asked["kind"], &asked["agent_path"]), (&json!("credentials"), &json!(path)), "{}", waits.text);
@@ -34,7 +34,7 @@ on_both! {
         let root = paused(&app, &[turn(&[analyst]), turn(&[give("clerk", &[comments(), json!("clerk too")])]), comments(), json!("end")]).await;
         let root_id = root.str("/task_id");
         let sibling = fill(&app, &root, &["supervisor", "analyst"]).await;
-        assert_eq!(app.tool.ledger().len(), 2, "the analyst, and the clerk below it, which asks nobody");
+        assert_eq!(app.tool.ledger().len(), 2, "the analyst, and the clerk below it, which needs no request");
         let parent = fill(&app, &sibling, &["supervisor", "clerk"]).await;
         assert_eq!(app.tool.ledger().len(), 3, "a sibling has to be given its own");
         let end = fill(&app, &parent, &["supervisor"]).await;
@@ -97,10 +97,10 @@ on_both! {
         let given = answer(&of_path(&root, &["supervisor", "analyst"]), filled_in("credentials")).await;
         let beside = answer(&of_path(&given, &["supervisor", "clerk"]), yes.clone()).await;
         let asked = of_path(&beside, &["supervisor", "clerk"]);
-        assert_eq!(asked["kind"], "credentials", "the analyst's is none of its business: {asked}");
+        assert_eq!(asked["kind"], "credentials", "the analyst's credential is not the clerk's: {asked}");
         assert!(app.tool.ledger().is_empty());
         let below = answer(&of_path(&beside, &["supervisor", "analyst", "clerk"]), yes).await;
-        assert_eq!(open(&below).len(), 1, "who works for the analyst has it: {}", below.text);
+        assert_eq!(open(&below).len(), 1, "the analyst's descendants have it: {}", below.text);
         assert_eq!(app.tool.ledger().len(), 1);
         let end = answer(&of_path(&below, &["supervisor", "clerk"]), filled_in("credentials")).await;
         assert_eq!((end.str("/status"), end.str("/output")), ("Completed".to_owned(), "end".to_owned()), "{}", end.text);

@@ -1,4 +1,4 @@
-//! How tasks of a tree end before their time, and what goes on: cancel, failure, retry, the next message.
+//! Tasks of a tree that end early, and the work that goes on: cancel, failure, retry, the next message.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ async fn cancel(app: &TestApp, task: &str) -> Reply {
     app.owner().hit(&format!("/v1/tasks/{task}/cancel")).await
 }
 
-/// The next message: what the supervisor is to do now.
+/// Sends the next message: the supervisor's new turns.
 async fn message(app: &TestApp, task: &str, turns: &[serde_json::Value], supersede: bool) -> Reply {
     let body = json!({"input": json!(turns).to_string(), "supersede": supersede});
     app.owner().post(&format!("/v1/tasks/{task}/messages"), &body).await

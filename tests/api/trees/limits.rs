@@ -1,4 +1,4 @@
-//! Limits over a tree: an agent's limits count what its task and those below it did since the user's last message.
+//! Limits over a tree: an agent's limits count the work of its task and its descendants since the user's last message.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::support::app::{On, TestApp};
 
-/// The results of a task's calls that were not begun, each naming that limit.
+/// The number of a task's calls that were not begun; asserts that each result names that limit.
 async fn refused(app: &TestApp, task: &str, limit: &str) -> usize {
     let journal = items(app, task).await;
     let refused: Vec<Value> =

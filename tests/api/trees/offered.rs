@@ -1,11 +1,11 @@
-//! What a model and a client are told of sub-agents.
+//! Sub-agents as a model and a client see them.
 
 use serde_json::{Value, json};
 
 use crate::support::app::{ACCOUNTS, On, TestApp};
 use crate::support::model::says;
 
-/// A supervisor with two sub-agents, one of which nobody has described.
+/// A supervisor with two sub-agents, one of them without a description.
 const OFFERED: &str = r#"
 models:
   main: { provider: openai, base_url: "{model}", model: fake, api_key: "${MODEL_KEY}", retries: 1 }

@@ -48,11 +48,11 @@ on_both! {
                 assert_eq!(open(&told), left, "{order:?}: as they were asked");
                 assert_eq!(task(&app, &child).await.str("/status"), "Completed");
                 for ((sibling, _), before) in left.iter().zip(before) {
-                    assert_eq!(items(&app, sibling).await, before, "{order:?}: nothing of a sibling moves");
+                    assert_eq!(items(&app, sibling).await, before, "{order:?}: a sibling does not change");
                 }
                 assert_eq!(app.tool.ledger().len(), ran + place + 1, "{order:?}");
             }
-            assert_eq!(prompts(&app, "supervisor").len(), asked + 2, "{order:?}: it is asked again only when all is known");
+            assert_eq!(prompts(&app, "supervisor").len(), asked + 2, "{order:?}: the model is asked again only with all results");
             let told = results(prompts(&app, "supervisor").last().unwrap());
             assert_eq!(told, ["clerk paid 1", "analyst paid 2", "clerk paid 3"], "{order:?}: in the order of its calls");
             lawful(&app, &root_id).await;
@@ -105,7 +105,7 @@ on_both! {
 
     async fn agent_asks_for_itself_before_its_sub_agents_start(on: On) {
         let app = trees(on, "").await;
-        // Nothing of a turn runs while one of its approvals is open, sub-agents neither.
+        // Nothing of a turn runs while one of its approvals is open, not even sub-agents.
         let root = paused(&app, &[turn(&[pays("analyst", 1), refund(2), pays("clerk", 3)]), json!("end")]).await;
         let root_id = root.str("/task_id");
         assert_eq!(root.body["pending"][0]["agent_path"], json!(["supervisor"]));
@@ -146,7 +146,7 @@ on_both! {
     }
 }
 
-/// The machine's clock, as many days later as a test says.
+/// The machine's clock, ahead by as many days as a test says.
 #[derive(Default)]
 struct Later(AtomicI64);
 

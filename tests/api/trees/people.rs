@@ -1,4 +1,4 @@
-//! Who reads and who decides in a tree: the same people for every task of it.
+//! Permissions in a tree: the same readers and approvers for every task of it.
 
 use reqwest::Method;
 use serde_json::json;
@@ -12,7 +12,7 @@ fn large(order: u32) -> serde_json::Value {
     call("refund", &json!({"order": order, "amount": 600}))
 }
 
-/// What a caller is told of a task: the task, its items, its tree, its requests.
+/// The statuses that a caller gets for a task, its items, its tree and its requests.
 async fn reads(actor: &Actor<'_>, task: &str, root: &str, request: &str) -> Vec<u16> {
     let mut statuses = Vec::new();
     for path in [
@@ -63,7 +63,7 @@ on_both! {
         assert_eq!((end.status, end.str("/status").as_str(), end.str("/task_id")), (200, "Completed", root_id.clone()), "{}", end.text);
         assert_eq!(app.tool.ledger()[0].header("holdpoint-decided-by"), "bob");
         assert_eq!(app.tool.ledger()[0].header("holdpoint-user"), "alice");
-        assert_eq!(reads(&app.approver(), &clerk, &root_id, &request).await, [200; 5], "he has decided one of its requests");
+        assert_eq!(reads(&app.approver(), &clerk, &root_id, &request).await, [200; 5], "bob has decided one of its requests");
         app.stop().await;
     }
 

@@ -1,4 +1,4 @@
-//! Every kind of question from two levels below the root, and that its answer reaches who asked.
+//! Every kind of request from two levels below the root; its answer reaches the agent that asked.
 
 use serde_json::{Value, json};
 
@@ -7,13 +7,13 @@ use super::super::kinds::{KINDS, TOKEN, asks, filled_in, items, results_of};
 use super::{approve, call, give, id, lawful, of, only, open, paused, still, task, tree, trees, turn};
 use crate::support::app::On;
 
-/// A call with which an agent asks in that way.
+/// A call with which an agent asks a request of that kind.
 fn asking(kind: &str) -> Value {
     let (name, arguments) = asks(kind);
     call(name, &serde_json::from_str(arguments).unwrap())
 }
 
-/// What answers it, and what the call comes to.
+/// The answer to that kind, and the outcome of the call.
 fn answer(kind: &str) -> (Value, &'static str) {
     match kind {
         "approval" => (json!({"action": "approve"}), "succeeded"),

@@ -1,4 +1,4 @@
-//! People who move one tree at the same moment: whatever wins, everything ends and nothing happens twice.
+//! People who change one tree at the same moment: whatever wins, every task ends and nothing happens twice.
 
 use futures_util::future::join_all;
 use serde_json::json;
@@ -10,10 +10,10 @@ use super::{
 };
 use crate::support::app::{On, TestApp};
 
-/// How often each race is run.
+/// The number of runs of each race.
 const TIMES: usize = 12;
 
-/// Everything of a tree that was canceled has ended, and nothing is asked any more.
+/// Asserts that every task of a canceled tree has ended and no request is open.
 async fn all_over(app: &TestApp, root: &str) {
     for one in tree(app, root).await {
         assert!(["Canceled", "Completed", "Failed"].contains(&one["status"].as_str().unwrap()), "{one}");
@@ -53,7 +53,7 @@ on_both! {
             let (approved, canceled) = tokio::join!(approve(&owner, &request), owner.hit(&path));
             assert!([200, 409].contains(&canceled.status), "{}", canceled.text);
             assert!([200, 409].contains(&approved.status), "{}", approved.text);
-            assert!(approved.status == 200 || canceled.status == 200, "one of them wins");
+            assert!(approved.status == 200 || canceled.status == 200, "one of the two wins");
             let end = still(&app, &root_id).await;
             assert_eq!((end.str("/status"), end.str("/output")), ("Completed".to_owned(), "end".to_owned()), "{}", end.text);
             let journal = items(&app, &root_id).await;
@@ -141,7 +141,7 @@ on_both! {
             assert_eq!(told.status, 200, "{}", told.text);
             answered += 1;
         }
-        assert_eq!(answered, 28, "each was asked once");
+        assert_eq!(answered, 28, "each request was asked once");
         lawful(&app, &root_id).await;
         app.stop().await;
     }

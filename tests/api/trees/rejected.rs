@@ -1,4 +1,4 @@
-//! A no to a sub-agent's question: what it ends, and who is told.
+//! The rejection of a sub-agent's request: what it ends, and who is told.
 
 use serde_json::json;
 
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::support::app::{On, Reply, TestApp};
 
-/// The analyst and the clerk have a refund held each. What is asked by the analyst, and by the clerk.
+/// The analyst and the clerk each have a held refund. Returns the root, the analyst's request and the clerk's.
 async fn two_held(app: &TestApp) -> (Reply, String, String) {
     let root = paused(app, &[turn(&[pays("analyst", 1), pays("clerk", 2)]), json!("supervisor: goes on")]).await;
     let of = |agent: &str| {

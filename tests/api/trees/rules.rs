@@ -1,4 +1,4 @@
-//! The policy along the path of agents: the strictest word wins, and what is said of an agent's calls of another one.
+//! The policy along the path of agents: the strictest verdict wins; and rules about an agent's calls of another agent.
 
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ on_both! {
         assert_eq!(judged(&app, &root.str("/task_id")).await, (json!("deny"), json!("top"), json!("denied")));
         assert!(results(prompts(&app, "analyst").last().unwrap())[0].contains("Not the supervisor."));
         assert!(app.tool.ledger().is_empty());
-        // Alone it may.
+        // As a root task the analyst may refund.
         let body = json!({"agent": "analyst", "input": json!([[refund(2)], "paid"]).to_string()});
         let alone = app.owner().post("/v1/tasks", &body).await;
         assert_eq!((alone.str("/status"), app.tool.ledger().len()), ("Completed".to_owned(), 1), "{}", alone.text);
@@ -94,7 +94,7 @@ on_both! {
         let calls = &root.body["pending"][0]["tool_calls"];
         assert_eq!((&calls[0]["summary"], &calls[0]["target"], &calls[0]["effect"]), (&json!(r#"analyst: ["costly it is"]"#), &json!("agent analyst"), &json!("once")));
         assert_eq!((&calls[0]["needs_decision"], &calls[1]["needs_decision"]), (&json!(true), &json!(false)));
-        assert_eq!(tree(&app, &root_id).await.len(), 1, "nothing of the turn runs while it is asked");
+        assert_eq!(tree(&app, &root_id).await.len(), 1, "nothing of the turn runs while a request is open");
         let end = approve(&app.owner(), &open(&root)[0].1).await;
         assert_eq!(end.str("/status"), "Completed", "{}", end.text);
         assert_eq!(results(prompts(&app, "supervisor").last().unwrap()), ["costly it is", "clerk: hi"]);
@@ -145,7 +145,7 @@ on_both! {
         let outcomes_of = items(&app, &root.str("/task_id")).await;
         assert!(outcomes(&outcomes_of).iter().all(|(_, outcome)| *outcome == "invalid"), "{outcomes_of:#?}");
         assert_eq!((outcomes(&outcomes_of).len(), tree(&app, &root.str("/task_id")).await.len()), (5, 1));
-        // The scribe may call nobody.
+        // The scribe has no sub-agents.
         let body = json!({"agent": "scribe", "input": json!([[give("clerk", &[json!("x")])], "end"]).to_string()});
         let scribe = app.owner().post("/v1/tasks", &body).await;
         assert_eq!(outcomes(&items(&app, &scribe.str("/task_id")).await), [("clerk", "invalid")]);

@@ -1,4 +1,4 @@
-//! Sub-agents that keep their conversation over the calls of one root task.
+//! Sub-agents that keep their conversation across the calls of one root task.
 
 use serde_json::json;
 
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::support::app::{On, TestApp};
 
-/// What each prompt of the scribe held: the texts of the user and its own, in order.
+/// Each prompt of the scribe: the texts of the user and its own, in order.
 fn conversations(app: &TestApp) -> Vec<Vec<String>> {
     let spoken = |body: &serde_json::Value| {
         let messages = body["messages"].as_array().unwrap().iter();
@@ -48,10 +48,10 @@ on_both! {
         let body = json!({"input": json!([[note("three")], "noted again"]).to_string()});
         let again = app.owner().post(&format!("/v1/tasks/{root_id}/messages"), &body).await;
         assert_eq!(again.str("/output"), "noted again", "{}", again.text);
-        assert_eq!(of(&app, &root_id, "scribe").await.len(), 1, "over the messages of one root too");
+        assert_eq!(of(&app, &root_id, "scribe").await.len(), 1, "across the messages of one root, too");
         assert_eq!(conversations(&app).last().unwrap().len(), 5);
         let other = done(&app, &[turn(&[note("four")])]).await;
-        assert_eq!(conversations(&app).last().unwrap(), &[task_of("four")], "another root has another one");
+        assert_eq!(conversations(&app).last().unwrap(), &[task_of("four")], "another root has another conversation");
         assert_ne!(id(&only(&app, &other.str("/task_id"), "scribe").await), id(&scribe));
         lawful(&app, &root_id).await;
         app.stop().await;

@@ -1,4 +1,4 @@
-//! Trees of any shape, answered by several people at once in any way: each comes to its end, and nothing happens twice.
+//! Trees of any shape, answered by several people at once in any way: every task ends, and nothing happens twice.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::super::kinds::items;
 use super::{begin, call, give, id, lawful, limited, refund, still, tree, turn, typed, with};
 use crate::support::app::{Actor, On, TestApp};
 
-/// Numbers that look like chance and are the same each time.
+/// Pseudo-random numbers, the same in each run.
 struct Dice(u64);
 
 impl Dice {
@@ -19,7 +19,7 @@ impl Dice {
     }
 }
 
-/// What an agent is to do: one or two turns of calls, and those of its sub-agents.
+/// The turns of an agent: one or two turns of calls, and the turns of its sub-agents.
 fn program(dice: &mut Dice, agent: &str, depth: u64, order: &mut u32) -> Vec<Value> {
     let mut turns = Vec::new();
     for _ in 0..=dice.roll(2) {
@@ -48,7 +48,7 @@ fn program(dice: &mut Dice, agent: &str, depth: u64, order: &mut u32) -> Vec<Val
     turns
 }
 
-/// Somebody answers one of the open questions in one of many ways, or cancels who asks.
+/// Answers one open request in one of many ways, or cancels the task that asks.
 async fn answer(actor: &Actor<'_>, root: &str, request: &Value, way: u64) {
     let task = request["task_id"].as_str().unwrap();
     let path = format!("/resume/{}", request["request_id"].as_str().unwrap());
@@ -63,7 +63,7 @@ async fn answer(actor: &Actor<'_>, root: &str, request: &Value, way: u64) {
     assert!([200, 202, 409].contains(&reply.status), "{}", reply.text);
 }
 
-/// Answers until there is nothing to answer any more.
+/// Answers until no request is open.
 async fn played(replicas: &[&TestApp], dice: &mut Dice, root: &str) {
     for _ in 0..200 {
         let shown = still(replicas[0], root).await;
@@ -83,7 +83,7 @@ async fn played(replicas: &[&TestApp], dice: &mut Dice, root: &str) {
     panic!("{root} does not come to its end");
 }
 
-/// What is true of every tree that is over.
+/// Asserts what holds for every finished tree.
 async fn sound(app: &TestApp, root: &str) {
     lawful(app, root).await;
     let tasks = tree(app, root).await;
@@ -101,7 +101,7 @@ async fn sound(app: &TestApp, root: &str) {
         }
     }
     let children: BTreeSet<_> = tasks.iter().map(id).filter(|task| task != root).collect();
-    assert_eq!(started, children, "each was started, and nobody else");
+    assert_eq!(started, children, "every child was started, and no other task");
     let usage = &tasks[0]["usage"];
     assert_eq!((usage["model_calls"].as_i64(), usage["total_tokens"].as_i64()), (Some(asked), Some(spent)));
     let keys: Vec<_> = app

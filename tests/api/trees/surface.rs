@@ -1,4 +1,5 @@
-//! A tree of tasks as a client sees it: where a question is shown, what each task says of itself, what the models were told.
+//! A tree of tasks as a client sees it: where a request is shown, what each task reports, and the prompts of the
+//! models.
 
 use serde_json::{Value, json};
 
@@ -10,12 +11,12 @@ use super::{
 };
 use crate::support::app::{On, TestApp};
 
-/// The analyst has a refund held, while the clerk is done at once.
+/// The analyst has a held refund, while the clerk completes at once.
 fn analyst_asks() -> Vec<Value> {
     vec![turn(&[pays("analyst", 17), give("clerk", &[json!("clerk: nothing to do")])]), json!("supervisor: all done")]
 }
 
-/// Tokens and calls of a model, summed over the journals of a tree.
+/// Tokens and model calls, summed over the journals of a tree.
 async fn spent(app: &TestApp, root: &str) -> (i64, i64) {
     let (mut tokens, mut asked) = (0, 0);
     for task in tree(app, root).await {
@@ -80,7 +81,7 @@ on_both! {
         let end = approve(&app.owner(), &open(&root)[0].1).await;
         assert_eq!(end.str("/status"), "Completed", "{}", end.text);
         let told = prompts(&app, "supervisor");
-        assert_eq!(told.len(), 2, "its model is asked again only when all its calls have results: {told:#?}");
+        assert_eq!(told.len(), 2, "the model is asked again only when all calls have results: {told:#?}");
         let messages = told[1]["messages"].as_array().unwrap();
         let roles: Vec<_> = messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
         assert_eq!(roles, ["system", "user", "assistant", "tool", "tool"]);
@@ -89,7 +90,7 @@ on_both! {
         let analyst = prompts(&app, "analyst");
         assert_eq!(analyst.len(), 2);
         let roles: Vec<_> = analyst[1]["messages"].as_array().unwrap().iter().map(|message| message["role"].clone()).collect();
-        assert_eq!(roles, ["system", "user", "assistant", "tool"], "and it sees nothing of its parent's");
+        assert_eq!(roles, ["system", "user", "assistant", "tool"], "a sub-agent sees nothing of its parent's conversation");
         assert_eq!(text(&analyst[1]["messages"][1]), json!([[refund(17)], "analyst paid 17"]).to_string());
         assert_eq!(text(&analyst[1]["messages"][3]), "the-tools-own-words");
         app.stop().await;
@@ -114,7 +115,7 @@ on_both! {
             let journal = items(&app, &id(&child)).await;
             assert_eq!((&journal[0]["type"], &journal[0]["status"], &journal[1]["type"]), (&json!("task_status"), &json!("Running"), &json!("user_message")));
             assert_eq!(journal[1]["by"], "alice");
-            assert_eq!(journal[0]["at"], start["at"], "it begins in the commit that starts it");
+            assert_eq!(journal[0]["at"], start["at"], "the child's journal begins in the commit that starts it");
         }
         let end = approve(&app.owner(), &open(&root)[0].1).await;
         let spent = spent(&app, &root_id).await;

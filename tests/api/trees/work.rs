@@ -1,4 +1,4 @@
-//! Trees at work: deep ones, with little room, on several replicas, and stopped while they run.
+//! Trees at work: deep ones, with few slots, on several replicas, and stopped while they run.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::support::app::On;
 
-/// A chain of sub-agents of this depth, the last of which does this.
+/// A chain of sub-agents of this depth; the last one has these turns.
 fn chain(depth: usize, last: &[Value]) -> Value {
     let agent = |level: usize| if level % 2 == 1 { "analyst" } else { "clerk" };
     let mut inner = give(agent(depth), last);
@@ -67,7 +67,7 @@ on_both! {
         let canceled = app.owner().hit(&format!("/v1/tasks/{analyst}/cancel")).await;
         assert_eq!(canceled.str("/status"), "Canceled", "{}", canceled.text);
         let end = still(&app, &root).await;
-        assert_eq!((end.str("/status"), end.str("/output")), ("Completed".to_owned(), "supervisor: without".to_owned()), "it does not wait");
+        assert_eq!((end.str("/status"), end.str("/output")), ("Completed".to_owned(), "supervisor: without".to_owned()), "the root does not wait for its child");
         assert_eq!(outcomes(&items(&app, &root).await), [("analyst", "canceled")]);
         assert_eq!(outcomes(&items(&app, &analyst).await), [("lose", "unknown")]);
         app.tool.open();
@@ -75,7 +75,7 @@ on_both! {
             tokio::task::yield_now().await;
         }
         let shown = task(&app, &root).await;
-        assert_eq!((shown.str("/status").as_str(), &shown.body["pending"]), ("Completed", &json!([])), "nobody is asked to reconcile it");
+        assert_eq!((shown.str("/status").as_str(), &shown.body["pending"]), ("Completed", &json!([])), "no reconcile request is open");
         lawful(&app, &root).await;
         app.stop().await;
     }
@@ -142,7 +142,7 @@ on_both! {
         assert_eq!((&scribe["status"], &scribe["output"]), (&json!("Completed"), &json!("noted")));
         let last = prompts(&app, "scribe").last().unwrap().clone();
         let users: Vec<_> = last["messages"].as_array().unwrap().iter().filter(|message| message["role"] == "user").map(text).collect();
-        assert_eq!(users.len(), 2, "the call that had not begun was never told to it: {users:?}");
+        assert_eq!(users.len(), 2, "a call that had not begun never reached the scribe: {users:?}");
         let journal = items(&app, &root_id).await;
         let results = outcomes(&journal);
         assert_eq!((results.len(), results[0], results[2]), (3, ("scribe", "canceled"), ("scribe", "succeeded")));
