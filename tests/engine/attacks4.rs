@@ -59,7 +59,7 @@ async fn balanced(stage: &Stage, root: TaskId) {
         let counted = (usize::try_from(row.busy).unwrap(), usize::try_from(row.open_requests).unwrap());
         assert_eq!(counted, (busy, open), "{:?}: {}", row.agent_path, stage.told(root).await);
         let fits = match row.status {
-            // A task without open requests and running work is waiting for room to ask.
+            // A task with neither open requests nor running work waits for room for a request.
             TaskStatus::Running => busy > 0 || (open == 0 && full),
             TaskStatus::Paused => busy == 0 && open > 0,
             TaskStatus::Completed | TaskStatus::Failed | TaskStatus::Canceled => busy == 0 && open == 0,

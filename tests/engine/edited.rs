@@ -221,7 +221,7 @@ both! {
         door.decide(&person("bob"), request, each([(call, edit(AGAIN))]), None).await.unwrap();
         stage.run().await;
         let (third, _) = question(&stage, task).await;
-        // Approvals of other bytes do not count; bob has now approved only his own edit.
+        // Approvals of other bytes do not count; bob has now approved only their own edit.
         door.decide(&alice(), third, whole(Action::Approve, None), None).await.unwrap();
         assert!(matches!(refused(&stage, &door, &person("bob"), task, whole(Action::Approve, None)).await, Refusal::Forbidden(_)));
         assert!(stage.engine(1).claim().await.unwrap().is_empty());

@@ -99,7 +99,7 @@ fn shown_its_own(shape: Shape, (name, prompt): &(String, Prompt)) {
     }
 }
 
-/// The first moment that is worth a death: up to the first request all lives are alike, so only the approved ones are
+/// The first moment at which a life is cut: up to the first request all lives are alike, so only those of `Approve` are
 /// cut there.
 async fn first_moment(stage: &Stage, parts: &Parts, people: People) -> usize {
     if people == People::Approve {

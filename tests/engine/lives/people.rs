@@ -149,7 +149,7 @@ fn answer(open: &Open, call: CallId, action: Action) -> CallAnswer {
     }
 }
 
-/// What follows the decisions, and whether they close the request.
+/// The consequence of the decisions, and whether they close the request.
 fn follows(open: &Open, decisions: &BTreeMap<CallId, CallAnswer>) -> (Option<Then>, bool) {
     let settled = |call: CallId| decisions.get(&call).filter(|answer| answer.settles()).map(|answer| answer.action);
     let outcomes: Vec<_> = open
