@@ -1,4 +1,5 @@
-//! Holds the journals against the world's ledger and against what was acknowledged. Nothing lost, nothing twice.
+//! Compares the journals with the world's ledger and with the acknowledged answers: nothing may be lost, nothing may
+//! happen twice.
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "an item of a new type proves nothing here by itself")]
 
@@ -14,18 +15,18 @@ use super::people::Deed;
 use super::world::Execution;
 use crate::engine::laws;
 
-/// What is known of one task when all is over.
+/// The state of one task after the run.
 pub struct Told {
     pub task: TaskId,
     pub root: TaskId,
-    /// The task and the call that started it, of a sub-agent's.
+    /// For a sub-agent's task, the task and the call that started it.
     pub parent: Option<(TaskId, CallId)>,
-    /// What the service says of it.
+    /// The status shown by the service.
     pub status: String,
     pub output: Option<String>,
-    /// What its row counts below it: tasks that run, and open requests.
+    /// The row's counters of its subtree: busy tasks and open requests.
     pub counted: (i32, i32),
-    /// Its journal, each item with its event's number.
+    /// The journal, each item with its event number.
     pub journal: Vec<(Item, i64)>,
 }
 
@@ -35,11 +36,11 @@ pub struct Evidence<'a> {
     pub ledger: &'a [Execution],
     pub history: &'a [Deed],
     pub attempted: &'a BTreeMap<String, Vec<&'static str>>,
-    /// Whether the database's clock is the world's, so that their times can be compared.
+    /// Whether the database and the world share a clock, so that their times can be compared.
     pub one_clock: bool,
 }
 
-/// What came out.
+/// The result of a check.
 #[derive(Debug, Default)]
 pub struct Findings {
     pub tasks: usize,
@@ -47,9 +48,9 @@ pub struct Findings {
     pub executions: usize,
     /// Acknowledged decisions.
     pub decisions: usize,
-    /// Requests that asked what became of a call.
+    /// Reconcile requests.
     pub to_human: usize,
-    /// Starts whose result the process did not live to write, though the world had broken nothing.
+    /// Starts without a result because the process died, although the world broke nothing.
     pub cut_off: usize,
     /// Tasks that went on in another process.
     pub takeovers: usize,
@@ -84,7 +85,7 @@ impl Findings {
     }
 }
 
-/// What the journal says of one call.
+/// The journal's facts about one call.
 #[derive(Default)]
 struct Call {
     name: String,
@@ -93,9 +94,9 @@ struct Call {
     results: Vec<ToolResult>,
     late: Vec<ToolResult>,
     asked: usize,
-    /// Questions about it that the process itself asked, since the connection broke.
+    /// Reconcile requests that the process opened itself, since the connection broke.
     broken: usize,
-    /// The sub-agents' tasks that were started for it.
+    /// The sub-agents' tasks that were started for this call.
     children: Vec<TaskId>,
 }
 
@@ -108,7 +109,7 @@ impl Call {
     }
 }
 
-/// Looks at everything.
+/// Checks all evidence.
 pub fn check(evidence: &Evidence<'_>) -> Findings {
     let mut found = Findings { tasks: evidence.tasks.len(), executions: evidence.ledger.len(), ..Findings::default() };
     let mut by_key: HashMap<&str, Vec<&Execution>> = HashMap::new();
@@ -137,7 +138,7 @@ pub fn check(evidence: &Evidence<'_>) -> Findings {
     found
 }
 
-/// Without gaps, begun and ended, and the laws of the loop.
+/// Checks that a journal has no gaps, a beginning and an end, and obeys the laws of the loop.
 fn stands(told: &Told, found: &mut Findings) {
     let items: Vec<Item> = told.journal.iter().map(|(item, _)| item.clone()).collect();
     for (place, (item, _)) in (1..).zip(&told.journal) {
@@ -168,7 +169,7 @@ fn stands(told: &Told, found: &mut Findings) {
     }
 }
 
-/// The events of a tree are numbered 1, 2, 3 … over all its tasks.
+/// Checks that the events of each tree are numbered 1, 2, 3 … over all its tasks.
 fn numbered(evidence: &Evidence<'_>, found: &mut Findings) {
     let mut trees: BTreeMap<TaskId, Vec<i64>> = BTreeMap::new();
     for told in evidence.tasks {
@@ -183,7 +184,7 @@ fn numbered(evidence: &Evidence<'_>, found: &mut Findings) {
     }
 }
 
-/// One call of a sub-agent: started once, and handed back as it ended.
+/// Checks one call of a sub-agent: started once, and handed back as the task ended.
 fn one_delegation(told: &Told, id: CallId, call: &Call, tasks: &HashMap<TaskId, &Told>, found: &mut Findings) {
     let name = &call.name;
     if call.children.len() > 1 {
@@ -206,7 +207,7 @@ fn one_delegation(told: &Told, id: CallId, call: &Call, tasks: &HashMap<TaskId, 
     if child.parent.is_none_or(|(parent, _)| parent != told.task) || child.root != told.root {
         found.add(Kind::Other, told.task, format!("{name} {id}: {} is not its own", child.task));
     }
-    // One that keeps its conversation has said other things since.
+    // A sub-agent that keeps its conversation has given later answers since.
     let said = name == "clerk" || child.output.as_ref() == Some(&result.content);
     if result.outcome == Outcome::Succeeded && !(child.status == "Completed" && said) {
         let (status, output) = (&child.status, &child.output);
@@ -287,7 +288,7 @@ fn one_decision(
     }
 }
 
-/// One call: what the journal says of it, and what the world saw.
+/// Compares one call's facts in the journal with its executions in the world.
 fn one_call(task: TaskId, id: CallId, call: &Call, executions: &[&Execution], one_clock: bool, found: &mut Findings) {
     let most = if call.repeatable() { 3 } else { 1 };
     let name = &call.name;
@@ -317,7 +318,7 @@ fn one_call(task: TaskId, id: CallId, call: &Call, executions: &[&Execution], on
         }
     }
     for result in call.results.iter().chain(&call.late).filter(|result| result.outcome == Outcome::Succeeded) {
-        // The world's receipt names the key.
+        // The world's receipt contains the key.
         if executions.is_empty() || !result.content.contains(&id.to_string()) {
             found.add(
                 Kind::Lost,
@@ -342,14 +343,14 @@ fn one_call(task: TaskId, id: CallId, call: &Call, executions: &[&Execution], on
     }
 }
 
-/// What was acknowledged is there, as it was acknowledged.
+/// Checks that every acknowledged answer is stored as it was acknowledged.
 fn acknowledged(evidence: &Evidence<'_>, found: &mut Findings) {
     let told: HashMap<String, &Told> = evidence.tasks.iter().map(|told| (told.task.to_string(), told)).collect();
     let mut trees: HashMap<String, Vec<&Told>> = HashMap::new();
     for told in evidence.tasks {
         trees.entry(told.root.to_string()).or_default().push(told);
     }
-    // Whoever asked is a task of the tree that was decided in.
+    // The request may belong to any task of the tree in which it was decided.
     let stored = |task: &str, request: &str| -> Vec<&'static str> {
         let journals = trees.get(task).into_iter().flatten().flat_map(|told| told.journal.as_slice());
         let decisions = journals.filter_map(|(item, _)| match &item.fact {
@@ -386,7 +387,7 @@ fn acknowledged(evidence: &Evidence<'_>, found: &mut Findings) {
     }
 }
 
-/// What failed, with the journal and the ledger of the first task that it happened to.
+/// The failures, with the journal and the ledger of the first task concerned.
 pub fn report(findings: &Findings, evidence: &Evidence<'_>) -> String {
     let mut text: Vec<String> =
         findings.wrong.iter().take(20).map(|wrong| format!("{:?}: {}", wrong.kind, wrong.what)).collect();

@@ -1,4 +1,4 @@
-//! Postgres in trouble: it crashes, freezes, turns read-only, cuts its sessions; the line to it is cut or silent.
+//! Postgres failures: crash, freeze, read-only, terminated sessions; a cut or silent connection.
 
 use std::time::{Duration, Instant};
 
@@ -12,18 +12,18 @@ use crate::support::forwarder::Forwarder;
 use crate::support::model::{calls, says};
 use crate::support::postgres::{PrivateCluster, run};
 
-/// Long for a service that answers, on any machine.
+/// Longer than a working service takes to answer on any machine.
 const WORKS: Duration = Duration::from_secs(10);
-/// Long for one that has an end of each wait, and short for one that waits for the database.
+/// Longer than a service with bounded waits takes to give up, and shorter than an unbounded wait for the database.
 const GIVES_UP: Duration = Duration::from_mins(1);
 
-/// Not now: 503, and when to come back.
+/// Checks for a 503 `unavailable` with `Retry-After`.
 fn is_refused(reply: &Reply) {
     assert_eq!((reply.status, reply.str("/code").as_str()), (503, "unavailable"), "{}", reply.text);
     assert!(reply.header("retry-after").parse::<u64>().is_ok_and(|seconds| seconds > 0));
 }
 
-/// It says at once that it lives, and soon that it cannot work.
+/// Checks that `/healthz` answers at once and `/readyz` soon says that the service is not ready.
 async fn lives_and_is_not_ready(app: &TestApp) {
     let began = Instant::now();
     assert_eq!(app.nobody().get("/healthz").await.status, 200);
@@ -32,15 +32,15 @@ async fn lives_and_is_not_ready(app: &TestApp) {
     assert!(began.elapsed() < GIVES_UP, "{:?}", began.elapsed());
 }
 
-/// Returns once it is ready again.
+/// Returns once the service is ready again.
 async fn gets_ready(app: &TestApp) {
     let began = Instant::now();
     while app.nobody().get("/readyz").await.status != 200 {
-        assert!(began.elapsed() < 2 * GIVES_UP, "it does not get ready again");
+        assert!(began.elapsed() < 2 * GIVES_UP, "the service does not get ready again");
     }
 }
 
-/// The task when it runs no more.
+/// The task once it has stopped running.
 async fn ended(app: &TestApp, task: &str) -> Reply {
     loop {
         let reply = app.owner().header("prefer", "wait=20").get(&format!("/v1/tasks/{task}")).await;
@@ -55,7 +55,7 @@ async fn number(url: &str, sql: &'static str) -> i64 {
     connection.fetch_one(sql).await.unwrap().get(0)
 }
 
-/// A task whose call of `refund` is out and does not answer yet.
+/// A task whose call of `refund` is in flight and unanswered.
 async fn under_way(app: &TestApp) -> String {
     app.tool.close();
     app.model.then(calls(&[("refund", r#"{"order":1,"amount":5}"#)]));
@@ -192,7 +192,7 @@ async fn read_only_database_fails_no_task() {
     is_refused(&app.owner().post("/v1/tasks", &json!({"input": "new"})).await);
     let seen = app.owner().get(&format!("/v1/tasks/{running}")).await;
     assert_eq!((seen.status, seen.str("/status").as_str()), (200, "Running"), "it can be read: {}", seen.text);
-    // The default of its own session would be to read, too.
+    // This session must write, although the database's default is still read-only.
     let mut reset = PgConnection::connect(database.url()).await.unwrap();
     reset.execute("set default_transaction_read_only = off").await.unwrap();
     let back = format!("alter database \"{name}\" reset default_transaction_read_only");
@@ -204,7 +204,7 @@ async fn read_only_database_fails_no_task() {
     app.stop().await;
 }
 
-/// Its old sessions keep what they were told: those that only read are thrown away one by one.
+/// Old sessions keep their read-only default, so they are terminated before the service gets ready.
 async fn gets_ready_anew(app: &TestApp, url: &str) {
     let kill = "select pg_terminate_backend(pid) from pg_stat_activity
         where datname = current_database() and application_name = 'holdpoint'";

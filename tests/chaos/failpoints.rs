@@ -1,5 +1,5 @@
-//! The real binary, killed at every commit boundary of the loop, the decisions and the worker, and around every call, on
-//! both engines; then started again and carried to the end. A point that is never reached fails the test.
+//! The real binary, killed at every commit boundary of the loop, the decisions and the worker, and around every call,
+//! on both engines; then restarted until every task has ended. A failpoint that is never reached fails the test.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,7 +19,7 @@ use super::world::World;
 use crate::support::app::On;
 use crate::support::database::Database;
 
-/// Reached several times in one life.
+/// Points that a life reaches several times.
 const OFTEN: &[&str] = &[
     "task_status",
     "user_message",
@@ -33,22 +33,22 @@ const OFTEN: &[&str] = &[
     "take",
     "park",
 ];
-/// Reached once.
+/// Points that a life reaches once.
 const ONCE: &[&str] = &["request_closed", "late_result", "queue", "keep"];
 
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
-/// How many processes live at once.
+/// Processes that run at once.
 const AT_ONCE: usize = 6;
 
-/// Every point, where it is reached for the first time.
+/// Every point, at its first occurrence.
 fn first() -> Vec<String> {
     let commits = OFTEN.iter().chain(ONCE).flat_map(|point| [format!("{point}.before"), format!("{point}.committed")]);
     let others = ["door.committed", "claim.committed", "renew.committed", "call.before", "call.answered"];
     commits.chain(others.map(str::to_owned)).collect()
 }
 
-/// What is reached again, at the second time.
+/// The repeated points, at their second occurrence.
 fn second() -> Vec<String> {
     let commits = OFTEN.iter().map(|point| format!("{point}.committed"));
     let others = ["door.committed", "call.before", "call.answered"];
@@ -91,7 +91,7 @@ async fn process_killed_at_each_prompt_has_sent_only_what_is_stored_on_postgres(
     killed_by_each_prompt(On::Postgres).await;
 }
 
-/// One life, in which each prompt kills the process when it reaches the model for the first time.
+/// A life in which each prompt kills the process when the model first receives it.
 async fn killed_by_each_prompt(on: On) {
     let database = match on {
         On::Sqlite => Database::sqlite(),
@@ -182,18 +182,18 @@ async fn killed_at_each(on: On, points: Vec<String>) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// One life, in which the process dies at one point. Returns what was wrong, and the tasks.
+/// A life in which the process dies at one point. Returns the failures and the tasks.
 async fn killed_at(on: On, point: &str, number: u64, world: Arc<World>, model: Model) -> (Vec<String>, Vec<Told>) {
     let database = match on {
         On::Sqlite => Database::sqlite(),
         On::Postgres => {
-            // Making one waits for a lock of the whole process: two at once would wait for each other.
+            // Creating a database takes a process-wide lock, so two at once would wait for each other.
             let _alone = ALONE.lock().await;
             Database::postgres().await
         }
     };
     let folder = tempfile::tempdir().unwrap();
-    // One task runs at a time: another one waits in the database.
+    // One task runs at a time, so a second one waits in the queue.
     let place = Place::new(configure(folder.path(), &model.base_url, &world.url, database.url(), 1));
     let deadline = Instant::now() + Duration::from_mins(20);
     let people = People::new(vec![place.url()], Arc::clone(&world), number, deadline);
@@ -204,7 +204,7 @@ async fn killed_at(on: On, point: &str, number: u64, world: Arc<World>, model: M
             let tasks = life(&people, &model, number, point, &deaths).await;
             statuses(&people, &tasks).await
         } => Ok(said),
-        // What serves ends with this future.
+        // The serving process is killed when this future is dropped.
         end = keeps_alive(&place, &armed, &model, &deaths, deadline) => Err(end),
     };
     let mut wrong = people.complaints();
@@ -231,7 +231,7 @@ async fn killed_at(on: On, point: &str, number: u64, world: Arc<World>, model: M
     (wrong, tasks)
 }
 
-/// Serves, and serves again after each death, by a clock that is further each time: all leases are over at once.
+/// Restarts the process after each death, with a later clock each time, so that all leases have run out.
 async fn keeps_alive(place: &Place, armed: &str, model: &Model, deaths: &AtomicU32, deadline: Instant) -> String {
     let mut process = place.start(&format!("lease=3s;{armed}"));
     loop {
@@ -246,10 +246,10 @@ async fn keeps_alive(place: &Place, armed: &str, model: &Model, deaths: &AtomicU
     }
 }
 
-/// A life that goes through everything that the loop can commit. Returns the tasks.
+/// A life that reaches every commit of the loop. Returns its tasks.
 async fn life(people: &People, model: &Model, number: u64, point: &str, deaths: &AtomicU32) -> Vec<String> {
-    // A long call: the lease is renewed. Another task waits for room meanwhile, and is claimed.
-    // On a busy machine the call may be over before the other task is created: then both are created again.
+    // During a long call the lease is renewed, and another task waits for a slot and is claimed later. On a busy
+    // machine the call may end before the other task exists: then both are created again.
     let mut tasks = Vec::new();
     let first = loop {
         let first = people.create(&format!("long {number}")).await;
@@ -261,10 +261,10 @@ async fn life(people: &People, model: &Model, number: u64, point: &str, deaths: 
             break first;
         }
     };
-    // A call whose outcome is not known.
+    // A call of unknown outcome.
     say(people, &first, &format!("doubt {number}")).await;
     people.settle(&first).await;
-    // The model fails, and is asked again later.
+    // The model fails and is asked again later.
     let ill = format!("ill {number}");
     model.falls_ill_of(&ill);
     say(people, &first, &ill).await;
@@ -272,13 +272,14 @@ async fn life(people: &People, model: &Model, number: u64, point: &str, deaths: 
     model.heals(&ill);
     people.post(&format!("/v1/tasks/{first}/retry"), &Value::Null).await;
     people.settle(&first).await;
-    // Sub-agents of two levels.
+    // Sub-agents on two levels.
     say(people, &first, &format!("tree {number}")).await;
     people.settle(&first).await;
-    // A question that nobody answers.
+    // A request that no person answers, so that it expires.
     say(people, &first, &format!("short {number}")).await;
     people.settle(&first).await;
-    // Canceled while a call is out: its result comes late. A call that has ended first is followed by another one.
+    // A cancel while a call is in flight, so that its result comes late. If the call has already ended, another one
+    // follows.
     let before = loop {
         let (before, made) = (deaths.load(Ordering::Relaxed), people.world.saw(&first, r#""amount":7"#));
         let cut = json!({"input": format!("cut {number}")});
@@ -295,7 +296,7 @@ async fn life(people: &People, model: &Model, number: u64, point: &str, deaths: 
             break before;
         }
     };
-    // A process that dies takes the result along.
+    // A process that dies loses the result.
     while deaths.load(Ordering::Relaxed) == before && !people.has(&first, "late_result").await {
         people.in_time("the late result");
         a_moment().await;

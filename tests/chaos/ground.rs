@@ -1,4 +1,4 @@
-//! What a run stands on: a configuration file whose tools are the world's, and what is gathered when it is over.
+//! The setup of a run, a configuration file whose tools call the world; and the collection of its results.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use super::people::People;
 use super::process::a_moment;
 use crate::support::app::ACCOUNTS;
 
-/// Tools of every effect, rules that allow, hold, and hold for a second only; and sub-agents of two levels, one of which
-/// keeps its conversation.
+/// Tools of every effect; rules that allow, hold, and hold for one second; sub-agents on two levels, one of which keeps
+/// its conversation.
 const CONFIG: &str = r#"
 server: { max_running: {running} }
 models:
@@ -50,7 +50,7 @@ pub fn configure(folder: &Path, model: &str, world: &str, database: &str, runnin
     path
 }
 
-/// What the service says of each task now.
+/// The current status of each task, from the service.
 pub async fn statuses(people: &People, tasks: &[String]) -> Vec<(String, String)> {
     let mut said = Vec::new();
     for task in tasks {
@@ -60,14 +60,14 @@ pub async fn statuses(people: &People, tasks: &[String]) -> Vec<(String, String)
     said
 }
 
-/// The journals of these tasks and of all their sub-agents, read from the database when no replica runs any more.
+/// The journals of these tasks and their sub-agents, read from the database after all replicas have stopped.
 pub async fn journals(database: &str, statuses: Vec<(String, String)>) -> Vec<Told> {
     let settings = Settings { url: database.to_owned(), migrate: false, unsafe_ok: true, ..Settings::default() };
     let mut tries = 0;
     let store = loop {
         match Store::open(&settings, Arc::new(SystemClock)).await {
             Ok(store) => break store,
-            // A process that was killed lets go of the file a moment later.
+            // A killed process releases the file a moment later.
             Err(error) => assert!(tries < 200, "{error}"),
         }
         tries += 1;

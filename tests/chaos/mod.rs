@@ -24,7 +24,7 @@ use crate::support::database::Database;
 use crate::support::model::{FakeModel, calls, says};
 use crate::support::tool::FakeTool;
 
-/// A running binary. Killed when dropped.
+/// A running binary, killed when dropped.
 struct Binary {
     child: Child,
     url: String,
@@ -32,7 +32,7 @@ struct Binary {
 }
 
 impl Binary {
-    /// Starts it, and returns once it is ready.
+    /// Starts the binary and returns once it is ready.
     async fn start(config: &Path, port: u16) -> Self {
         let child = Command::new(env!("CARGO_BIN_EXE_holdpoint"))
             .args(["serve", "--config"])
@@ -56,7 +56,7 @@ impl Binary {
         }
     }
 
-    /// `kill -9`, and nothing of it is left.
+    /// `kill -9`, and waits for the end of the process.
     fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -148,7 +148,7 @@ async fn process_killed_during_an_approved_call_opens_a_reconcile_request() {
     let request = binary.http.post(format!("{}{path}/approve", binary.url)).bearer_auth(ALICE);
     let (cut, ()) = tokio::join!(request.send(), async {
         stage.tool.reached(1).await;
-        // The answer has not come; the effect has.
+        // The call has taken effect, but its response has not arrived.
         let pid = rustix::process::Pid::from_raw(i32::try_from(binary.child.id()).unwrap()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     });

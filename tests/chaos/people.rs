@@ -1,6 +1,6 @@
-//! Those who use the service: an owner who creates and carries tasks to their end, approvers who decide (sometimes two at
-//! once), and an auditor who answers what became of a call by looking into the world's ledger. Whoever gets no answer
-//! repeats his POST with the same key, at any replica. Every acknowledged answer is written into the history.
+//! The users of the service: an owner who creates tasks and carries them to an end, approvers who decide (sometimes two
+//! at once), and an auditor who answers reconcile requests from the world's ledger. A POST without a reply is repeated
+//! with its key, at any replica. Every acknowledged answer goes into the history.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,19 +14,19 @@ use super::script::dice;
 use super::world::World;
 use crate::support::app::ALICE;
 
-/// What was acknowledged.
+/// An acknowledged answer.
 #[derive(Clone, Debug)]
 pub enum Deed {
     Created {
         task: String,
     },
-    /// A 2xx: this answer is stored.
+    /// A 2xx: this decision is stored.
     Decided {
         task: String,
         request: String,
         action: &'static str,
     },
-    /// A 409: that answer, of somebody else, is.
+    /// A 409: this decision of another person is stored.
     Overruled {
         task: String,
         request: String,
@@ -34,14 +34,14 @@ pub enum Deed {
     },
 }
 
-/// How often what happened. A run in which nothing did proves nothing.
+/// Counts of what happened; a run without them proves nothing.
 #[derive(Debug, Default)]
 pub struct Counts {
-    /// POSTs that had to be repeated with their key.
+    /// POSTs that were repeated with their key.
     pub repeated: AtomicU64,
-    /// Answers that said that the first one had been heard.
+    /// Replies that were replayed from the first one.
     pub replayed: AtomicU64,
-    /// Decisions among the repeated.
+    /// Decisions among the repeated POSTs.
     pub repeated_decisions: AtomicU64,
     pub conflicts: AtomicU64,
 }
@@ -50,21 +50,21 @@ pub struct People {
     pub urls: Vec<String>,
     pub world: Arc<World>,
     pub seed: u64,
-    /// Nobody waits for longer than that.
+    /// The deadline of every wait.
     pub until: Instant,
-    /// How long one asks before he asks again.
+    /// The timeout of one attempt.
     pub patience: Duration,
     pub counts: Counts,
     http: reqwest::Client,
     history: Mutex<Vec<Deed>>,
     complaints: Mutex<Vec<String>>,
     attempted: Mutex<BTreeMap<String, Vec<&'static str>>>,
-    /// The last that was heard of each path.
+    /// The last reply of each path.
     heard: Mutex<BTreeMap<String, String>>,
     drawn: AtomicU64,
 }
 
-/// What came back at last.
+/// The final reply to a POST.
 pub struct Answer {
     pub status: u16,
     pub body: Value,
@@ -97,12 +97,12 @@ impl People {
         self.history.lock().unwrap().clone()
     }
 
-    /// Every answer that somebody tried to give, by request.
+    /// The actions attempted on each request.
     pub fn attempted(&self) -> BTreeMap<String, Vec<&'static str>> {
         self.attempted.lock().unwrap().clone()
     }
 
-    /// What the service should never have answered.
+    /// Replies that the service should never have given.
     pub fn complaints(&self) -> Vec<String> {
         self.complaints.lock().unwrap().clone()
     }
@@ -111,7 +111,7 @@ impl People {
         self.complaints.lock().unwrap().push(what);
     }
 
-    /// The next number of this run's own randomness.
+    /// The next number of this run's random sequence.
     pub fn draw(&self) -> u64 {
         dice(self.seed, self.drawn.fetch_add(1, Ordering::Relaxed))
     }
@@ -120,12 +120,12 @@ impl People {
         &self.urls[usize::try_from(self.draw()).unwrap() % self.urls.len()]
     }
 
-    /// Posts until there is an answer that is not "later"; always with the same key.
+    /// Posts with one key until the reply is not "later".
     pub async fn post(&self, path: &str, body: &Value) -> Answer {
         self.post_waiting(path, body, 1).await
     }
 
-    /// A POST that waits so many seconds for its task, repeated with its key until it is answered.
+    /// A POST that waits this many seconds for its task, repeated with its key until it is answered.
     pub async fn post_waiting(&self, path: &str, body: &Value, seconds: u32) -> Answer {
         let key = format!("k-{}", crate::support::postgres::unique());
         let mut tries = 0;
@@ -166,7 +166,7 @@ impl People {
         let reply = request.send().await.ok()?;
         let status = reply.status().as_u16();
         let replayed = reply.headers().contains_key("idempotency-replayed");
-        // An answer that breaks off is none.
+        // A reply that breaks off is none.
         let text = reply.text().await.ok()?;
         if status == 500 {
             self.complain(format!("{path} answered 500: {text}"));
@@ -193,7 +193,7 @@ impl People {
         task
     }
 
-    /// Looks at a task once and answers whatever it asks. Returns its status.
+    /// Looks at a task once and answers its open requests. Returns its status.
     pub async fn look(&self, task: &str) -> String {
         let now = self.get(&format!("/v1/tasks/{task}")).await;
         if now["status"] == "Paused" {
@@ -204,7 +204,7 @@ impl People {
         now["status"].as_str().unwrap_or("lost").to_owned()
     }
 
-    /// Carries a task on to an end. Returns its status.
+    /// Carries a task to an end. Returns its status.
     pub async fn settle(&self, task: &str) -> String {
         loop {
             let status = self.look(task).await;
@@ -215,7 +215,7 @@ impl People {
         }
     }
 
-    /// Carries it on over failures, too.
+    /// Like `settle`, but retries a failed task.
     pub async fn complete(&self, task: &str) -> String {
         for _ in 0..5 {
             let status = self.settle(task).await;
@@ -236,7 +236,7 @@ impl People {
             .filter(|call| call["needs_decision"] == true)
             .collect();
         if request["kind"] == "reconcile" {
-            // The auditor: executed or not?
+            // The auditor: was the call executed or not?
             let key = own[0]["tool_call_id"].as_str().unwrap();
             if self.world.of(key).is_empty() {
                 self.decide(task, id, "retry", json!({"action": "retry"}), true).await;
@@ -247,7 +247,7 @@ impl People {
             return;
         }
         if own.iter().any(|call| call["name"] == "short") {
-            // Nobody answers this one: it expires.
+            // This request is left to expire.
             return;
         }
         let digest = &request["digest"];
@@ -256,7 +256,7 @@ impl People {
         if own.iter().any(|call| call["arguments"]["mood"] == "no") {
             self.decide(task, id, "reject", reject, true).await;
         } else if self.draw().is_multiple_of(5) {
-            // Two at once, each alone with his opinion.
+            // Two people decide at once, with different answers.
             tokio::join!(
                 self.decide(task, id, "approve", approve, false),
                 self.decide(task, id, "reject", reject, false)
@@ -275,7 +275,7 @@ impl People {
             (200 | 202, _) => self.history.lock().unwrap().push(Deed::Decided { task, request, action }),
             (409, Some("already_decided")) => {
                 self.counts.conflicts.fetch_add(1, Ordering::Relaxed);
-                // Whoever is alone with his question has nobody to lose against but himself.
+                // A person who alone decides a request can lose only to their own repeated POST.
                 let repeated = self.attempted.lock().unwrap()[&request].len() > 1;
                 if alone && !repeated {
                     self.complain(format!("{task}: {action} of {request} lost against itself: {}", answer.body));
@@ -283,7 +283,7 @@ impl People {
                 let action = answer.body["decision"]["action"].as_str().unwrap_or_default().to_owned();
                 self.history.lock().unwrap().push(Deed::Overruled { task, request, action });
             }
-            // The answer came by itself, or its time is over.
+            // The result arrived by itself, or the request has expired.
             (409, Some("request_withdrawn")) | (410, _) => {
                 self.counts.conflicts.fetch_add(1, Ordering::Relaxed);
             }
@@ -293,13 +293,13 @@ impl People {
         }
     }
 
-    /// Whether a task has got an item of this type.
+    /// Whether a task's journal has an item of this type.
     pub async fn has(&self, task: &str, kind: &str) -> bool {
         let page = self.get(&format!("/v1/tasks/{task}/items?limit=200")).await;
         page["items"].as_array().is_some_and(|items| items.iter().any(|item| item["type"] == kind))
     }
 
-    /// The outcome of the last call of a task that has one.
+    /// The outcome of a task's last call with a result.
     pub async fn last_outcome(&self, task: &str) -> Option<String> {
         let page = self.get(&format!("/v1/tasks/{task}/items?limit=200")).await;
         let last = page["items"].as_array()?.iter().rev().find(|item| item["type"] == "tool_result")?;

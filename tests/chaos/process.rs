@@ -1,4 +1,4 @@
-//! The real binary as a process: started on a port of its own, killed, frozen, and started again there.
+//! The real binary as a process with a port of its own: started, killed, frozen, and restarted there.
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -10,16 +10,16 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 
-/// Where a replica runs. Its address stays the same over all its lives.
+/// The place of a replica; its address stays the same over all its lives.
 #[derive(Clone, Debug)]
 pub struct Place {
     pub config: PathBuf,
     pub port: u16,
-    /// What it says goes here, life after life.
+    /// Receives the standard error of all lives.
     pub log: PathBuf,
 }
 
-/// One life of a replica. Killed when dropped.
+/// One life of a replica, killed when dropped.
 pub struct Process {
     child: Child,
     url: String,
@@ -35,7 +35,7 @@ impl Place {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// Starts it, with these failpoints armed.
+    /// Starts the process with these failpoints armed.
     pub fn start(&self, failpoints: &str) -> Process {
         let log = File::options().create(true).append(true).open(&self.log).unwrap();
         let child = Command::new(binary())
@@ -53,7 +53,7 @@ impl Place {
         Process { child, url: self.url() }
     }
 
-    /// The last lines it said.
+    /// The last lines of the log.
     pub fn last_words(&self) -> String {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<_> = text.lines().collect();
@@ -62,7 +62,7 @@ impl Place {
 }
 
 impl Process {
-    /// Returns once it is ready; `false` when it ended instead.
+    /// Returns once the process is ready; `false` when it ended instead.
     pub async fn ready(&mut self, http: &reqwest::Client) -> bool {
         while self.child.try_wait().unwrap().is_none() {
             let asked = http.get(format!("{}/readyz", self.url)).timeout(Duration::from_secs(1)).send().await;
@@ -78,18 +78,18 @@ impl Process {
     }
 
     pub fn signal(&self, signal: Signal) {
-        // One that has ended by itself is not there any more.
+        // A process that has ended by itself has no id any more.
         if let Some(pid) = self.pid() {
             let _ = kill_process(pid, signal);
         }
     }
 
-    /// `kill -9`, and nothing of it is left.
+    /// `kill -9`, and waits for the end of the process.
     pub async fn kill(mut self) {
         self.child.kill().await.unwrap();
     }
 
-    /// Returns when it has ended by itself.
+    /// Returns once the process has ended by itself.
     pub async fn ended(&mut self) -> ExitStatus {
         self.child.wait().await.unwrap()
     }
@@ -98,7 +98,7 @@ impl Process {
         self.child.try_wait().unwrap()
     }
 
-    /// Whether it stands still, stopped by a signal.
+    /// Whether the process is stopped by a signal.
     pub fn frozen(&self) -> bool {
         let Some(pid) = self.pid() else { return false };
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
@@ -115,7 +115,7 @@ fn binary() -> PathBuf {
     std::env::var_os("HOLDPOINT_TEST_BINARY").map_or_else(|| env!("CARGO_BIN_EXE_holdpoint").into(), PathBuf::from)
 }
 
-/// A free port below those that outgoing connections are given: it stays free while its replica is down.
+/// A free port below the range of outgoing connections, so that it stays free while its replica is down.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let own = std::process::id().wrapping_mul(389);
@@ -128,12 +128,12 @@ pub fn free_port() -> u16 {
     }
 }
 
-/// A short breath between two looks at something that has no bell.
+/// A short pause between two polls of a state that sends no notification.
 pub async fn a_moment() {
     within(Duration::from_millis(25)).await;
 }
 
-/// So long.
+/// Sleeps.
 #[expect(clippy::disallowed_methods, reason = "kills come at chosen times, whatever the service does")]
 pub async fn within(time: Duration) {
     tokio::time::sleep(time).await;

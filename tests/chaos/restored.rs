@@ -1,5 +1,5 @@
-//! A restored backup and a promoted standby: whatever the lost history has done, no call that must happen once runs again
-//! unless a human says so. The real binary, with a database of its own.
+//! A restored backup and a promoted standby: whatever ran in the lost history, no non-repeatable call runs again
+//! without a person's decision. The real binary, with its own database.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -17,31 +17,31 @@ use crate::support::model::{FakeModel, calls, says};
 use crate::support::postgres::{Cluster, run};
 use crate::support::tool::FakeTool;
 
-/// How many tasks a process runs at once.
+/// Tasks that a process runs at once.
 const SLOTS: usize = 4;
-/// More are approved than there is room for.
+/// More approved tasks than free slots.
 const QUEUED: usize = 5;
 
-/// What outlives every process and every database.
+/// The parts that outlive every process and every database.
 struct World {
     folder: tempfile::TempDir,
     tool: FakeTool,
     port: u16,
 }
 
-/// `holdpoint serve`, killed with this value.
+/// A `holdpoint serve`, killed when dropped.
 struct Process {
     child: Child,
     url: String,
     http: reqwest::Client,
 }
 
-/// The tasks of the backup, by how they stood.
+/// The tasks of the backup, by state.
 #[derive(Default)]
 struct Tasks {
     done: Vec<String>,
     held: Vec<Value>,
-    /// Two calls, the first one out, the second one allowed.
+    /// Two calls: the first in flight, the second allowed.
     allowed: Vec<String>,
     /// The same, approved.
     approved: Vec<String>,
@@ -70,7 +70,7 @@ impl World {
         let folder = tempfile::tempdir().unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let yaml = REFUNDS.replace("{approvers}", "{ owner: true }").replace("{model}", &model.base_url);
-        // Long enough for everything that is done while the tool does not answer.
+        // The timeout exceeds the time for which the tool does not answer.
         let yaml = yaml.replace("{tool}", &tool.url).replace("timeout: 5s", "timeout: 40s");
         let text =
             format!("{yaml}{ACCOUNTS}\nserver: {{ max_running: {SLOTS} }}\ndatabase: {{ acquire_timeout: 1s }}\n");
@@ -84,7 +84,7 @@ impl World {
         self.folder.path().join(name)
     }
 
-    /// A Postgres with a plain user and his database.
+    /// A Postgres with an unprivileged user and its database.
     async fn cluster(&self) -> Cluster {
         let cluster = Cluster::start(&self.path("first"), "", std::process::id());
         run(&cluster.url("postgres"), "create role plain login".to_owned()).await;
@@ -92,7 +92,7 @@ impl World {
         cluster
     }
 
-    /// Serves that database, and returns once it is ready.
+    /// Serves that database and returns once the service is ready.
     async fn serve(&self, database: &str, more: &[&str]) -> Process {
         let log = File::options().create(true).append(true).open(self.path("log")).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_holdpoint"))
@@ -116,7 +116,7 @@ impl World {
         process
     }
 
-    /// Tasks in every state. The tool does not answer any more when this returns.
+    /// Creates tasks in every state. The tool has stopped answering when this returns.
     async fn populate(&self, process: &Process, held: usize) -> Tasks {
         let mut tasks = Tasks::default();
         for _ in 0..3 {
@@ -145,7 +145,7 @@ impl World {
         tasks
     }
 
-    /// What happens after the backup: everything goes on, held tasks are approved, and there are new ones, `cycles` in all.
+    /// The time after the backup: all tasks go on, held ones are approved, and new ones are created, `cycles` in all.
     async fn go_on(&self, process: &Process, tasks: &Tasks, cycles: usize) {
         self.tool.open();
         let cycle = async |task: Option<&Value>| {
@@ -165,7 +165,7 @@ impl World {
         assert!(self.executed().len() >= cycles);
     }
 
-    /// How often each key was executed.
+    /// The number of executions of each key.
     fn executed(&self) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
         for call in self.tool.ledger() {
@@ -174,7 +174,7 @@ impl World {
         counts
     }
 
-    /// The end of the history was lost. Nothing runs before a human has spoken, and then exactly what he says.
+    /// After the loss: nothing runs before a person has decided, and then exactly what the decision says.
     async fn nothing_runs_again(&self, process: &Process, tasks: &Tasks) {
         let executed = self.executed();
         let mut now = BTreeMap::new();
@@ -284,7 +284,7 @@ impl Process {
         task
     }
 
-    /// Answers the first request that a task waits for.
+    /// Answers the first request of a task.
     async fn answer(&self, task: &Value, answer: &Value, wait: u32) -> Value {
         let request = task["pending"][0]["request_id"].as_str().unwrap_or_else(|| panic!("nothing is asked: {task}"));
         let (status, task) = self.post(&format!("/resume/{request}"), answer, wait).await;
@@ -292,7 +292,7 @@ impl Process {
         task
     }
 
-    /// The task, once it does not run any more.
+    /// The task once it has stopped running.
     async fn settled(&self, task: &str) -> Value {
         loop {
             let request = self.http.get(format!("{}/v1/tasks/{task}", self.url)).bearer_auth(ALICE);
@@ -311,7 +311,7 @@ impl Drop for Process {
     }
 }
 
-/// What the plain user says.
+/// The cluster's URL for the unprivileged user.
 fn plain(cluster: &Cluster) -> String {
     cluster.url("house").replace("postgres@", "plain@")
 }
@@ -330,7 +330,7 @@ async fn base_backup_restored_after_500_cycles_runs_nothing_again() {
     let restored = Cluster::resume(&kept, "", std::process::id());
     let process = world.serve(&plain(&restored), &["--restored"]).await;
     world.nothing_runs_again(&process, &tasks).await;
-    // The watchers remove what is in it.
+    // The cluster's watcher processes remove the folder's content.
     let _ = world.folder.keep();
 }
 
@@ -350,7 +350,7 @@ async fn restored_copy_of_a_sqlite_file_runs_nothing_again() {
     world.nothing_runs_again(&process, &tasks).await;
 }
 
-/// The replica stays up: the address that it knows leads to the standby from some moment on.
+/// The replica stays up; its database address is switched to the standby.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn promoted_standby_is_recognized_by_a_running_replica_and_runs_nothing_again() {
     let world = World::new().await;
@@ -366,13 +366,13 @@ async fn promoted_standby_is_recognized_by_a_running_replica_and_runs_nothing_ag
     let standby = Cluster::resume(&world.path("second"), "", std::process::id());
     fs::remove_file(&door).unwrap();
     symlink(world.path("second"), &door).unwrap();
-    // It answers, and is not to be used yet.
+    // The standby accepts connections, but the service is not ready yet.
     while process.ready().await != Some(503) {}
     let (status, refused) = process.post("/v1/tasks", &json!({"input": "small"}), 0).await;
     assert_eq!((status, &refused["code"]), (503, &json!("unavailable")), "{refused}");
     standby.promote();
     while process.ready().await != Some(200) {}
     world.nothing_runs_again(&process, &tasks).await;
-    // The watchers remove what is in it.
+    // The cluster's watcher processes remove the folder's content.
     let _ = world.folder.keep();
 }

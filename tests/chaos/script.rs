@@ -1,5 +1,5 @@
-//! The model of these tests: what it says follows from the conversation it is sent alone, so that it is the same before
-//! and after any crash. It checks that every conversation is well-formed, and that its own answers come back unchanged.
+//! The scripted model: its answer follows from the conversation alone, so it is the same before and after any crash. It
+//! checks that every conversation is well-formed and that its own answers come back unchanged.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex};
@@ -16,14 +16,14 @@ use super::process::Process;
 use super::shown::user_text;
 use crate::support::model::says;
 
-/// What the model wants: calls of tools (name, arguments text), or a last word.
+/// The model's answer: calls of tools (name, arguments text), or a last text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wish {
     Calls(Vec<(&'static str, String)>),
     Text(String),
 }
 
-/// The endpoint.
+/// The model's endpoint.
 #[derive(Clone)]
 pub struct Model {
     pub base_url: String,
@@ -40,7 +40,7 @@ struct Victim {
 struct Inner {
     complaints: Mutex<BTreeSet<String>>,
     prompts: Mutex<Vec<Value>>,
-    /// Who dies of each prompt that has not come before.
+    /// The process to kill at each new prompt.
     victim: Mutex<Option<Victim>>,
     ill: Mutex<HashSet<String>>,
 }
@@ -53,22 +53,22 @@ impl Model {
         Self { base_url: format!("http://{address}/v1"), inner }
     }
 
-    /// What was wrong with what it was sent.
+    /// The errors found in the received conversations.
     pub fn complaints(&self) -> Vec<String> {
         self.inner.complaints.lock().unwrap().iter().cloned().collect()
     }
 
-    /// The messages of every request that it was sent.
+    /// The messages of every received prompt.
     pub fn prompts(&self) -> Vec<Value> {
         self.inner.prompts.lock().unwrap().clone()
     }
 
-    /// From now on each prompt that has not come before kills the process, instead of an answer.
+    /// From now on each new prompt kills the process instead of being answered.
     pub fn kills(&self) {
         *self.inner.victim.lock().unwrap() = Some(Victim::default());
     }
 
-    /// This process is the one that asks from now on.
+    /// Names the process that asks from now on.
     pub fn is_asked_by(&self, process: &Process) {
         if let Some(victim) = self.inner.victim.lock().unwrap().as_mut() {
             victim.process = process.pid();
@@ -127,7 +127,7 @@ fn tool_call(turn: usize, place: usize, (name, arguments): &(&str, String)) -> V
     json!({"id": format!("call_{turn}_{place}"), "type": "function", "function": function})
 }
 
-/// The last thing the user said, how often the model has answered since, and what is wrong with the conversation.
+/// The last user message, the number of answers since, and the errors in the conversation.
 fn read(messages: &[Value]) -> (String, usize, Vec<String>) {
     let (mut said, mut turn, mut wrong) = (String::new(), 0, Vec::new());
     let mut rest = messages.iter().peekable();
@@ -165,16 +165,16 @@ fn same(message: &Value, wish: &Wish, turn: usize) -> bool {
     }
 }
 
-/// What is answered to a message (`<plan> <number>`) after so many answers to it.
+/// The answer to a message (`<plan> <number>`) after this many answers to it.
 fn wish(said: &str, turn: usize) -> Wish {
     let (plan, number) = said.split_once(' ').unwrap_or((said, "0"));
     let number: u64 = number.parse().unwrap_or(0);
     let call = |name: &'static str, place: u64, amount: u64, mood: &str, wait: u64| {
-        // No two calls of a task are equal: a no to one says nothing of another.
+        // No two calls of a task are equal, so a rejection of one does not apply to another.
         let order = number * 100 + turn as u64 * 10 + place;
         (name, format!(r#"{{"order":{order},"amount":{amount},"mood":"{mood}","wait":{wait}}}"#))
     };
-    // Another agent is told a message of its own, whose number no other one has.
+    // Each message to a sub-agent has a unique number.
     let to = |agent: &'static str, place: u64, plan: &str| {
         (agent, format!(r#"{{"task":"{plan} {}"}}"#, number * 100 + turn as u64 * 10 + place))
     };
@@ -209,7 +209,7 @@ fn wish(said: &str, turn: usize) -> Wish {
     if calls.is_empty() { Wish::Text(format!("done with {said}")) } else { Wish::Calls(calls) }
 }
 
-/// So many turns of one to three calls. Most are calm; the world is not always.
+/// Turns of one to three calls, most of them calm; now and then the world misbehaves.
 fn storm(
     turns: u64,
     number: u64,
@@ -239,7 +239,7 @@ fn storm(
     (0..=draw(7) % 3).map(one).collect()
 }
 
-/// A number that follows from two others.
+/// A number derived from two others.
 pub fn dice(seed: u64, what: u64) -> u64 {
     let mut value = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(what.wrapping_mul(0xD1B5_4A32_D192_ED03));
     value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -1,4 +1,4 @@
-//! Whether every prompt that the endpoint received stands in a journal that was found afterwards.
+//! Compares every prompt that the endpoint received with the journals found afterwards.
 
 use std::collections::HashSet;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::checker::Told;
 
-/// The conversations of these tasks, one for each length that their journals have had.
+/// The conversations of these tasks, one for each prefix of their journals.
 pub fn stored(tasks: &[Told]) -> HashSet<String> {
     let mut stored = HashSet::new();
     for told in tasks {
@@ -17,7 +17,7 @@ pub fn stored(tasks: &[Told]) -> HashSet<String> {
     stored
 }
 
-/// The prompts that are none of these conversations.
+/// The prompts that match none of these conversations.
 pub fn missing(prompts: &[Value], stored: &HashSet<String>) -> Vec<String> {
     let shown: HashSet<_> = prompts.iter().map(of_prompt).collect();
     shown.difference(stored).map(|prompt| format!("a model was shown what no journal has: {prompt}")).collect()
@@ -48,7 +48,7 @@ fn of_prompt(messages: &Value) -> String {
     Value::from(messages.collect::<Vec<_>>()).to_string()
 }
 
-/// What the user says in a message, whether it is one text or several parts.
+/// The text of a user message, given as one text or several parts.
 pub fn user_text(message: &Value) -> String {
     let parts = message["content"].as_array().into_iter().flatten().filter_map(|part| part["text"].as_str());
     message["content"].as_str().map_or_else(|| parts.collect(), str::to_owned)

@@ -1,5 +1,5 @@
-//! Random `kill -9`, frozen replicas that wake up after others took over, and a Postgres that crashes, under load; with an
-//! independent ledger of what was really executed. Nothing is lost, nothing runs twice, every task ends.
+//! Random `kill -9`, frozen replicas that wake up after a takeover, and crashes of Postgres, under load, checked
+//! against an independent ledger of executions. Nothing is lost, nothing runs twice, every task ends.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -20,9 +20,9 @@ use super::shown;
 use super::world::World;
 use crate::support::postgres::{PrivateCluster, unique};
 
-/// How much of everything.
+/// The size of a storm.
 struct Plan {
-    /// What the tasks are told.
+    /// The plan in the tasks' message.
     says: &'static str,
     tasks: u64,
     /// `kill -9` of a random replica.
@@ -32,13 +32,13 @@ struct Plan {
     /// `SIGSTOP` for two to three leases, half of them exactly between a committed start and its call.
     zombies: u64,
     replicas: u64,
-    /// Seconds.
+    /// In seconds.
     lease: u64,
-    /// All of it is over within so long.
+    /// The time limit of the whole run.
     within: Duration,
 }
 
-/// In every run of the tests.
+/// Part of every test run.
 const SHORT: Plan = Plan {
     says: "storm",
     tasks: 500,
@@ -50,7 +50,7 @@ const SHORT: Plan = Plan {
     within: Duration::from_mins(35),
 };
 
-/// A quarter of what `scripts/chaos` does: 2,000 kills over 10,000 tasks, 200 crashes, 200 zombies.
+/// A quarter of `scripts/chaos`, which has 2,000 kills over 10,000 tasks, 200 crashes and 200 zombies.
 const QUARTER: Plan = Plan {
     says: "storm",
     tasks: 2_500,
@@ -91,14 +91,14 @@ async fn two_thousand_kills_lose_nothing_and_repeat_nothing() {
     }
 }
 
-/// A part of the short one: what a change of this suite is tried with.
+/// A part of the short storm, to try changes of this suite with.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "the short storm contains it"]
 async fn ten_kills_lose_nothing_and_repeat_nothing() {
     storm(&Plan { tasks: 60, kills: 12, crashes: 1, zombies: 2, ..SHORT }).await;
 }
 
-/// What is still to happen, and what has.
+/// The faults still to come and those done.
 struct Weather<'a> {
     plan: &'a Plan,
     seed: u64,
@@ -107,11 +107,11 @@ struct Weather<'a> {
     kills: AtomicU64,
     zombies: AtomicU64,
     crashes: AtomicU64,
-    /// How many lives are over.
+    /// The number of finished lives.
     over: watch::Sender<u64>,
-    /// New tasks come as replicas go.
+    /// Permits for new tasks, added as replicas end.
     tickets: Semaphore,
-    /// Never are all of them frozen.
+    /// Keeps at least one replica unfrozen.
     awake: Semaphore,
 }
 
@@ -139,7 +139,7 @@ async fn storm(plan: &Plan) {
         tickets: Semaphore::new(20),
         awake: Semaphore::new(replicas - 1),
     };
-    // The first one makes the schema.
+    // The first replica migrates the schema.
     let mut begins = places[0].start("");
     assert!(begins.ready(people.http()).await, "{}", places[0].last_words());
     begins.kill().await;
@@ -186,13 +186,13 @@ async fn storm(plan: &Plan) {
 }
 
 impl Weather<'_> {
-    /// The lives of one replica until the faults are over, and the one after them.
+    /// The lives of one replica until the faults are over, and the life after them.
     async fn lives_of(&self, place: &Place, people: &People) -> Process {
         let calm = format!("lease={}s", self.plan.lease);
         while let Some(life) = self.next_life() {
             let draw = |what| dice(self.seed.wrapping_add(life), what);
             let zombie = self.is_zombie(life);
-            // Half of them stop by themselves, exactly before a call.
+            // Half of the zombies stop by themselves, exactly before a call.
             let exact = draw(1).is_multiple_of(2);
             let point = format!(";call.before=freeze@{}", 1 + draw(2) % 5);
             let armed = if zombie && exact { calm.clone() + &point } else { calm.clone() };
@@ -200,13 +200,13 @@ impl Weather<'_> {
             let mut process = place.start(&armed);
             let alive = process.ready(people.http()).await;
             assert!(alive, "a replica ended by itself: {}", place.last_words());
-            // A life lasts as long as this machine takes for so much work: from a tenth of a start to three of them.
+            // A life's length is scaled to this machine's start time: from a tenth of it to about three times it.
             let start = begins.elapsed();
             within(start / 10 + start.mul_f64(f64::from(u32::try_from(draw(3) % 1000).unwrap()) * 0.003)).await;
             if zombie {
                 self.freezes(&process, exact, draw(4)).await;
             }
-            // Nothing but us ends a replica.
+            // Only this test may end a replica.
             let by_itself = process.is_over();
             assert!(by_itself.is_none(), "a replica ended by itself, {by_itself:?}: {}", place.last_words());
             process.kill().await;
@@ -232,7 +232,7 @@ impl Weather<'_> {
         true
     }
 
-    /// Stands still until others have its tasks and have asked what became of its calls; then it wakes up and goes on.
+    /// Stops the process until others have taken its tasks over and asked about its calls; then lets it go on.
     async fn freezes(&self, process: &Process, exact: bool, draw: u64) {
         let _awake = self.awake.acquire().await.unwrap();
         let patience = Instant::now() + Duration::from_secs(2);
@@ -245,7 +245,7 @@ impl Weather<'_> {
         process.signal(Signal::CONT);
         self.zombies.fetch_add(1, Ordering::Relaxed);
         within(Duration::from_millis(1_500)).await;
-        // It may reach its point only now.
+        // The process may reach its failpoint only now.
         process.signal(Signal::CONT);
     }
 
@@ -260,7 +260,7 @@ impl Weather<'_> {
         self.tickets.add_permits(usize::try_from(more).unwrap());
     }
 
-    /// Crashes Postgres, evenly over the time of the kills.
+    /// Crashes Postgres, at even intervals of the kills.
     async fn crash(&self, cluster: &Arc<PrivateCluster>) {
         let (all, mut over) = (self.plan.kills + self.plan.zombies, self.over.subscribe());
         for crash in 1..=self.plan.crashes {
@@ -321,7 +321,7 @@ impl Weather<'_> {
         )
     }
 
-    /// What happened too seldom for the run to prove anything.
+    /// The events too rare for the run to prove anything.
     fn vacuous(&self, found: &Findings, people: &People) -> Vec<String> {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let plan = self.plan;
@@ -345,7 +345,7 @@ impl Weather<'_> {
     }
 }
 
-/// One line of figures, for whoever runs it.
+/// Prints one line of figures.
 fn say(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }

@@ -1,5 +1,5 @@
-//! The world: a process of its own that the tools of the service reach. It writes every execution down, with its key, in a
-//! file before it answers, and knows nothing of the service. What it does beside is said in the arguments of the call.
+//! The world: a separate process behind the service's tools. It writes each execution with its key to a file before it
+//! answers, and knows nothing of the service. The call's arguments name its further behaviour.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -20,25 +20,25 @@ use serde_json::{Value, json};
 
 use super::process::a_moment;
 
-/// Where the process of the world finds its folder.
+/// The environment variable with the folder of the world's process.
 const FOLDER: &str = "HOLDPOINT_TEST_WORLD";
 
-/// One execution, as the world wrote it down.
+/// One execution in the world's ledger.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Execution {
     pub key: String,
     pub task: String,
     pub path: String,
     pub body: String,
-    /// How it answers: see [`answer`].
+    /// The manner of the response: see [`answer`].
     pub mood: String,
-    /// 1, 2, 3 … of its key.
+    /// 1, 2, 3 … for each key.
     pub nth: u32,
     /// Microseconds since 1970.
     pub at: i64,
 }
 
-/// The world as the tests see it: an address, and a file that is only ever appended to.
+/// The tests' view of the world: an address, and an append-only file.
 pub struct World {
     pub url: String,
     folder: tempfile::TempDir,
@@ -54,7 +54,7 @@ struct Ledger {
 }
 
 impl World {
-    /// Starts its process: this program again, which serves until its standard input ends.
+    /// Starts the process: this program again, which serves until its standard input ends.
     pub async fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut child = Command::new(std::env::current_exe().unwrap())
@@ -80,7 +80,7 @@ impl World {
         Self { url, folder, child, read: Mutex::default() }
     }
 
-    /// Everything that was executed.
+    /// Every execution so far.
     pub fn ledger(&self) -> Vec<Execution> {
         self.reading(|ledger| ledger.lines.clone())
     }
@@ -93,7 +93,7 @@ impl World {
         })
     }
 
-    /// How many executions of a task had a body that holds this text.
+    /// The number of a task's executions whose body contains this text.
     pub fn saw(&self, task: &str, text: &str) -> usize {
         self.reading(|ledger| ledger.lines.iter().filter(|line| line.task == task && line.body.contains(text)).count())
     }
@@ -104,7 +104,7 @@ impl World {
         file.seek(SeekFrom::Start(ledger.offset)).unwrap();
         let mut text = String::new();
         file.read_to_string(&mut text).unwrap();
-        // What is half written belongs to the next reading.
+        // A half-written line is left for the next read.
         let whole = text.rfind('\n').map_or("", |end| &text[..=end]);
         ledger.offset += whole.len() as u64;
         for line in whole.lines() {
@@ -124,7 +124,7 @@ impl Drop for World {
     }
 }
 
-/// What the process keeps.
+/// The state of the process.
 struct Book {
     file: File,
     counts: HashMap<String, u32>,
@@ -136,7 +136,7 @@ fn world_process_serves_tool_calls_until_its_parent_ends() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
     let folder = Path::new(&folder).to_owned();
     std::thread::spawn(|| {
-        // It goes with whoever started it, however that one ended.
+        // Standard input ends with the parent process, however it ended.
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0);
     });
@@ -162,7 +162,7 @@ async fn execute(State(book): State<Arc<Mutex<Book>>>, uri: Uri, headers: Header
         *count += 1;
         let execution = Execution {
             nth: *count,
-            // The same key again is answered calmly: the world remembers what it did.
+            // A repeated key is answered calmly: the world remembers the first execution.
             mood: if *count == 1 { said["mood"].as_str().unwrap_or("").to_owned() } else { String::new() },
             key,
             task: header("holdpoint-task-id"),
@@ -178,7 +178,7 @@ async fn execute(State(book): State<Arc<Mutex<Book>>>, uri: Uri, headers: Header
     answer(&execution, said["wait"].as_u64().unwrap_or(0)).await
 }
 
-/// The effect has happened; what comes back is another matter.
+/// Responds to an execution that has already happened; the response may fail.
 async fn answer(execution: &Execution, wait: u64) -> Response {
     if execution.nth == 1 {
         pass(Duration::from_millis(wait)).await;
@@ -186,7 +186,7 @@ async fn answer(execution: &Execution, wait: u64) -> Response {
     let receipt = json!({"receipt": execution.key, "nth": execution.nth});
     match execution.mood.as_str() {
         "drop" => {
-            // The connection breaks in the middle of the answer.
+            // The connection breaks in the middle of the response.
             let broken = futures_util::stream::once(async { Err::<Bytes, _>(std::io::Error::other("broken")) });
             Response::new(Body::from_stream(broken))
         }

@@ -1,4 +1,4 @@
-//! A replica that is frozen exactly between a committed start and its call, and wakes up when all of it is over.
+//! A replica that is frozen exactly between a committed start and its call, and wakes up after the task has ended.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ async fn replica_frozen_before_a_call_neither_sends_nor_overwrites_when_it_wakes
     let (of_first, of_second) = (at(&first), at(&second));
     let mut zombie = first.start("lease=3s;call.before=freeze@1");
     assert!(zombie.ready(of_first.http()).await, "{}", first.last_words());
-    // It may freeze before it has answered.
+    // The replica may freeze before it has answered the POST.
     {
         let frozen = async {
             while !zombie.frozen() {
@@ -43,12 +43,12 @@ async fn replica_frozen_before_a_call_neither_sends_nor_overwrites_when_it_wakes
     let mut other = second.start("lease=3s");
     assert!(other.ready(of_second.http()).await, "{}", second.last_words());
     let task = of_second.listed().await.remove(0);
-    // It takes over, asks what became of the call, hears that nothing did, and runs it.
+    // The second replica takes over, opens a reconcile request, is told that the call was not executed, and sends it.
     assert_eq!(of_second.settle(&task).await, "Completed");
     assert_eq!(world.ledger().len(), 1);
     zombie.signal(Signal::CONT);
     assert!(zombie.ready(of_first.http()).await, "{}", first.last_words());
-    // It drives another task to its end: by then the call that it was about to send would be out.
+    // The woken replica drives another task to its end; by then it would have sent the pending call.
     let next = of_first.create("small 2").await;
     assert_eq!(of_first.settle(&next).await, "Completed");
     assert_eq!(world.ledger().len(), 2);
@@ -62,5 +62,5 @@ async fn replica_frozen_before_a_call_neither_sends_nor_overwrites_when_it_wakes
         Evidence { tasks: &told, ledger: &ledger, history: &history, attempted: &attempted, one_clock: true };
     let findings = check(&evidence);
     assert!(findings.wrong.is_empty(), "{}", report(&findings, &evidence));
-    assert_eq!((findings.to_human, findings.takeovers), (1, 1), "the other one asked, and ran it");
+    assert_eq!((findings.to_human, findings.takeovers), (1, 1), "the other replica asked, and ran the call");
 }

@@ -1,4 +1,4 @@
-//! Processes that panic, hang, go down or come back with another configuration while a task is under way.
+//! Processes that panic, hang, shut down or come back with another configuration while a task runs.
 
 use holdpoint::engine::{MessageInput, Refusal};
 use holdpoint::task::decision::Action;
@@ -18,7 +18,7 @@ fn spawn(driver: impl Future<Output = ()> + Send + 'static) -> tokio::task::Join
     tokio::spawn(driver)
 }
 
-/// The configuration without the tool, wherever it is named.
+/// The configuration without the tool, removed everywhere it is named.
 fn without_refund(yaml: &str) -> String {
     let (before, rest) = yaml.split_once("  refund:").unwrap();
     let (_, after) = rest.split_once("  forbidden:").unwrap();
@@ -53,7 +53,7 @@ both! {
         let door = stage.engine(0);
         let task = door.create(&alice(), go(), None).await.unwrap().task_id;
         let engine = stage.engine(1);
-        // Each claim finds it asleep once it is driven alone.
+        // A task that is to be driven alone sleeps first: at its first claim it is still asleep.
         for _ in 0..20 {
             for driver in engine.claim().await.unwrap() {
                 let _ = spawn(driver).await;
@@ -76,7 +76,7 @@ both! {
         stage.tool.close();
         let slow = stage.engine(1).claim().await.unwrap().into_iter().map(spawn).collect::<Vec<_>>();
         stage.tool.reached(1).await;
-        // Its lease is over, its call may still be running.
+        // The lease has run out; the call may still be running.
         stage.house.forward(std::time::Duration::from_secs(31));
         let other = stage.engine(1);
         for driver in other.claim().await.unwrap() {
@@ -88,7 +88,7 @@ both! {
             driver.await.unwrap();
         }
         let drivers = other.claim().await.unwrap();
-        assert_eq!(drivers.len(), 1, "the answer is there, so there is no reason to wait: {:#?}", stage.journal(task).await);
+        assert_eq!(drivers.len(), 1, "the result is there, so nothing is left to wait for: {:#?}", stage.journal(task).await);
         for driver in drivers {
             driver.await;
         }
@@ -109,7 +109,7 @@ both! {
         }
         stage.finish(task).await;
         let journal = stage.journal(task).await;
-        assert!(!journal.items.iter().any(|item| matches!(item.fact, Fact::InterventionRequested(_))), "nobody is asked");
+        assert!(!journal.items.iter().any(|item| matches!(item.fact, Fact::InterventionRequested(_))), "no request is opened");
         assert_eq!((stage.executions(task, "/refund"), outcomes(&journal)), (1, vec![Outcome::Succeeded]));
     }
 
@@ -135,7 +135,7 @@ both! {
         stage.configure(|yaml| yaml.replace("  billing:", "  other:"));
         let door = stage.engine(0);
         let [(request, RequestKind::Approval)] = stage.open(approved).await[..] else { panic!("one is open") };
-        // With its agent its tools are gone: what was asked about does not exist any more.
+        // The agent's tools are gone with the agent, so the tool in the request no longer exists.
         let answered = door.decide(&alice(), request, whole(Action::Approve, None), None).await;
         assert_eq!(answered.err(), Some(Refusal::Withdrawn(request)));
         stage.house.forward(std::time::Duration::from_hours(25));

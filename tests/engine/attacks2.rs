@@ -1,4 +1,5 @@
-//! What an answer does to the rest of its turn while that is under way, and what is said of a call that may have happened.
+//! The effect of a decision on the rest of its turn while calls are in flight, and the result text of a call that may
+//! have run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,12 +20,12 @@ use crate::store::house::{House, both};
 const LOOKUP: (&str, &str) = ("lookup", r#"{"order":1}"#);
 const SMALL: (&str, &str) = ("refund", r#"{"order":1,"amount":5}"#);
 const OUTSIDE: (&str, &str) = ("outside", "{}");
-/// Three that somebody else runs, and one of ours that may be repeated.
+/// Three external calls, and one repeatable call of our own.
 const BESIDE_A_READ: &[(&str, &str)] = &[OUTSIDE, OUTSIDE, OUTSIDE, LOOKUP];
-/// The same with one that may not.
+/// Three external calls, and one non-repeatable call of our own.
 const BESIDE_A_REFUND: &[(&str, &str)] = &[OUTSIDE, OUTSIDE, OUTSIDE, SMALL];
 
-/// The refund agent with a tool that somebody else runs.
+/// The refund agent with an external tool.
 async fn with_outside(house: House, calls: &'static [(&'static str, &'static str)]) -> Stage {
     let mut stage = Stage::set(house, calls).await;
     stage.configure(|yaml| {
@@ -39,7 +40,7 @@ fn posted(text: &str) -> holdpoint::engine::DecisionInput {
     whole(Action::Respond, Some(Value::from(text)))
 }
 
-/// What the workers of these processes do, until the task does not run any more.
+/// Runs rounds of these engines' workers until the task stops running.
 async fn settled(stage: &Stage, engines: &[&Arc<Engine>], task: TaskId) {
     for _ in 0..5000 {
         if stage.status(task).await != TaskStatus::Running {
@@ -50,14 +51,14 @@ async fn settled(stage: &Stage, engines: &[&Arc<Engine>], task: TaskId) {
         }
         tokio::task::yield_now().await;
     }
-    panic!("it goes on for ever: {:#?}", stage.journal(task).await.items);
+    panic!("the task does not stop running: {:#?}", stage.journal(task).await.items);
 }
 
 fn count(stage: &[holdpoint::task::item::Item], which: impl Fn(&Fact) -> bool) -> usize {
     stage.iter().filter(|item| which(&item.fact)).count()
 }
 
-/// All questions are answered through another process, or the same one, while one of our calls is out.
+/// Answers all requests through the same process or another one while one of our calls is in flight.
 async fn answered_while_one_is_out(house: House, calls: &'static [(&'static str, &'static str)], path: &str) {
     let stage = with_outside(house, calls).await;
     let here = stage.engine(8);
@@ -98,7 +99,7 @@ async fn answered_while_one_is_out(house: House, calls: &'static [(&'static str,
     }
 }
 
-/// A read that was started, and whose process is gone; from now on a human is asked about reads.
+/// A read that was started by a process that is gone; the policy now holds reads for approval.
 async fn held_after_its_start(house: House) -> (Stage, TaskId, RequestId) {
     let mut stage = Stage::set(house, &[LOOKUP]).await;
     let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
@@ -118,7 +119,7 @@ async fn held_after_its_start(house: House) -> (Stage, TaskId, RequestId) {
     (stage, task, asked.request_id)
 }
 
-/// The model is told what is known of a call that was started, whoever said that it should not run again.
+/// The model is told that a started call may have taken effect, however the call was closed.
 async fn is_not_denied(stage: &Stage, task: TaskId, outcome: Outcome) {
     stage.run().await;
     assert_eq!(
@@ -126,7 +127,7 @@ async fn is_not_denied(stage: &Stage, task: TaskId, outcome: Outcome) {
         (TaskStatus::Completed, vec![outcome])
     );
     let told = &shown(stage)[0];
-    assert!(!told.contains("not run"), "nobody knows that: {told}");
+    assert!(!told.contains("not run"), "the outcome is unknown: {told}");
     assert!(told.contains("may have taken effect"), "{told}");
 }
 

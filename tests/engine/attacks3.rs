@@ -1,5 +1,5 @@
-//! An edit, a credential and somebody else's result in one turn: wherever a driver or the one who answers breaks off,
-//! nothing is lost, nothing happens twice, and a credential is there exactly where its answer is.
+//! An edit, a credential and an external result in one turn: wherever a driver or a decision is dropped, nothing is
+//! lost or repeated, and a credential is stored exactly when its answer is.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -26,7 +26,7 @@ const COMMENT: (&str, &str) = ("comment", "{}");
 const OUTSIDE: (&str, &str) = ("outside", "{}");
 const ALL: &[(&str, &str)] = &[HELD, COMMENT, OUTSIDE, ("lookup", r#"{"order":1}"#)];
 const EDITED: &str = r#"{ "order": 1, "amount": 77.70 }"#;
-/// A credential that is a number, too.
+/// A credential that is also a number.
 const TOKEN: &str = "4711471147114711";
 
 async fn set(house: House, calls: &'static [(&'static str, &'static str)]) -> Stage {
@@ -85,7 +85,7 @@ async fn finish(stage: &Stage, task: TaskId) {
     panic!("it does not end: {:#?}", stage.journal(task).await.items);
 }
 
-/// Polls until it is done, or was polled so often.
+/// Polls at most `left` times; `None` if the work was not done by then.
 async fn polled<T>(work: impl Future<Output = T>, left: &mut usize) -> Option<T> {
     let mut work = pin!(work);
     poll_fn(|context| {
@@ -98,7 +98,8 @@ async fn polled<T>(work: impl Future<Output = T>, left: &mut usize) -> Option<T>
     .await
 }
 
-/// A life whose drivers are polled so often in all; what is left of it is lived by others. Whether nobody had to.
+/// One life, whose drivers are polled at most `left` times in all; other processes finish the rest. Returns whether no
+/// other process was needed.
 async fn lived(stage: &Stage, mut left: usize) -> (TaskId, bool) {
     let door = stage.engine(0);
     let task = door.create(&alice(), go(), None).await.unwrap().task_id;
@@ -116,14 +117,14 @@ async fn lived(stage: &Stage, mut left: usize) -> (TaskId, bool) {
     (task, true)
 }
 
-/// What the tool at this path was sent for a task: the bodies, and the keys.
+/// The bodies and keys that the tool at this path received for a task.
 fn sent(stage: &Stage, task: TaskId, path: &str) -> Vec<(String, String)> {
     let ledger = stage.tool.ledger().into_iter();
     let of_task = ledger.filter(|call| call.uri == path && call.header("holdpoint-task-id") == task.to_string());
     of_task.map(|call| (call.body.clone(), call.header("authorization").to_owned())).collect()
 }
 
-/// The model repeats the credential wherever it can.
+/// Makes the model repeat the credential wherever it can.
 fn babbling(stage: &Stage, calls: &'static [(&'static str, &'static str)]) {
     stage.script(move |asked| {
         let raw = json!({"n": 4_711_471_147_114_711_u64, "t": TOKEN, TOKEN: [TOKEN]});

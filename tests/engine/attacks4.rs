@@ -1,5 +1,5 @@
-//! Attacks on trees: what a driver believed of its tree is old by the time it acts, questions that wait for room, what is
-//! damaged or too new to be read, and sub-agents whose calls people change.
+//! Attacks on trees: drivers that act on an outdated reading of their tree, requests that wait for room, journals that
+//! are damaged or too new to be read, and decisions on sub-agents' calls.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -19,17 +19,17 @@ use super::stage::{Stage, alice, go, outcomes, rejects, whole};
 use super::tree::{LEAF, People, Play, Shape, hands_on, one_large, one_small, refund, said, speaks, superseding};
 use crate::store::house::{House, both};
 
-/// Polls a driver until it has asked its model.
+/// Polls a driver until its model call is in flight.
 async fn thinks(stage: &Stage, driver: &mut BoxFuture<'static, ()>) {
     let before = stage.prompt_count();
     poll_fn(|context| {
-        assert!(driver.as_mut().poll(context).is_pending(), "it ended without a question to its model");
+        assert!(driver.as_mut().poll(context).is_pending(), "the driver ended without asking its model");
         if stage.prompt_count() > before { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
 }
 
-/// A boss with two leaves: one of them thinks about its first answer, the other one has not begun.
+/// A boss with two leaves: the first model call of one leaf is in flight, the other leaf has not begun.
 async fn one_thinks(stage: &Stage, engine: &Arc<Engine>) -> (TaskId, BoxFuture<'static, ()>, BoxFuture<'static, ()>) {
     let root = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
     for driver in engine.claim().await.unwrap() {
@@ -42,7 +42,7 @@ async fn one_thinks(stage: &Stage, engine: &Arc<Engine>) -> (TaskId, BoxFuture<'
     (root, thinking, other)
 }
 
-/// At rest, what each row counts is what there is below it.
+/// At rest, the counters of each row equal the number of busy tasks and open requests in its subtree.
 async fn balanced(stage: &Stage, root: TaskId) {
     let rows = stage.tree(root).await;
     let open = stage.asked_by_tree(root).await;
@@ -59,7 +59,7 @@ async fn balanced(stage: &Stage, root: TaskId) {
         let counted = (usize::try_from(row.busy).unwrap(), usize::try_from(row.open_requests).unwrap());
         assert_eq!(counted, (busy, open), "{:?}: {}", row.agent_path, stage.told(root).await);
         let fits = match row.status {
-            // One that asks nothing, and of which nothing runs, waits for room to ask.
+            // A task with neither open requests nor running work waits for room for a request.
             TaskStatus::Running => busy > 0 || (open == 0 && full),
             TaskStatus::Paused => busy == 0 && open > 0,
             TaskStatus::Completed | TaskStatus::Failed | TaskStatus::Canceled => busy == 0 && open == 0,
@@ -68,7 +68,7 @@ async fn balanced(stage: &Stage, root: TaskId) {
     }
 }
 
-/// Twenty-one questions of three leaves.
+/// Twenty-one guidance requests in all, from three leaves.
 fn twenty_one(task: &str, turn: u32) -> Vec<(String, String)> {
     let count = match task {
         "go.1" => 16,
@@ -79,7 +79,8 @@ fn twenty_one(task: &str, turn: u32) -> Vec<(String, String)> {
     if turn == 1 { (0..count).map(question).collect() } else { Vec::new() }
 }
 
-/// A tree with as many questions open as it may have, and the driver of the leaf that has one more and is thinking.
+/// A tree at its limit of open requests, and the driver of the leaf whose model call is in flight and will open one
+/// more.
 async fn twenty_are_open(stage: &Stage, parts: &Parts) -> (TaskId, BoxFuture<'static, ()>) {
     let engine = Stage::like(parts, 4);
     let root = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
@@ -99,7 +100,7 @@ async fn twenty_are_open(stage: &Stage, parts: &Parts) -> (TaskId, BoxFuture<'st
     (root, last.unwrap())
 }
 
-/// Polls a driver so often. Whether it has ended.
+/// Polls a driver this often; returns whether it has ended.
 async fn after_polls(driver: &mut BoxFuture<'static, ()>, polls: usize) -> bool {
     let mut polled = 0;
     poll_fn(|context| {
@@ -112,7 +113,7 @@ async fn after_polls(driver: &mut BoxFuture<'static, ()>, polls: usize) -> bool 
     .await
 }
 
-/// The same refund, whoever asks for it.
+/// The same refund for every task that asks.
 fn the_same(_: &str, turn: u32) -> Vec<(String, String)> {
     one_large("go.7", turn)
 }
@@ -122,7 +123,7 @@ fn quoted(house: &House, task: TaskId) -> String {
     if house.is_postgres() { format!("'{id}'") } else { format!("x'{}'", id.replace('-', "")) }
 }
 
-/// Workers look, again and again.
+/// Runs several rounds of workers.
 async fn looked_after(stage: &Stage, parts: &Parts, root: TaskId) {
     for _ in 0..4 {
         Play::of(stage, parts, root).goes_on(usize::MAX).await;
@@ -130,7 +131,7 @@ async fn looked_after(stage: &Stage, parts: &Parts, root: TaskId) {
     }
 }
 
-/// A boss that calls one leaf a message, which keeps its conversation.
+/// A boss that calls a leaf once for each message; the leaf keeps its conversation.
 async fn of_one_session(house: House) -> Stage {
     let mut stage = Stage::of_trees(house, Shape::flat(1), one_small).await;
     stage.configure(|yaml| yaml.replace("sub_agents: [leaf]", "sub_agents: [{ agent: leaf, session: true }]"));
@@ -201,7 +202,7 @@ both! {
             assert_eq!(open, 20, "after {polls} polls: {}", stage.told(root).await);
             balanced(&stage, root).await;
             if over {
-                assert!(polls > 1, "it never came in between");
+                assert!(polls > 1, "the driver was never interrupted");
                 break;
             }
         }
@@ -252,7 +253,7 @@ both! {
             stage.house.numbers(&format!("delete from agent_task_item where task_id = {id} and {which}")).await.unwrap();
             Stage::like(&parts, 0).message(&alice(), root, superseding("more"), None).await.unwrap();
             looked_after(&stage, &parts, root).await;
-            // What the lost one has done is not known: no rule lets another pay.
+            // The outcome of the lost call is unknown, so no rule allows the sibling's refund.
             let [asked] = &stage.asked_by_tree(root).await[..] else { panic!("{which}: {}", stage.told(root).await) };
             let reason = asked.asked.pending_tool_calls[0].reason.as_deref().unwrap_or_default();
             assert!(reason.contains("cannot be read"), "{reason}");
@@ -291,7 +292,7 @@ both! {
         stage.house.numbers(&swap("user_message", "newer_message")).await.unwrap();
         let old = Stage::like(&parts, 0);
         old.cancel(&alice(), root, None).await.unwrap();
-        // What follows is the newer one, which knows that word.
+        // From here on the newer version drives, which can read the item.
         stage.house.numbers(&swap("newer_message", "user_message")).await.unwrap();
         let newer = Stage::like(&parts, 0);
         for request in stage.asked_by_tree(root).await {

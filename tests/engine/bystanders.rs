@@ -1,4 +1,4 @@
-//! A task that ends its process takes no other task with it, and a process that dies for another reason ends no task.
+//! A task that kills its process takes no other task with it, and a process that dies for another reason fails no task.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,9 +18,9 @@ use tokio::task::JoinHandle;
 use super::stage::{Stage, alice, go, turn};
 use crate::store::house::both;
 
-/// Longer than a lease, so that each is over.
+/// Longer than a lease, so that each lease has run out.
 const LEASE: Duration = Duration::from_secs(31);
-/// The message of a task that ends its process.
+/// The message of a task that kills its process.
 const POISON: &str = "poison";
 
 /// The message of a task that calls a tool.
@@ -34,7 +34,7 @@ fn says(prompt: &Prompt, text: &str) -> bool {
     format!("{:?}", prompt.messages).contains(text)
 }
 
-/// A model that does not answer a poisonous task before the test lets it, and remembers how often it was asked.
+/// A model that answers poisonous tasks only when the test permits it, and counts its calls.
 struct Gated {
     asked: Semaphore,
     gate: Semaphore,
@@ -46,7 +46,7 @@ impl Gated {
         Arc::new(Self { asked: Semaphore::new(0), gate: Semaphore::new(0), shown: AtomicUsize::new(0) })
     }
 
-    /// A process that asks this model.
+    /// A process that uses this model.
     fn engine(self: &Arc<Self>, stage: &Stage, max_running: usize) -> Arc<Engine> {
         let mut parts = stage.parts(max_running);
         parts.models.values_mut().for_each(|model| *model = Arc::<Self>::clone(self));
@@ -72,8 +72,8 @@ impl ModelClient for Gated {
     }
 }
 
-/// Lets a process drive what it can claim, all at once. It is killed where its model is asked about a poisonous task:
-/// then every driver of it is gone.
+/// Drives what the process can claim, all at once. When its model is asked about a poisonous task, the process is
+/// killed: all its drivers are dropped. Returns whether it was killed.
 async fn is_killed(engine: &Arc<Engine>, model: &Gated) -> bool {
     loop {
         let drivers = engine.claim().await.unwrap();
@@ -92,7 +92,7 @@ async fn running(stage: &Stage) -> i64 {
     stage.house.number("select count(*) from agent_task where status = 'Running'").await
 }
 
-/// Starts a process after each one that is killed, until every task has ended. How many were killed.
+/// Starts a new process for each killed one until every task has ended. Returns how many were killed.
 async fn outlived(stage: &Stage, model: &Arc<Gated>) -> usize {
     let (mut engine, mut killed) = (model.engine(stage, 64), 0);
     for _ in 0..1000 {
@@ -117,7 +117,7 @@ fn spawn(driver: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
     tokio::spawn(driver)
 }
 
-/// Lets these processes drive side by side until every task has ended. How many have completed.
+/// Drives these processes side by side until every task has ended. Returns how many tasks have completed.
 async fn completed_by(stage: &Stage, engines: &[Arc<Engine>]) -> i64 {
     for _ in 0..100 {
         if running(stage).await == 0 {
@@ -148,7 +148,8 @@ both! {
         assert_eq!(completed, 500, "each bystander completes");
         let row = stage.journal(poison).await.row;
         assert_eq!((row.status, row.error.map(|error| error.code)), (TaskStatus::Failed, Some(FailureCode::NoProgress)));
-        // The first drive is not known to have begun; two drives beside others follow, and five alone.
+        // The first lost lease does not count, since no work is known to have begun; two drives beside others and five
+        // lone drives follow.
         assert_eq!(killed, 1 + 2 + 5);
     }
 
@@ -191,7 +192,7 @@ both! {
         let mut drivers: Vec<_> = here.claim().await.unwrap().into_iter().map(spawn).collect();
         assert_eq!(drivers.len(), 3);
         stage.tool.reached(2).await;
-        assert_eq!(model.asked.available_permits(), 0, "calls of others are out");
+        assert_eq!(model.asked.available_permits(), 0, "calls of other tasks are in flight");
         let late = here.create(&alice(), go(), None).await.unwrap().task_id;
         stage.tool.open();
         model.is_asked().await;
@@ -246,7 +247,7 @@ both! {
         stage.tool.close();
         let here = model.engine(&stage, 4);
         let alone = spawn(here.claim().await.unwrap().pop().unwrap());
-        // The call stands in the journal before it is out.
+        // `tool_started` is committed before the call is sent.
         stage.tool.reached(1).await;
         let other = here.create(&alice(), go(), None).await.unwrap().task_id;
         let row = stage.journal(other).await.row;
@@ -276,7 +277,7 @@ both! {
             tokio::task::yield_now().await;
         }
         assert_eq!((model.asked.available_permits(), stage.journal(suspect).await.row.fruitless), (0, 2));
-        // It is not asked for again at once, so the door has its slots.
+        // A lone drive that was given back is not claimed again at once, so its slots are free for new tasks.
         let door = here.create(&alice(), go(), None).await.unwrap().task_id;
         while stage.status(door).await == TaskStatus::Running {
             tokio::task::yield_now().await;

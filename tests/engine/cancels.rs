@@ -1,4 +1,5 @@
-//! After cancel has answered no call starts: a thousand times, canceled around a call's start, by the world's ledger.
+//! After a cancel was answered no call starts: a thousand tasks, canceled around the start of their call, checked
+//! against the tool's ledger.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,11 +23,10 @@ use crate::store::house::{House, both};
 
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
 
-/// How often each time: a thousand in all.
+/// Rounds of each variant: a thousand in all.
 const TIMES: usize = 334;
 
-/// The machine's clock on a machine that stalls: whoever asks how late it is may be held up, but not for longer than
-/// the cancel takes.
+/// The clock of a machine that stalls: reading the uptime may block, but never for longer than the cancel takes.
 struct Stalling {
     answered: Arc<AtomicBool>,
     asked: AtomicU64,
@@ -39,7 +39,7 @@ impl Clock for Stalling {
     }
 
     fn uptime(&self) -> Duration {
-        // Every other time, and never in step with the rounds.
+        // About every other reading, out of step with the rounds.
         if (self.asked.fetch_add(1, Ordering::Relaxed) * 7 / 3).is_multiple_of(2) {
             let end = Instant::now() + Duration::from_millis(5);
             while !self.answered.load(Ordering::SeqCst) && Instant::now() < end {
@@ -54,7 +54,7 @@ impl Clock for Stalling {
     }
 }
 
-/// Waits for a moment around the start of the task's call.
+/// Waits until about the start of the task's call.
 async fn around_its_start(store: &Store, task: TaskId, round: usize) {
     let mut news = store.watch(task);
     let started = async {
@@ -66,7 +66,7 @@ async fn around_its_start(store: &Store, task: TaskId, round: usize) {
             news.changed().await.unwrap();
         }
     };
-    // Before it, and after it.
+    // A third of the rounds cancel before the start, the others after it.
     if round.is_multiple_of(3) {
         drop(started);
     } else {
@@ -90,7 +90,7 @@ async fn canceled_around_their_start(house: House, elsewhere: bool) {
     };
     let mut canceled: BTreeMap<String, Instant> = BTreeMap::new();
     let mut tasks = Vec::new();
-    // On another replica each cancel may have to wait until none can be sent: many at once.
+    // From another replica a cancel may wait until the call can no longer be sent, so many run at once.
     let together = if elsewhere { 48 } else { 1 };
     for rounds in (0..TIMES).collect::<Vec<_>>().chunks(together) {
         answered.store(false, Ordering::SeqCst);
@@ -140,7 +140,7 @@ async fn canceled_around_their_start(house: House, elsewhere: bool) {
     assert!(started > 0, "some had started");
 }
 
-/// An address at which connecting hangs until somebody accepts what is in the queue.
+/// An address at which `connect` hangs until the listener's queue is accepted.
 async fn nobody_accepts() -> (TcpListener, Vec<TcpStream>) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();

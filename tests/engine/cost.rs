@@ -1,4 +1,5 @@
-//! What a cycle (task → held → approved → completed) costs: counted on Postgres, not timed.
+//! The cost of a cycle (task → held → approved → completed) on Postgres, in statements and transactions rather than
+//! time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +13,7 @@ use holdpoint::task::status::TaskStatus;
 use super::stage::{Stage, alice, go, whole};
 use crate::store::house::House;
 
-/// Waits until the task has that status, told by the store.
+/// Waits until the store shows the task with that status.
 async fn until(stage: &Stage, task: TaskId, status: TaskStatus) {
     let mut news = stage.house.store.watch(task);
     while stage.status(task).await != status {
@@ -28,7 +29,7 @@ async fn cycle(stage: &Stage, engine: &Arc<Engine>) {
     until(stage, task, TaskStatus::Completed).await;
 }
 
-/// Statements that the committer sent, and transactions that the journal's rows name.
+/// Statements that the committer sent, and distinct transactions named by the journal's rows.
 struct Counted {
     statements: usize,
     transactions: i64,
@@ -42,7 +43,7 @@ async fn counted(clients: usize, cycles: usize) -> Counted {
         counter.fetch_add(1, Ordering::Relaxed);
     });
     let stage = Stage::set(house, &[("refund", r#"{"order":1,"amount":120}"#)]).await;
-    // Room enough that nothing is queued: no worker runs here.
+    // Enough slots that nothing is queued: no worker runs here.
     let engine = stage.engine(256);
     join_all((0..clients).map(|_| async {
         for _ in 0..cycles {

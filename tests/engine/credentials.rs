@@ -1,5 +1,5 @@
-//! Credentials: asked for by the agent, or by a call that needs one; what an answer must be; and that a call gets what was
-//! filled in, and runs once.
+//! Credentials: requested by the agent or by a call that needs one; the form of an answer; each call is sent with the
+//! filled-in value and runs once.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::stage::{Stage, alice, fills, go, outcomes, person, rejects, turn, who
 use crate::store::house::{House, both};
 use crate::support::app::ACCOUNTS;
 
-/// Tools that take credentials in a header, a path and a query; one that is held; one that takes none.
+/// Tools that take credentials in a header, a path and a query; one that is held; one without credentials.
 const TOOLS: &str = r#"
 secrets: { keys: [ { id: k1, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=" } ] }
 credentials:
@@ -41,12 +41,12 @@ policy:
 
 pub(super) const TOKEN: &str = "tok/en-\"é+0123456789";
 
-/// The login as somebody fills it in.
+/// An answer that fills in the login.
 pub(super) fn jira(token: &str) -> Value {
     json!({"email": "alice@acme.com", "token": token})
 }
 
-/// The clerk's model makes these calls, one turn after the other, and is then done.
+/// A stage whose model makes these calls, turn by turn, and then finishes.
 pub(super) async fn clerk(house: House, turns: &'static [&'static [(&'static str, &'static str)]]) -> Stage {
     let mut stage = Stage::set(house, &[]).await;
     stage.configure(|_| TOOLS.to_owned() + ACCOUNTS);
@@ -58,14 +58,14 @@ pub(super) fn says(stage: &Stage, turns: &'static [&'static [(&'static str, &'st
     stage.script(move |asked| Ok(turn(turns.get(asked as usize - 1).copied().unwrap_or_default())));
 }
 
-/// A task, as far as it comes by itself.
+/// A new task, driven until it waits or ends.
 pub(super) async fn begun(stage: &Stage) -> TaskId {
     let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
     stage.run().await;
     task
 }
 
-/// The one credential that is asked for.
+/// The only open credential request.
 pub(super) async fn asked(stage: &Stage, task: TaskId) -> RequestSpec {
     let mut open = stage.asked(task).await;
     assert_eq!(open.len(), 1, "{open:#?}");
@@ -74,21 +74,21 @@ pub(super) async fn asked(stage: &Stage, task: TaskId) -> RequestSpec {
     asked
 }
 
-/// Fills it in, and lets the task go on.
+/// Answers the credential request and drives the task on.
 pub(super) async fn fill(stage: &Stage, task: TaskId, response: &Value) {
     let asked = asked(stage, task).await;
     stage.engine(0).decide(&alice(), asked.request_id, fills(response), None).await.unwrap();
     stage.run().await;
 }
 
-/// Approves the one call that is held, and lets the task go on.
+/// Approves the one held call and drives the task on.
 pub(super) async fn approve(stage: &Stage, task: TaskId) {
     let [(request, RequestKind::Approval)] = stage.open(task).await[..] else { panic!("an approval is open") };
     stage.engine(0).decide(&person("bob"), request, whole(Action::Approve, None), None).await.unwrap();
     stage.run().await;
 }
 
-/// The results of a task: name, outcome, text.
+/// The results of a task: tool name, outcome, text.
 pub(super) async fn results(stage: &Stage, task: TaskId) -> Vec<(String, Outcome, String)> {
     let journal = stage.journal(task).await;
     check(&journal.items);
@@ -99,7 +99,7 @@ pub(super) async fn results(stage: &Stage, task: TaskId) -> Vec<(String, Outcome
     results.collect()
 }
 
-/// How often somebody was asked for a credential.
+/// How many credential requests the task has opened.
 pub(super) async fn times_asked(stage: &Stage, task: TaskId) -> usize {
     let items = stage.journal(task).await.items;
     let credentials =
@@ -107,7 +107,7 @@ pub(super) async fn times_asked(stage: &Stage, task: TaskId) -> usize {
     items.iter().filter(|item| credentials(&item.fact)).count()
 }
 
-/// It is over, and this tool was called so often, each time with this header.
+/// The task has completed, and this tool was called `times` times, each time with this header.
 pub(super) async fn ran(stage: &Stage, task: TaskId, path: &str, header: (&str, &str), times: usize) {
     let journal = stage.journal(task).await;
     assert_eq!(journal.row.status, TaskStatus::Completed, "{:#?}", journal.items);

@@ -1,5 +1,5 @@
-//! Deadlines: for whoever answers at the very moment, for the task once it is swept, with either `on_expiry`, of
-//! approvals and of doubts; and the end of a task that is taken over in vain.
+//! Deadlines of approvals and reconcile requests, with either `on_expiry`: decisions at the very moment, the task after
+//! the sweep; and the end of a task whose takeovers made no progress.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
 const BOTH: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#), ("forbidden", "{}")];
 
-/// What the model is shown of the only call.
+/// The outcome and text of the task's only result.
 async fn told(stage: &Stage, task: TaskId) -> (Outcome, String) {
     let journal = stage.journal(task).await;
     let results: Vec<_> = journal
@@ -35,7 +35,7 @@ async fn told(stage: &Stage, task: TaskId) -> (Outcome, String) {
     result.clone()
 }
 
-/// A task with a held refund, or with one of which nobody knows what became.
+/// A task with a held refund, or with a refund of unknown outcome.
 async fn asked(stage: &Stage, kind: RequestKind) -> (TaskId, RequestId) {
     stage.tool.answers(502, "");
     let task = stage.held().await;
@@ -54,7 +54,7 @@ fn spawn(driver: impl Future<Output = ()> + Send + 'static) -> tokio::task::Join
     tokio::spawn(driver)
 }
 
-/// A task that failed because nobody got any further with the refund it had started.
+/// A task that failed because no takeover got past the refund it had started.
 async fn taken_over_in_vain(house: House) -> (Stage, TaskId) {
     let stage = Stage::set(house, SMALL).await;
     stage.tool.close();
@@ -66,13 +66,13 @@ async fn taken_over_in_vain(house: House) -> (Stage, TaskId) {
         assert!(driver.await.unwrap_err().is_cancelled());
     }
     stage.tool.open();
-    // The first two beside others, five alone.
+    // The first two drives run beside others, the next five alone.
     for fruitless in 1..=7 {
         stage.later();
         let mut engine = stage.engine(1);
         let mut drivers = engine.claim().await.unwrap();
         if drivers.is_empty() {
-            // It sleeps first.
+            // A lone drive sleeps first.
             stage.later();
             engine = stage.engine(1);
             drivers = engine.claim().await.unwrap();
@@ -95,7 +95,7 @@ async fn taken_over_in_vain(house: House) -> (Stage, TaskId) {
     (stage, task)
 }
 
-/// The refund that had started is asked about before the model is; then the task ends.
+/// The started refund is reconciled before the model is asked; then the task ends.
 async fn asked_first(stage: &Stage, task: TaskId) {
     stage.script(|_| panic!("the model is asked too early"));
     stage.later();
@@ -144,7 +144,7 @@ both! {
                 assert!(text.contains("No human has said no"), "{text}");
                 (seen[0], before) = (seen[0] + 1, before * 2);
             } else {
-                // In time for one; for the other it was decided, or too late.
+                // One answer was in time; the other was too late or lost to it.
                 let [refusal] = &refusals[..] else { panic!("both have won") };
                 let late = matches!(refusal, Refusal::AlreadyDecided { .. });
                 assert!(late || *refusal == Refusal::Expired(request), "{refusal}");

@@ -1,5 +1,5 @@
-//! A human's own arguments in place of the model's: read as strictly, judged again, run to the byte; and where several have
-//! to agree, approved by others.
+//! A person's own arguments in place of the model's: parsed as strictly, judged again, run to the byte, and, under
+//! `required: n`, approved by other people.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -21,13 +21,13 @@ use super::stage::{Stage, alice, person, turn, whole};
 use crate::store::house::{House, both};
 
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
-/// What a double would not keep as it stands, in an order of its own.
+/// Text that would not survive parsing and printing: its spacing, key order and trailing zero would be lost.
 const EDITED: &str = r#"{ "amount": 41.10, "order": 2 }"#;
 const TAG: &[(&str, &str)] = &[("tag", r#"{"text":"x"}"#)];
 const TAGGED: &str = r#"{ "text" : "\u0079" }"#;
 const AGAIN: &str = r#"{"order":3,"amount":1e2}"#;
 
-/// Rules by what is asked for, before the ones of the stage.
+/// Rules on the arguments, ahead of the stage's own.
 const RULES: &str = r#"
   - { name: odd, tools: [refund], when: "args.order == 666", decide: deny, reason: Not that order. }
   - { name: huge, tools: [refund], when: "args.amount > 1000.0", decide: hold, approvers: { users: [carol] } }
@@ -41,7 +41,7 @@ async fn stage(house: House, approvers: &str) -> Stage {
     stage
 }
 
-/// Two of three have to agree.
+/// Two of three must approve.
 const TWO: &str = "{ owner: true, users: [bob, carol], required: 2 }";
 
 async fn begun(stage: &Stage) -> (TaskId, RequestId, CallId, Arc<Engine>) {
@@ -50,7 +50,7 @@ async fn begun(stage: &Stage) -> (TaskId, RequestId, CallId, Arc<Engine>) {
     (task, request, calls[0], stage.engine(0))
 }
 
-/// Bob's words in a call that two have to approve: the question that follows.
+/// Bob edits a call that needs two approvals. Returns the request that follows.
 async fn rewritten(stage: &Stage, text: &str) -> (TaskId, RequestId, CallId, Arc<Engine>) {
     let (task, request, call, door) = begun(stage).await;
     door.decide(&person("bob"), request, each([(call, edit(text))]), None).await.unwrap();
@@ -61,7 +61,7 @@ async fn rewritten(stage: &Stage, text: &str) -> (TaskId, RequestId, CallId, Arc
     (task, anew, call, door)
 }
 
-/// Changes what is stored of a task behind its back.
+/// Changes a task's stored rows directly in the database.
 async fn tampered(stage: &Stage, task: TaskId, of: &str, from: &str, to: &str) {
     let id = task.to_string();
     let id = if stage.house.is_postgres() { format!("'{id}'") } else { format!("x'{}'", id.replace('-', "")) };
@@ -71,19 +71,19 @@ async fn tampered(stage: &Stage, task: TaskId, of: &str, from: &str, to: &str) {
     stage.house.numbers(&sql).await.unwrap();
 }
 
-/// It failed, and nothing of it ran.
+/// The task failed with `integrity`, and no call of it ran.
 async fn is_damaged(stage: &Stage, task: TaskId) {
     let row = stage.house.store.task(task).await.unwrap().unwrap();
     assert_eq!((row.status, row.error.map(|error| error.code)), (TaskStatus::Failed, Some(FailureCode::Integrity)));
     assert_eq!(stage.executions(task, "/refund"), 0);
 }
 
-/// What somebody is offered to answer.
+/// The actions that a caller may take on the request.
 async fn offered(stage: &Stage, task: TaskId, caller: &Caller) -> Vec<Action> {
     answers(&stage.parts(0).roster, caller, "acme", "alice", &asked(stage, task).await)
 }
 
-/// The digests that were asked and that ran.
+/// The digests of the requests and of the calls that ran.
 async fn digests(stage: &Stage, task: TaskId) -> (Vec<String>, Vec<String>) {
     let (mut asked, mut ran) = (Vec::new(), Vec::new());
     for item in stage.journal(task).await.items {
@@ -163,14 +163,14 @@ both! {
         let denied = refused(&stage, &door, &alice(), task, each([(call, edit(r#"{"order":666,"amount":5}"#))])).await;
         assert_eq!(places(&denied), [format!("/decisions/{call}/arguments")]);
         assert!(format!("{denied:?}").contains("Not that order"), "{denied:?}");
-        // Allowed, held by its own rule, held by another one under equal terms.
+        // Allowed; held by the same rule; held by another rule under equal terms.
         for text in [r#"{"order":1,"amount":5}"#, r#"{"order":1,"amount":77.70}"#, r#"{"order":1,"amount":700.0}"#] {
             let (task, request, call, door) = begun(&stage).await;
             door.decide(&alice(), request, each([(call, edit(text))]), None).await.unwrap();
             stage.run().await;
             assert_eq!((stage.status(task).await, bodies(&stage, task, "/refund")), (TaskStatus::Completed, vec![(call.to_string(), text.to_owned())]));
         }
-        // Other people decide of this one.
+        // A rule with other approvers holds this one.
         let text = r#"{"order":1,"amount":5000.00}"#;
         let (task, request, call, door) = begun(&stage).await;
         door.decide(&alice(), request, each([(call, edit(text))]), None).await.unwrap();
@@ -188,7 +188,7 @@ both! {
 
     async fn editor_of_the_arguments_is_not_one_of_two_required_approvers(house) {
         let stage = stage(house, TWO).await;
-        // Held, and allowed by a rule: neither is an approval.
+        // Held, or allowed by a rule: neither counts as an approval.
         for text in [EDITED, r#"{"order":1,"amount":5}"#] {
             let (task, request, call, door) = rewritten(&stage, text).await;
             assert_eq!(stage.executions(task, "/refund"), 0);
@@ -221,11 +221,11 @@ both! {
         door.decide(&person("bob"), request, each([(call, edit(AGAIN))]), None).await.unwrap();
         stage.run().await;
         let (third, _) = question(&stage, task).await;
-        // An approval of other bytes is none of these; bob has now approved nobody's but his own.
+        // Approvals of other bytes do not count; bob has now approved only their own edit.
         door.decide(&alice(), third, whole(Action::Approve, None), None).await.unwrap();
         assert!(matches!(refused(&stage, &door, &person("bob"), task, whole(Action::Approve, None)).await, Refusal::Forbidden(_)));
         assert!(stage.engine(1).claim().await.unwrap().is_empty());
-        // Carol writes them anew: now bob may be one of the two.
+        // Carol edits again: now bob may be one of the two approvers.
         door.decide(&person("carol"), third, each([(call, edit(EDITED))]), None).await.unwrap();
         stage.run().await;
         let (fourth, _) = question(&stage, task).await;
@@ -244,7 +244,7 @@ both! {
             let refusal = refused(&stage, &door, &person("bob"), task, each([(call, reply)])).await;
             assert_eq!(places(&refusal), [format!("/decisions/{call}/action")]);
         }
-        // Three are named, and one of them has no key.
+        // Three people are named, and one of them has no key.
         let stage = super::edited::stage(house, "{ users: [bob, carol, dave], required: 2 }").await;
         let (task, ..) = begun(&stage).await;
         let asked = asked(&stage, task).await;
@@ -305,7 +305,7 @@ both! {
     async fn crash_anywhere_neither_loses_nor_repeats_nor_changes_an_edit(house) {
         let stage = stage(house, "{ owner: true }").await;
         let (mut lives, mut whole_lives, mut doubts) = (0, 0, 0);
-        // How often a driver is polled in a life is not always the same: each place is come to again, until one was the call.
+        // The number of polls in a life varies: the loop returns to each number until one life ended during the call.
         while whole_lives < 2 || (doubts == 0 && lives < 400) {
             let polls = 1 + lives % 16;
             lives += 1;
@@ -314,7 +314,7 @@ both! {
             let driver = stage.engine(1).claim().await.unwrap().pop().unwrap();
             {
                 let (mut driver, mut left) = (pin!(driver), polls);
-                // Dropped at once, while whatever it waits for is under way.
+                // The driver is dropped while its current wait is in flight.
                 let done = poll_fn(|context| {
                     left -= 1;
                     match driver.as_mut().poll(context) {

@@ -1,5 +1,5 @@
-//! Single bits that change in the database between a human's yes and the start of the call: whatever they are, no other
-//! bytes run than the approved ones, nothing runs that too few have approved, and nothing runs twice.
+//! Single bits that flip in the database between an approval and the start of the call: whatever the bit, only approved
+//! bytes run, nothing runs with too few approvals, and nothing runs twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -25,38 +25,38 @@ const HUGE: &[(&str, &str)] = &[("refund", r#"{"order":3,"amount":5000}"#)];
 const EDITED: &str = r#"{ "amount": 77.10, "order": 4 }"#;
 const WRITTEN: &str = r#"{ "amount": 7000.10, "order": 5 }"#;
 
-/// What was decided before the bit changed.
+/// The decisions made before the bit flips.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Scene {
     Approved,
     Edited,
     ByTwo,
-    /// One approved, one rejected.
+    /// One call approved, one rejected.
     Mixed,
-    /// One of two has approved; afterwards the same person does so again.
+    /// One of two required approvals; after the flip the same person approves again.
     Half,
-    /// One wrote, two others approved.
+    /// One person edited, two others approved.
     WrittenForTwo,
 }
 
 const SCENES: [Scene; 6] =
     [Scene::Approved, Scene::Edited, Scene::ByTwo, Scene::Mixed, Scene::Half, Scene::WrittenForTwo];
-/// Tasks of each scene, and how often a bit of each is changed.
+/// Tasks of each scene, and flips in each task.
 const TASKS: usize = 60;
 const ROUNDS: usize = 28;
 
-/// How it ended.
+/// The end of a task after its flip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum End {
-    /// The approved bytes ran, once: the bit said nothing that matters.
+    /// The approved bytes ran, once: the bit changed nothing that matters.
     Harmless,
-    /// It failed as `integrity`.
+    /// The task failed with `integrity`.
     Integrity,
-    /// Somebody is asked (again).
+    /// A request is open (again).
     RequestSpec,
     /// The journal cannot be read.
     Unreadable,
-    /// Nothing ran, and the task is over or goes on.
+    /// Nothing ran; the task has ended or goes on.
     NothingRan,
 }
 
@@ -80,7 +80,7 @@ impl Scene {
         }
     }
 
-    /// Brings a held task to where it stands before the bit changes.
+    /// Decides a held task up to the state in which the bit flips.
     async fn decided(self, stage: &Stage, door: &Arc<Engine>, task: TaskId) {
         let (request, calls) = question(stage, task).await;
         let decide = async |caller: Caller, request: RequestId, answer: DecisionInput| {
@@ -99,7 +99,7 @@ impl Scene {
                 decide(alice(), request, yes()).await;
                 decide(person("bob"), request, yes()).await;
             }
-            // What bob wrote is asked about by now.
+            // Bob's edit is the open request by now.
             Self::WrittenForTwo => {
                 decide(alice(), request, yes()).await;
                 decide(person("carol"), request, yes()).await;
@@ -108,7 +108,7 @@ impl Scene {
     }
 }
 
-/// A row's column, as it was.
+/// A stored value before its flip.
 #[derive(Clone, Debug)]
 struct Cell {
     table: &'static str,
@@ -118,7 +118,7 @@ struct Cell {
     bytes: Vec<u8>,
 }
 
-/// Numbers that look random and are the same in every run.
+/// Pseudo-random numbers, the same in every run.
 struct Dice(u64);
 
 impl Dice {
@@ -153,13 +153,13 @@ const COLUMNS: [(&str, &[&str]); 4] = [
     ("decision", &["tenant", "user_id", "request_id", "tool_call_id", "action", "final", "task_id", "seq"]),
 ];
 
-/// The database beside the store.
+/// A second connection to the store's database.
 struct Beside(SqliteConnection);
 
 impl Beside {
     async fn of(stage: &Stage) -> Self {
         let mut beside = Self(SqliteConnection::connect(&stage.house.settings.url).await.unwrap());
-        // A disk asks no constraint.
+        // A flipped bit on disk is not checked against constraints either.
         beside.does("pragma foreign_keys = off; pragma ignore_check_constraints = on").await;
         beside
     }
@@ -168,7 +168,7 @@ impl Beside {
         self.0.execute(AssertSqlSafe(sql.to_owned())).await.unwrap_or_else(|why| panic!("{why}: {sql:.300}"));
     }
 
-    /// Changes rows behind the back of the database's own guards.
+    /// Updates rows without the guard of the database's trigger.
     async fn changes(&mut self, updates: &str) {
         let guard = "select sql from sqlite_master where name = 'intervention_request_end'";
         let guard: String = self.0.fetch_one(guard).await.unwrap().get(0);
@@ -202,7 +202,7 @@ impl Beside {
         self.does(&(sql + "commit;")).await;
     }
 
-    /// What may change of each task: the bodies of what was said and decided, and the rows beside them.
+    /// The values of each task that may flip: the bodies of its items, and the rows beside them.
     async fn cells(&mut self) -> BTreeMap<Vec<u8>, Vec<Cell>> {
         let mut cells: BTreeMap<Vec<u8>, Vec<Cell>> = BTreeMap::new();
         for (table, columns) in COLUMNS {
@@ -234,7 +234,7 @@ impl Beside {
     }
 }
 
-/// One bit of one cell is another one. Bodies are hit by their length, and four times out of five.
+/// Flips one bit of one cell: four times in five a body's, chosen in proportion to its length.
 fn flip(dice: &mut Dice, cells: &[Cell]) -> (String, String) {
     let bodies: Vec<_> = cells.iter().filter(|cell| cell.column == "body").collect();
     let beside: Vec<_> = cells.iter().filter(|cell| cell.column != "body").collect();
@@ -287,7 +287,7 @@ async fn ended(stage: &Stage, task: TaskId, ran: &[String], approved: Option<&st
     }
 }
 
-/// Lets a new process do what can be done, on both cores.
+/// Claims and drives everything that can run in a new process, on both cores.
 async fn driven(stage: &Stage) {
     let engine = stage.engine(512);
     loop {
@@ -373,7 +373,7 @@ async fn bit_flip_between_approval_and_start_lets_nothing_else_run() {
     }
 }
 
-/// Where one of two has approved, he does so once more.
+/// In `Half` scenes, the same person approves once more.
 async fn once_more(stage: &Stage, tasks: &[(Scene, TaskId)]) {
     let door = stage.engine(0);
     let half = tasks.iter().filter(|(scene, _)| *scene == Scene::Half);

@@ -1,5 +1,5 @@
-//! Calls that could not be sent in time after their start was committed: nobody sends them later. And attempts that may
-//! still be running somewhere: nobody asks about them before their time is over.
+//! Calls that could not be sent in time after the commit of their start are never sent later; attempts that may still
+//! run on another replica are not asked about before their time is over.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -25,7 +25,7 @@ fn spawn(driver: impl Future<Output = ()> + Send + 'static) -> tokio::task::Join
     tokio::spawn(driver)
 }
 
-/// A clock that leaps ahead once it was asked so often.
+/// A clock that leaps ahead after a given number of readings.
 struct Leaping(AtomicI64, Duration);
 
 #[async_trait::async_trait]
@@ -41,8 +41,7 @@ impl Clock for Leaping {
     async fn sleep(&self, _: Duration) {}
 }
 
-/// A task whose process stands still for a `pause` once it has asked so often how late it is, and whether that was after
-/// its end.
+/// A task whose process stalls for `pause` after `at` readings of the clock. Returns whether it had ended before.
 async fn paused(stage: &Stage, lease: Duration, at: i64, pause: Duration) -> (TaskId, bool) {
     let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
     let clock = Arc::new(Leaping(AtomicI64::new(at), pause));
@@ -55,7 +54,8 @@ async fn paused(stage: &Stage, lease: Duration, at: i64, pause: Duration) -> (Ta
     (task, clock.0.load(Ordering::SeqCst) >= 0)
 }
 
-/// Wherever a process stands still: some call is started and never sent, none is sent late, and each life goes on.
+/// At whatever reading the process stalls: some start is committed and never sent, none is sent late, and every task
+/// completes.
 async fn unsent(house: House, lease: Duration, pause: Duration, known: Option<Outcome>) {
     let stage = Stage::set(house, SMALL).await;
     let (mut at, mut unsent) = (0, 0);
@@ -112,7 +112,7 @@ both! {
     }
 }
 
-/// Its timeout and the lease have to be over: who takes the task over in between waits, and asks after it.
+/// The timeout and the lease must both be over: a replica that takes the task over earlier waits, and asks afterwards.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn call_in_flight_on_another_replica_is_not_asked_about_before_its_time_is_over() {
     let mut stage = Stage::set(House::postgres().await, SMALL).await;
@@ -134,7 +134,7 @@ async fn call_in_flight_on_another_replica_is_not_asked_about_before_its_time_is
     assert_eq!(stage.executions(task, "/refund"), 1);
 }
 
-/// A clock that does not wait, and remembers how long it should have.
+/// A clock that does not wait, and sums up the requested sleeps.
 #[derive(Default)]
 struct Remembering(Mutex<Duration>);
 
@@ -153,7 +153,7 @@ impl Clock for Remembering {
     }
 }
 
-/// Nobody here knows whether the other replica has sent it already.
+/// The canceling replica cannot know whether the other replica has sent the call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cancel_waits_until_a_start_on_another_replica_is_too_old_to_be_sent() {
     let stage = Stage::set(House::postgres().await, SMALL).await;

@@ -1,4 +1,4 @@
-//! The laws of the loop, read off a journal.
+//! Invariants of the loop, checked on a journal.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use holdpoint::task::item::{Fact, Item};
 use holdpoint::task::tool_spec::Effect;
 use holdpoint::task::verdict::Verdict;
 
-/// Every call of every turn that has ended has exactly one result before the model is asked again.
+/// Each call has exactly one result in the journal.
 pub fn every_call_has_one_result(journal: &[Item]) {
     let mut results: BTreeMap<CallId, u32> = BTreeMap::new();
     for item in journal {
@@ -19,14 +19,14 @@ pub fn every_call_has_one_result(journal: &[Item]) {
     for item in journal {
         if let Fact::AssistantMessage(turn) = &item.fact {
             for call in &turn.tool_calls {
-                assert_eq!(results.get(&call.tool_call_id), Some(&1), "one result before the next question");
+                assert_eq!(results.get(&call.tool_call_id), Some(&1), "one result for each call");
             }
         }
     }
 }
 
-/// No start without leave: an allow, an approval or a retry since the call's last start, unless that start is lost and the
-/// call may be repeated.
+/// No start without a permission: an allow, an approval or a retry since the call's last start, unless that start was
+/// lost and the call is repeatable.
 pub fn check(journal: &[Item]) {
     let mut leave: BTreeSet<CallId> = BTreeSet::new();
     let mut starts: BTreeMap<CallId, u32> = BTreeMap::new();
@@ -63,7 +63,7 @@ pub fn check(journal: &[Item]) {
                 let again = starts.entry(*tool_call_id).or_default();
                 *again += 1;
                 let repeatable = effects[tool_call_id].repeatable() && *again > 1;
-                assert!(leave.remove(tool_call_id) || repeatable, "a start without leave");
+                assert!(leave.remove(tool_call_id) || repeatable, "a start without permission");
             }
             Fact::TaskStatus { .. }
             | Fact::UserMessage { .. }
@@ -74,13 +74,13 @@ pub fn check(journal: &[Item]) {
             Fact::SubAgentStarted { tool_call_id, .. } => {
                 let again = starts.entry(*tool_call_id).or_default();
                 *again += 1;
-                assert!(*again == 1 && leave.remove(tool_call_id), "a sub-agent starts once for a call, with leave");
+                assert!(*again == 1 && leave.remove(tool_call_id), "a sub-agent starts once for each permitted call");
             }
         }
     }
 }
 
-/// Whether a human let a call run (again).
+/// Whether this item is a person's approval or retry of the call.
 pub fn retried(item: &Item, id: CallId) -> bool {
     matches!(&item.fact, Fact::Decision { decision, .. }
         if decision.decisions.get(&id).is_some_and(|answer| matches!(answer.action, Action::Retry | Action::Approve)))

@@ -1,5 +1,5 @@
-//! The laws of the loop over random lives with random crashes, without a database: a journal, a model that asks for
-//! anything, a policy that says anything, humans who answer anything, and a driver that loses what it had not committed.
+//! The laws of the loop over random lives with random crashes, without a database: a journal, a model, a policy and
+//! people that choose at random, and a driver that loses its uncommitted facts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -24,7 +24,7 @@ mod people;
 use self::children::{CLERK, one_after_the_other};
 use super::laws::{check, every_call_has_one_result, retried};
 
-/// A small generator; the seed is the life's number, so a failing life can be lived again.
+/// A small generator seeded with the life's number, so that a failing life can be repeated.
 struct Dice(u64);
 
 impl Dice {
@@ -49,23 +49,23 @@ impl Dice {
     }
 }
 
-/// The world as it really is, beside what the journal says.
+/// The actual state of the world, beside the journal.
 struct World {
     dice: Dice,
     ids: u128,
     clock: i64,
-    /// Durable.
+    /// The committed items.
     journal: Vec<Item>,
-    /// Pushed and not committed.
+    /// The pending facts.
     pushed: Vec<Fact>,
-    /// The journal and what was pushed, as far as they were read.
+    /// The journal and the pending facts, read item by item.
     progress: Progress,
     effects: BTreeMap<CallId, Effect>,
-    /// The tools that the model named.
+    /// The tool named by the model in each call.
     names: BTreeMap<CallId, &'static str>,
-    /// How the sub-agents' tasks ended that did, whether the journal says so or not.
+    /// The outcome of each sub-agent's task that has ended, whether the journal has it or not.
     ended: BTreeMap<TaskId, Outcome>,
-    /// How often each call really reached its tool.
+    /// How often each call actually reached its tool.
     ledger: BTreeMap<CallId, u32>,
     model_calls: u32,
     crashes: u32,
@@ -103,7 +103,7 @@ impl World {
     fn push(&mut self, fact: Fact) {
         let seq = i64::try_from(self.journal.len() + self.pushed.len() + 1).unwrap();
         self.progress.apply(&Item { seq, at: Time(self.clock + 1), fact: fact.clone() });
-        // Total on every prefix.
+        // `next_step` must be total: it has to return on every prefix.
         let _ = next_step(&self.progress, &Budget::default());
         self.pushed.push(fact);
     }
@@ -121,7 +121,7 @@ impl World {
         }
     }
 
-    /// A crash before a commit loses what was pushed; one after it loses the driver.
+    /// A crash before the commit loses the pending facts; a crash after it loses the driver.
     fn commit(&mut self) -> Result<(), Crash> {
         self.maybe_crash()?;
         self.commit_surely();
@@ -149,7 +149,7 @@ impl World {
         self.push(Fact::ToolResult(result));
     }
 
-    /// What the model answers.
+    /// A random answer of the model.
     fn answer(&mut self) {
         self.model_calls += 1;
         let count = if self.dice.one_in(3) { 0 } else { 1 + self.dice.below(4) };
@@ -300,10 +300,10 @@ impl World {
                 }
             }
         }
-        panic!("it neither waits nor ends");
+        panic!("the life neither waits nor ends");
     }
 
-    /// Half of the time an attempt of somebody else may still be running.
+    /// An attempt of another driver may still be running.
     fn budget(&mut self, over: &BTreeSet<CallId>) -> Budget {
         let spent = (self.model_calls >= 12).then_some("max_model_calls");
         let running = self
@@ -317,7 +317,7 @@ impl World {
         Budget { spent, running, sessions: BTreeSet::from([CLERK.to_owned()]) }
     }
 
-    /// Now and then the policy has become stricter: judged again, nothing starts.
+    /// One time in ten the policy has become stricter: the calls are judged again and none starts.
     fn has_become_stricter(&mut self, calls: &[CallId], performer: ToolKind) -> bool {
         if !self.dice.one_in(10) {
             return false;
@@ -391,7 +391,7 @@ fn task_invariants_hold_over_ten_thousand_random_runs_with_crashes() {
             }
         }
         check(&world.journal);
-        assert_eq!(world.progress, Progress::of(&world.journal), "item by item or as a whole, it reads the same");
+        assert_eq!(world.progress, Progress::of(&world.journal), "reading item by item gives the same state");
         for (id, times) in &world.ledger {
             let retries = world.journal.iter().filter(|item| retried(item, *id)).count();
             let most = if world.effects[id].repeatable() { ATTEMPTS as usize + retries } else { 1 + retries };

@@ -1,5 +1,5 @@
-//! A no stays a no: the same call is refused as it was the first time, unasked, until the user says something new or a human
-//! says yes to such a call.
+//! A rejection holds: the same call is refused with the same reason and without a request, until the user's next
+//! message or a person's approval of such a call.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ type Change = fn(&str) -> String;
 const LARGE: (&str, &str) = ("refund", r#"{"order":1,"amount":120}"#);
 const OTHER: (&str, &str) = ("refund", r#"{"order":1,"amount":121}"#);
 
-/// A model that asks for these, turn by turn, and is then done.
+/// A stage whose model makes these calls, turn by turn, and then finishes.
 async fn stage(house: House, turns: &'static [Calls]) -> Stage {
     let stage = Stage::set(house, &[]).await;
     script(&stage, turns);
@@ -41,14 +41,14 @@ async fn begun(stage: &Stage) -> TaskId {
     task
 }
 
-/// Answers what is open, each time by another process.
+/// Answers the open request and drives the task on, in a new process each time.
 async fn answered(stage: &Stage, task: TaskId, answer: DecisionInput) {
     let (request, _) = question(stage, task).await;
     stage.engine(0).decide(&alice(), request, answer, None).await.unwrap();
     stage.run().await;
 }
 
-/// A no with a reason, after which the model goes on.
+/// Rejects with a reason, after which the model goes on.
 async fn no(stage: &Stage, task: TaskId) {
     let (request, calls) = question(stage, task).await;
     let mut answer = each([]);
@@ -65,13 +65,13 @@ async fn no(stage: &Stage, task: TaskId) {
     stage.run().await;
 }
 
-/// How many questions there were.
+/// The number of requests in the journal.
 async fn questions(stage: &Stage, task: TaskId) -> usize {
     let items = stage.journal(task).await.items;
     items.iter().filter(|item| matches!(item.fact, Fact::InterventionRequested(_))).count()
 }
 
-/// What the policy said, in the journal's order.
+/// The verdicts, in the journal's order.
 async fn verdicts(stage: &Stage, task: TaskId) -> Vec<Verdict> {
     let judged = stage.journal(task).await.items.into_iter().filter_map(|item| {
         let Fact::Judged { judgement, .. } = item.fact else { return None };
@@ -80,7 +80,7 @@ async fn verdicts(stage: &Stage, task: TaskId) -> Vec<Verdict> {
     judged.collect()
 }
 
-/// The model was told, and is done.
+/// The call was rejected without a further request, and the task has completed.
 async fn refused_unasked(stage: &Stage, task: TaskId, asked: usize) {
     let journal = stage.journal(task).await;
     assert_eq!(
@@ -152,7 +152,7 @@ both! {
         let stage = stage(house, &[&[LARGE], &[OTHER], &[LARGE]]).await;
         let task = begun(&stage).await;
         no(&stage, task).await;
-        // A human writes the very call that was refused.
+        // A person edits a call into the very call that was rejected.
         let (request, calls) = question(&stage, task).await;
         let written = each([(calls[0], edit(r#"{"amount":120,"order":1}"#))]);
         stage.engine(0).decide(&person("alice"), request, written, None).await.unwrap();
@@ -175,7 +175,7 @@ both! {
             assert_eq!(stage.executions(task, "/refund"), 1, "the one that was approved runs");
             if first_no { asked_again(&stage, task, 2).await } else { refused_unasked(&stage, task, 1).await }
         }
-        // Said at once, neither came later: the no stands.
+        // Decided in one body, neither answer is the later: the rejection holds.
         for first_no in [true, false] {
             let task = begun(&stage).await;
             let (request, calls) = question(&stage, task).await;
@@ -265,7 +265,7 @@ both! {
         stage.engine(0).decide(&person("bob"), request, each([(calls[0], edit(r#"{"amount":130.0,"order":9}"#))]), None).await.unwrap();
         stage.run().await;
         no(&stage, task).await;
-        // The second call was refused unasked, the third is none that anybody has said no to.
+        // The second call was refused without a request; the third was never rejected.
         assert_eq!(outcomes(&stage.journal(task).await), [Outcome::Rejected; 2]);
         asked_again(&stage, task, 3).await;
         assert_eq!(asked(&stage, task).await.pending_tool_calls[0].arguments_text, LARGE.1);
@@ -309,7 +309,7 @@ both! {
         let some = each([(calls[0], approve()), (calls[1], reject_because("too much"))]);
         stage.engine(0).decide(&alice(), request, some, None).await.unwrap();
         stage.run().await;
-        // The one that was approved is asked about as ever; the other one is not.
+        // The approved call is asked about again; the rejected one is refused.
         let (_, again) = question(&stage, task).await;
         assert_eq!(again.len(), 1);
         answered(&stage, task, whole(Action::Approve, None)).await;

@@ -1,5 +1,5 @@
-//! Journals as an import or any crash leaves them: calls without a result behind a long history of good ones. The
-//! ordinary loop repairs them; what the model is shown is well-formed, and nothing runs that nobody let run.
+//! Journals as an import or a crash leaves them: calls without a result after a long regular history. The ordinary loop
+//! repairs them; the model is shown a well-formed conversation, and nothing runs without a permission.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -25,7 +25,7 @@ use super::laws::{check, every_call_has_one_result};
 use super::stage::{Stage, alice, outcomes, turn, whole};
 use crate::store::house::{House, asked, both, decided, fresh, new_task, said, status};
 
-/// A model that is done at once and keeps what it was shown.
+/// A model that finishes at once and keeps its prompts.
 #[derive(Default)]
 struct Witness(Mutex<Vec<Prompt>>);
 
@@ -100,7 +100,7 @@ impl Past {
     }
 }
 
-/// A turn of the model that asks for these.
+/// A turn of the model with these calls.
 fn asks(number: u32, calls: &[&Past]) -> Fact {
     let tool_calls = calls.iter().map(|call| ToolCall {
         tool_call_id: call.id,
@@ -119,7 +119,7 @@ fn asks(number: u32, calls: &[&Past]) -> Fact {
     })
 }
 
-/// Two hundred calls that went well, in forty turns, and a new message of the user.
+/// Two hundred calls with results, in forty turns, and a new message of the user.
 fn history() -> Vec<Fact> {
     let mut facts = vec![status(TaskStatus::Running), said("hello")];
     for number in 1..=TURNS {
@@ -137,7 +137,7 @@ fn history() -> Vec<Fact> {
 
 const TURNS: u32 = 40;
 
-/// A stage whose model is a witness.
+/// A stage whose model is a `Witness`.
 struct Scene {
     stage: Stage,
     witness: Arc<Witness>,
@@ -153,7 +153,7 @@ impl Scene {
         Parts { models: BTreeMap::from([("main".to_owned(), model)]), ..self.stage.parts(4) }
     }
 
-    /// Writes such a journal, each group in a commit of its own.
+    /// Writes such a journal, each group in its own commit.
     async fn imported(&self, task: TaskId, groups: &[Vec<Fact>]) {
         let mut items: Vec<Item> = Vec::new();
         for (place, facts) in groups.iter().enumerate() {
@@ -195,7 +195,7 @@ impl Scene {
         }
     }
 
-    /// The question about a call, as this service would have asked it.
+    /// The request about a call, as this service would have opened it.
     fn asked(&self, task: TaskId, kind: RequestKind, call: &Past) -> RequestSpec {
         let spec = &self.parts().catalog.get(call.name).unwrap().spec.clone();
         let mut question = asked(kind, Terms::default(), 1);
@@ -209,7 +209,7 @@ impl Scene {
         question
     }
 
-    /// Drives what was imported until it waits for a human or is over.
+    /// Drives the imported task until it waits for a person or has ended.
     async fn driven(&self, task: TaskId) -> TaskStatus {
         let engine = Engine::new(self.parts());
         for _ in 0..8 {
@@ -224,7 +224,7 @@ impl Scene {
         self.stage.status(task).await
     }
 
-    /// The task is over, and everything that the model was shown on the way was well-formed. The outcomes of these.
+    /// Checks that the task has ended and every prompt was well-formed. Returns the outcomes of these calls.
     async fn over(&self, task: TaskId, calls: &[&Past]) -> Vec<Option<Outcome>> {
         let journal = self.stage.journal(task).await;
         assert!(journal.row.status.is_terminal(), "{:#?}", journal.items.last());
@@ -243,7 +243,7 @@ impl Scene {
         calls.iter().map(result).collect()
     }
 
-    /// What the model was shown last as the result of a call.
+    /// The result of a call, as the model was last shown it.
     fn shown(&self, call: &Past) -> String {
         let prompts = self.witness.0.lock().unwrap();
         let messages = &prompts.last().expect("the model was asked").messages;
@@ -259,13 +259,14 @@ impl Scene {
     }
 }
 
-/// One result for each call, right after its turn and in its order; the ids of a turn are there, and differ.
+/// Each turn is followed by one result for each call, in the calls' order; the ids within a turn are present and
+/// differ.
 fn well_formed(messages: &[Message]) {
     let mut wanted: Vec<String> = Vec::new();
     for message in messages {
         match message {
             Message::Result { provider_id, .. } => {
-                assert!(!wanted.is_empty(), "a result that nobody asked for");
+                assert!(!wanted.is_empty(), "a result without a call");
                 assert_eq!(*provider_id, wanted.remove(0), "in the model's order");
             }
             Message::Assistant { calls, .. } => {
@@ -280,7 +281,7 @@ fn well_formed(messages: &[Message]) {
     assert!(wanted.is_empty(), "calls without results at the end");
 }
 
-/// A yes of somebody whom a key vouches for.
+/// An approval by a person whom a service key vouches for.
 fn approved_by(question: &RequestSpec, caller: &Caller) -> Fact {
     let mut yes = decided(question, caller.user_id.as_str(), Action::Approve, true);
     if let Fact::Decision { decision, .. } = &mut yes {
@@ -312,7 +313,7 @@ both! {
     async fn unjudged_call_is_held_where_the_rules_hold_it(house) {
         let scene = Scene::set(house).await;
         let (task, one) = (id(), large());
-        // What the journal says was allowed is judged again before it starts.
+        // A call that the journal shows as allowed is judged again before it starts.
         scene.imported(task, &[history(), vec![asks(TURNS + 1, &[&one]), one.judged(Verdict::Allow)]]).await;
         assert_eq!(scene.driven(task).await, TaskStatus::Paused);
         assert_eq!(scene.ran(task), (0, 0));
@@ -412,7 +413,7 @@ both! {
             }
             scene.imported(task, &groups).await;
             if scene.driven(task).await == TaskStatus::Paused {
-                // The question is still open: whatever is answered, the call's turn is over.
+                // The request is still open: whatever the decision, the call's turn is over.
                 scene.stage.answer_all(&scene.stage.engine(0), task).await;
                 scene.driven(task).await;
             }

@@ -1,5 +1,5 @@
-//! Somebody else commits between any two lines of a driver: nothing is lost and nothing happens twice. And answers of
-//! the database that are lost, processes that break off, and what is gone from the configuration while a call is out.
+//! Another commit between any two lines of a driver: nothing is lost and nothing is repeated. Also commits whose answer
+//! is lost, processes that die, and configurations that change while a call is in flight.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -35,14 +35,14 @@ fn spawn(driver: impl Future<Output = ()> + Send + 'static) -> tokio::task::Join
     tokio::spawn(driver)
 }
 
-/// What somebody else does while a driver stands still.
+/// An event that happens while the driver is suspended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meanwhile {
     /// The user cancels.
     Cancel,
-    /// Another replica takes the task over and does all it can.
+    /// Another replica takes the task over and drives it as far as it goes.
     Takeover,
-    /// Something is appended that concerns nobody here.
+    /// An item is appended that does not concern the driver.
     Append,
 }
 
@@ -62,7 +62,7 @@ impl Meanwhile {
     }
 }
 
-/// A late result of a call that nobody here knows, by whoever is still at it.
+/// Appends a late result of an unknown call.
 pub(super) async fn appended(stage: &Stage, task: TaskId) {
     loop {
         let row = stage.journal(task).await.row;
@@ -86,8 +86,8 @@ pub(super) async fn appended(stage: &Stage, task: TaskId) {
     }
 }
 
-/// A life whose driver stands still after `polls` polls, while something else happens, and then goes on. Whether it was
-/// over before.
+/// A life whose driver is suspended after `polls` polls while the event happens, and then resumed. Returns whether the
+/// task had ended before.
 async fn lived(stage: &Stage, meanwhile: Meanwhile, polls: usize) -> (TaskId, bool) {
     let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
     let engine = stage.engine(1);
@@ -130,12 +130,12 @@ async fn interrupted_everywhere(house: House, meanwhile: Meanwhile) {
         check(&journal.items);
         every_call_has_one_result(&journal.items);
         assert_eq!((journal.row.busy, journal.row.open_requests), (0, 0), "{}", said());
-        // The answer to a task that was canceled or taken over meanwhile is thrown away, and no other one.
+        // Only the answer to a task that was canceled or taken over meanwhile is discarded.
         let (asked, stored) = (stage.prompt_count() - asked, answers(&journal.items));
         let thrown_away = usize::from(!over && meanwhile != Meanwhile::Append);
         assert!(stored <= asked && asked <= stored + thrown_away, "asked {asked} times: {}", said());
         let (paid, read) = (stage.executions(task, "/refund"), stage.executions(task, "/lookup"));
-        // What the world did, the journal knows of; what it does not know of did not happen.
+        // The journal and the ledger agree: nothing executed without a committed start.
         assert!(
             paid <= 1 && read <= 3 && paid <= starts(&journal, "refund") && read <= starts(&journal, "lookup"),
             "{}",
@@ -155,14 +155,14 @@ async fn interrupted_everywhere(house: House, meanwhile: Meanwhile) {
                     matches!(fact, Fact::ToolResult(result) | Fact::LateResult(result)
                         if result.name == "refund" && result.outcome == Outcome::Succeeded)
                 });
-                assert_eq!(known.is_some(), paid == 1, "its answer is kept, now or late: {}", said());
+                assert_eq!(known.is_some(), paid == 1, "the result is stored, in time or late: {}", said());
             }
         }
     }
     assert!(polls > 8, "only {polls} await points");
 }
 
-/// A clock that breaks whoever asks how late it is, once.
+/// A clock whose nth reading of the uptime panics, once.
 struct Breaking(AtomicI64);
 
 #[async_trait::async_trait]
@@ -255,7 +255,7 @@ both! {
                 }
                 polls += 1;
                 assert!(polls < 5000, "{round} {journal:#?}");
-                // What a worker does.
+                // A worker's round.
                 engine.round().await.unwrap();
                 tokio::task::yield_now().await;
             };
@@ -275,7 +275,7 @@ both! {
         stage.run().await;
         let journal = stage.journal(task).await;
         assert_eq!(journal.row.error.as_ref().map(|error| error.code), Some(FailureCode::Configuration));
-        assert_eq!(outcomes(&journal), [], "nobody knows what became of it");
+        assert_eq!(outcomes(&journal), [], "the outcome is unknown");
         stage.configure(|_| whole_yaml.clone());
         asked_about_first(&stage, task).await;
     }
@@ -303,7 +303,7 @@ both! {
     }
 }
 
-/// A task whose process was gone while its refund was out.
+/// A task whose process died while its refund was in flight.
 async fn lost_call(stage: &Stage) -> TaskId {
     let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
     stage.tool.close();
@@ -317,7 +317,7 @@ async fn lost_call(stage: &Stage) -> TaskId {
     task
 }
 
-/// A retry of a failed task asks about the refund it had started, and does not repeat it.
+/// A retry of a failed task opens a reconcile request about the started refund and does not repeat it.
 async fn asked_about_first(stage: &Stage, task: TaskId) {
     stage.engine(0).retry(&alice(), task, None).await.unwrap();
     stage.later();
@@ -329,7 +329,7 @@ async fn asked_about_first(stage: &Stage, task: TaskId) {
     assert_eq!(stage.executions(task, "/refund"), 1);
 }
 
-/// The database has done it and nobody hears of it, once and several times, for each commit of a life.
+/// The commit takes effect and its answer is lost, once and several times, for each commit of a life.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commit_whose_answer_is_lost_is_not_repeated_while_a_task_is_driven() {
     const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
@@ -361,7 +361,7 @@ async fn commit_whose_answer_is_lost_is_not_repeated_while_a_task_is_driven() {
             assert_eq!(outcomes(&journal), [Outcome::Succeeded]);
             assert_eq!((stage.executions(task, "/refund"), starts(&journal, "refund")), (1, 1));
             let asked = journal.items.iter().filter(|item| matches!(item.fact, Fact::InterventionRequested(_))).count();
-            assert_eq!(asked, 1, "nobody is asked what became of it");
+            assert_eq!(asked, 1, "no reconcile request is opened");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Two replicas of one service. On `SQLite` one process serves a file, so both names mean the same one.
+//! Two replicas of one service. On `SQLite` a single process serves a file, so both names refer to the same engine.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use holdpoint::task::status::TaskStatus;
 use super::laws::{check, every_call_has_one_result};
 use super::stage::{Stage, alice, go, person};
 
-/// Room for everything that a test sets in motion: nothing is queued for a worker.
+/// Enough slots that nothing is queued for a worker.
 const ROOM: usize = 256;
 
-/// Two replicas that drive what they accept.
+/// Two replicas that drive the tasks they accept.
 pub struct Pair {
     pub stage: Stage,
     pub here: Arc<Engine>,
     pub there: Arc<Engine>,
-    /// The store of the second one.
+    /// The second replica's store.
     pub other: Store,
 }
 
@@ -40,12 +40,12 @@ impl Pair {
         Self { stage, here, there, other }
     }
 
-    /// The two, the other way round every other time.
+    /// The two engines, swapped in every other round.
     pub fn turned(&self, round: usize) -> (&Arc<Engine>, &Arc<Engine>) {
         if round.is_multiple_of(2) { (&self.here, &self.there) } else { (&self.there, &self.here) }
     }
 
-    /// Lets time pass for both.
+    /// Advances the clock of both.
     pub fn forward(&self, by: Duration) {
         self.stage.house.forward(by);
         if self.stage.house.is_postgres() {
@@ -53,7 +53,7 @@ impl Pair {
         }
     }
 
-    /// A task that waits for its approvals, accepted and asked here.
+    /// A task that waits for its approvals, accepted by `here`.
     pub async fn held(&self) -> (TaskId, Vec<RequestId>) {
         let task = self.here.create(&alice(), go(), None).await.unwrap().task_id;
         let journal = self.settled(task).await;
@@ -61,7 +61,7 @@ impl Pair {
         (task, self.stage.open(task).await.into_iter().map(|(request, _)| request).collect())
     }
 
-    /// The task once it does not run any more, whoever drove it.
+    /// The task's journal once it has stopped running, whichever replica drove it.
     pub async fn settled(&self, task: TaskId) -> Journal {
         let (mut here, mut there) = (self.stage.house.store.watch(task), self.other.watch(task));
         let settles = async {
@@ -78,11 +78,11 @@ impl Pair {
         };
         let in_time = tokio::time::timeout(Duration::from_mins(10), settles).await.is_ok();
         let journal = self.stage.journal(task).await;
-        assert!(in_time, "it does not settle: {journal:#?}");
+        assert!(in_time, "the task does not settle: {journal:#?}");
         journal
     }
 
-    /// The laws that hold whoever won, of a task that is over.
+    /// Checks the laws that hold for every ended task, whichever side won. Returns its journal.
     pub async fn lawful(&self, task: TaskId) -> Journal {
         let journal = self.settled(task).await;
         assert!(journal.row.status.is_terminal(), "{:#?}", journal.items);
@@ -92,7 +92,7 @@ impl Pair {
         journal
     }
 
-    /// How often a tool was really called, by task.
+    /// The number of executions, by task.
     pub fn executions(&self) -> BTreeMap<String, usize> {
         let mut counted = BTreeMap::new();
         for call in self.stage.tool.ledger() {
@@ -101,7 +101,7 @@ impl Pair {
         counted
     }
 
-    /// That the decision which the journal has is this person's, and that the losers can read it.
+    /// Checks that the journal holds this person's decision and that the losers can read it.
     pub async fn decided_by(&self, request: RequestId, name: &str, action: Action) {
         let row = self.other.request(request).await.unwrap().unwrap();
         let [(_, known)] = &row.answers[..] else { panic!("one decision is stored: {:?}", row.answers) };
@@ -109,12 +109,12 @@ impl Pair {
     }
 }
 
-/// One of finance.
+/// A member of `finance`.
 pub fn finance(name: &str) -> Caller {
     Caller { groups: vec!["finance".to_owned()], ..person(name) }
 }
 
-/// Why a request was closed without a decision, if it was.
+/// The reason for which a request was closed without a decision, if it was.
 pub fn closed(journal: &Journal, request: RequestId) -> Option<CloseReason> {
     journal.items.iter().find_map(|item| {
         let Fact::RequestClosed { request_id, reason, .. } = &item.fact else { return None };
@@ -122,7 +122,7 @@ pub fn closed(journal: &Journal, request: RequestId) -> Option<CloseReason> {
     })
 }
 
-/// Where in the journal the first such item stands.
+/// The index of the first item that matches.
 pub fn place(journal: &Journal, which: impl Fn(&Fact) -> bool) -> Option<usize> {
     journal.items.iter().position(|item| which(&item.fact))
 }

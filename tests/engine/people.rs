@@ -1,4 +1,5 @@
-//! Who approved is asked again when a call starts: keys, groups and rules may be others by then.
+//! The rights of approvers are checked again when a call starts: keys, groups and rules may have changed since the
+//! approval.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use crate::store::house::{House, both};
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
 const EDITED: &str = r#"{"order":1,"amount":44.40}"#;
 
-/// Somebody with a key of his own.
+/// A user with a key of their own.
 pub fn account(user: &str, groups: &[&str]) -> Account {
     Account {
         user: user.to_owned(),
@@ -39,12 +40,12 @@ fn web() -> Account {
     Account { act_as: true, ..account("web", &[]) }
 }
 
-/// Somebody at the door with his own key.
+/// A caller with their own key.
 fn keyed(user: &str, groups: &[&str]) -> Caller {
     Caller { via: None, groups: groups.iter().map(ToString::to_string).collect(), ..person(user) }
 }
 
-/// Somebody in finance for whom `web` speaks.
+/// A user in finance for whom the key `web` speaks.
 fn vouched(user: &str) -> Caller {
     Caller { groups: vec!["finance".to_owned()], ..person(user) }
 }
@@ -53,7 +54,7 @@ fn local() -> Caller {
     Caller { unaccounted: true, ..keyed("local", &[]) }
 }
 
-/// A process that knows these people.
+/// An engine with this roster.
 fn process(stage: &Stage, roster: &Roster, room: usize) -> Arc<Engine> {
     Engine::new(Parts { roster: roster.clone(), ..stage.parts(room) })
 }
@@ -80,7 +81,7 @@ async fn begun(stage: &Stage) -> (TaskId, RequestId, CallId) {
     (task, request, calls[0])
 }
 
-/// It did not run, and somebody is asked about it again.
+/// The call did not run, and a new request is open.
 async fn asked_again(stage: &Stage, task: TaskId, before: RequestId) -> RequestId {
     assert_eq!((stage.executions(task, "/refund"), stage.status(task).await), (0, TaskStatus::Paused));
     let anew = asked(stage, task).await;
@@ -145,7 +146,7 @@ both! {
             (vec![Account { act_as: false, ..web() }], false),
             (vec![Account { may: May { decide: false, ..May::ALL }, ..web() }], false),
             (vec![Account { tenant: "other".to_owned(), ..web() }], false),
-            // A key of his own says nothing about what another one said for him.
+            // Bob's own key does not vouch for an approval given through `web`.
             (vec![account("bob", &["finance"])], false),
         ];
         for (accounts, counts) in table {
@@ -176,7 +177,7 @@ both! {
                 ran(&stage, task).await;
                 continue;
             }
-            // Asked anew, from no approvals.
+            // The new request starts without approvals.
             let anew = asked_again(&stage, task, request).await;
             process(&stage, &now, 0).decide(&keyed("bob", &["finance"]), anew, whole(Action::Approve, None), None).await.unwrap();
             assert!(process(&stage, &now, 1).claim().await.unwrap().is_empty());
@@ -243,7 +244,7 @@ both! {
         for action in [Action::Approve, Action::Reject] {
             assert!(matches!(refused(&stage, &door, &vouched("alice"), task, whole(action, None)).await, Refusal::Forbidden(_)));
         }
-        // Nor when she was not yet known to be one: a vote that the journal has does not count either.
+        // An earlier vote of the owner in the journal does not count either.
         let roster = known([web()]);
         let approvers = asked(&stage, task).await.terms.approvers;
         let vote = |by: &str| holdpoint::task::decision::Vote { by: by.to_owned(), via: Some("web".to_owned()), groups: vec!["finance".to_owned()] };
@@ -257,7 +258,7 @@ both! {
         let door = stage.engine(0);
         door.decide(&vouched("bob"), request, whole(Action::Approve, None), None).await.unwrap();
         for again in [whole(Action::Approve, None), whole(Action::Reject, None), each([(call, approve())]), each([(call, edit(EDITED))])] {
-            // With another key, too, he is the same person.
+            // The same person through another key is still the same person.
             for caller in [vouched("bob"), keyed("bob", &["finance"])] {
                 let lost = Refusal::AlreadyDecided { request, call: Some(call) };
                 assert_eq!(refused(&stage, &door, &caller, task, again.clone()).await, lost);
@@ -289,7 +290,7 @@ both! {
             let bodies: Vec<_> = bodies(&stage, task, "/refund").into_iter().map(|(_, body)| body).collect();
             assert_eq!(bodies, ran_with);
         }
-        // What somebody approved while there were accounts is nobody's word without them, and the other way round.
+        // Approvals given with accounts do not count without accounts, and the reverse.
         let (task, request, _) = begun(&stage).await;
         for user in ["bob", "carol"] {
             stage.engine(0).decide(&vouched(user), request, whole(Action::Approve, None), None).await.unwrap();

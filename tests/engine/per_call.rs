@@ -1,4 +1,4 @@
-//! The calls of one question, decided one by one: in any order, by different people, in one body or several.
+//! The calls of one request, decided one by one: in any order, by different people, in one body or several.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use super::replies::{
 use super::stage::{Stage, alice, person, rejects, too_late, whole};
 use crate::store::house::{House, both};
 
-/// Four that are held together.
+/// Four calls that are held together.
 const FOUR: &[(&str, &str)] = &[
     ("refund", r#"{"order":1,"amount":100.10}"#),
     ("refund", r#"{"order":2,"amount":200}"#),
@@ -26,14 +26,14 @@ const FOUR: &[(&str, &str)] = &[
 ];
 const EDITED: &str = r#"{ "amount": 33.30, "order": 3 }"#;
 
-/// A rule for the large ones, with these words in place of its approvers.
+/// A stage whose rule for large refunds has these terms.
 async fn stage(house: House, calls: &'static [(&'static str, &'static str)], terms: &str) -> Stage {
     let mut stage = Stage::set(house, calls).await;
     stage.configure(|yaml| yaml.replace("{ owner: true }", terms));
     stage
 }
 
-/// Alice and bob decide.
+/// A stage on which alice and bob decide.
 async fn of_two(house: House) -> Stage {
     stage(house, FOUR, "{ owner: true, users: [bob] }").await
 }
@@ -48,22 +48,22 @@ async fn status(stage: &Stage, request: RequestId) -> RequestStatus {
     stage.house.store.request(request).await.unwrap().unwrap().status
 }
 
-/// Nothing of the turn has happened, and nothing can.
+/// The request is pending; no call of the turn has run or can be claimed.
 async fn waits(stage: &Stage, task: TaskId, request: RequestId) {
     assert_eq!((status(stage, request).await, stage.status(task).await), (RequestStatus::Pending, TaskStatus::Paused));
     let written = results(&stage.journal(task).await);
     let taken_back = written.values().filter(|(outcome, _)| *outcome != Outcome::Rejected).count();
-    assert_eq!(taken_back, 0, "what was decided may still be given up, but for a no: {written:?}");
+    assert_eq!(taken_back, 0, "only rejections are written while the request is open: {written:?}");
     assert!(stage.engine(1).claim().await.unwrap().is_empty());
 }
 
-/// One of each: approved, rejected, edited, answered.
+/// One call each: approved, rejected, edited, answered.
 fn mixture(calls: [CallId; 4]) -> [(CallId, CallReply); 4] {
     let [first, second, third, fourth] = calls;
     [(first, approve()), (second, reject_because("twice")), (third, edit(EDITED)), (fourth, respond("\"by hand\""))]
 }
 
-/// What that comes to, whatever the order was.
+/// Checks the results of `mixture`, whatever the order of the answers.
 async fn as_decided(stage: &Stage, task: TaskId, calls: [CallId; 4]) {
     stage.run().await;
     assert_eq!(stage.status(task).await, TaskStatus::Completed);
@@ -109,7 +109,7 @@ both! {
                 let mut answer = each([]);
                 answer.body = DecisionBody::PerCall(replies.collect());
                 if !matches!(&answer.body, DecisionBody::PerCall(replies) if replies.is_empty()) {
-                    // Another process each time.
+                    // A new process each time.
                     stage.house.forward(Duration::from_hours(3));
                     stage.engine(0).decide(&person("bob"), request, answer, None).await.unwrap();
                 }
@@ -151,7 +151,7 @@ both! {
                     Action::Reject => Outcome::Rejected,
                     Action::Edit | Action::Respond | Action::Retry | Action::Mixed => Outcome::Responded,
                 };
-                assert_eq!(became, Some(expected), "what is stored is what the winner was told");
+                assert_eq!(became, Some(expected), "the stored outcome matches the winner's reply");
             }
         }
     }
@@ -289,7 +289,7 @@ both! {
         let expected = [Outcome::Canceled, Outcome::Rejected, Outcome::Canceled, Outcome::Canceled];
         assert_eq!(became(&stage, task, calls).await, expected.map(Some));
         let progress = Progress::of(&stage.journal(task).await.items);
-        assert_eq!(progress.call(calls[0]).unwrap().approval, None, "no yes that counts for anything");
+        assert_eq!(progress.call(calls[0]).unwrap().approval, None, "no valid approval");
         assert_eq!(stage.tool.ledger().len(), 0);
     }
 

@@ -1,4 +1,4 @@
-//! Several questions in one turn, several people for one answer, and calls of which nobody knows what became of them.
+//! Several requests in one turn, several people for one answer, and calls of unknown outcome.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::store::house::{House, both};
 const BOTH: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#), ("forbidden", "{}")];
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
 
-/// A task with one question for alice and one, with `terms`, for bob.
+/// A task with one request for alice and one, with `terms`, for bob.
 async fn two_questions(house: House, terms: &str) -> (Stage, TaskId, RequestId, RequestId) {
     let mut stage = Stage::set(house, BOTH).await;
     let rule = format!("decide: hold, approvers: {{ users: [bob] }}, {terms}");
@@ -33,14 +33,14 @@ async fn statuses(stage: &Stage, requests: [RequestId; 2]) -> [RequestStatus; 2]
     [status(first).await, status(second).await]
 }
 
-/// The types of the items after the last question.
+/// The types of the items after the last request.
 async fn since_asked(stage: &Stage, task: TaskId) -> Vec<&'static str> {
     let items = stage.journal(task).await.items;
     let asked = items.iter().rposition(|item| matches!(item.fact, Fact::InterventionRequested(_))).unwrap();
     items[asked + 2..].iter().map(|item| item.fact.type_name()).collect()
 }
 
-/// A task that paused because nobody knows what became of its refund.
+/// A task paused by a reconcile request about its refund.
 async fn doubtful(house: House, approvers: &str) -> (Stage, TaskId, RequestId) {
     let mut stage = Stage::set(house, LARGE).await;
     stage.configure(|yaml| yaml.replace("{ owner: true }", approvers));
@@ -80,7 +80,7 @@ both! {
         let (stage, task, first, second) = two_questions(house, "expires_in: 24h").await;
         let door = stage.engine(0);
         door.decide(&person("bob"), second, rejects(Then::Continue), None).await.unwrap();
-        assert_eq!(stage.status(task).await, TaskStatus::Paused, "the other one is open");
+        assert_eq!(stage.status(task).await, TaskStatus::Paused, "the other request is open");
         assert_eq!(since_asked(&stage, task).await, ["decision", "tool_result"]);
         assert_eq!(statuses(&stage, [first, second]).await, [RequestStatus::Pending, RequestStatus::Responded]);
         door.decide(&alice(), first, whole(Action::Approve, None), None).await.unwrap();

@@ -1,4 +1,4 @@
-//! What does not fit into a process waits in the database, each tenant in its turn, and nobody overtakes it at the door.
+//! Tasks beyond a process's slots wait in the database; tenants take turns, and no new task overtakes them.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use holdpoint::task::status::TaskStatus;
 use super::stage::{Stage, alice, go, person};
 use crate::store::house::both;
 
-/// Claims what fits and drives it to its end; the tasks that ended thereby, in their order.
+/// Claims as many tasks as fit and drives them to their end. Returns the tasks that ended, in order.
 async fn round(stage: &Stage, engine: &Arc<Engine>, tasks: &[TaskId]) -> Vec<TaskId> {
     let before = running(stage, tasks).await;
     for driver in engine.claim().await.unwrap() {
@@ -53,7 +53,7 @@ both! {
             order.extend(round(&stage, &engine, &all).await);
         }
         assert_eq!(order, [one, other, two, late]);
-        // With nothing left to wait for, who comes to the door runs at once.
+        // With an empty queue, a new task runs at once.
         let next = create(&alice()).await;
         assert_eq!(round(&stage, &engine, &all).await, []);
         while stage.status(next).await == TaskStatus::Running {
@@ -78,7 +78,7 @@ both! {
         for _ in &all {
             order.extend(round(&stage, &engine, &all).await);
         }
-        // Each tenant in its turn, and in each tenant each user.
+        // Tenants take turns, and within a tenant its users.
         let expected = [alice[0], other[0], bob[0], other[1], carol[0], other[2], alice[1], bob[1], alice[2]];
         assert_eq!(order, expected);
     }

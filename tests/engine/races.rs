@@ -1,5 +1,5 @@
-//! Answers against answers, against cancel, against another message and against what else is appended: one winner, one
-//! outcome, and whoever lost is told why. What happened is read off the journal and off the world's ledger.
+//! Decisions against decisions, cancels, messages and other commits: one winner, one outcome, and every loser is told
+//! the reason. Outcomes are read from the journal and the tool's ledger.
 
 use std::sync::Arc;
 
@@ -22,10 +22,10 @@ const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
 /// Two calls that are held under different terms.
 const BOTH: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#), ("forbidden", "{}")];
 
-/// How many answers are under way at once.
+/// Decisions in flight at once.
 const AT_ONCE: usize = 128;
 
-/// A refund that finance decides.
+/// A refund that members of `finance` decide.
 async fn of_finance(house: House) -> Pair {
     let mut stage = Stage::set(house, LARGE).await;
     stage.configure(|yaml| yaml.replace("{ owner: true }", "{ groups: [finance] }"));
@@ -40,7 +40,8 @@ fn answer(action: Action) -> DecisionInput {
     }
 }
 
-/// One request, decided by so many at once on both replicas, half of them with a yes. The winner's action.
+/// One request, decided by `deciders` people at once on both replicas; half of them approve. Returns the winner's
+/// action.
 async fn decided_at_once(pair: &Pair, round: usize, deciders: usize) -> (TaskId, Action) {
     let (task, requests) = pair.held().await;
     let request = requests[0];
@@ -82,7 +83,7 @@ async fn many_decided_at_once(pair: &Pair, requests: usize, deciders: usize) {
     assert!(0 < yes && yes < requests, "both ways of winning were seen: {yes} of {requests}");
 }
 
-/// How a call ended, and how often it ran.
+/// The task's status, its outcomes, and how often its call ran.
 async fn ended(pair: &Pair, task: TaskId) -> (TaskStatus, Vec<Outcome>, usize) {
     let journal = pair.lawful(task).await;
     (journal.row.status, outcomes(&journal), pair.stage.executions(task, "/refund"))
@@ -117,7 +118,7 @@ both! {
             match (approved, canceled) {
                 (Ok(_), Ok(_)) => {
                     assert_eq!(status, TaskStatus::Canceled);
-                    // It had started, or it never does; a result that was there before the cancel stays what it is.
+                    // The call had started, or it never starts; a result stored before the cancel is kept.
                     let [result] = results[..] else { panic!("{results:?}") };
                     let may = match result {
                         Outcome::Succeeded => ran == 1,
@@ -172,7 +173,7 @@ both! {
             }
             let went_on = status == TaskStatus::Completed;
             assert!(went_on || status == TaskStatus::Canceled, "{status:?}");
-            assert_eq!((canceled.is_err(), went_on && then == Then::Continue), (went_on, went_on), "whoever canceled was told");
+            assert_eq!((canceled.is_err(), went_on && then == Then::Continue), (went_on, went_on), "the canceling caller was told");
         }
     }
 
@@ -203,7 +204,7 @@ both! {
                         let code = ConflictCode::TaskRunning;
                         assert_eq!(refusal, Refusal::Conflict { code, task_id: task, status: TaskStatus::Running });
                     } else {
-                        // It came when everything was over: an ordinary next message.
+                        // The message came after the task had ended: an ordinary next message.
                         let result = place(&journal, |fact| matches!(fact, Fact::ToolResult(_))).unwrap();
                         let last = journal.items.iter().rposition(|item| matches!(item.fact, Fact::UserMessage { .. }));
                         assert!(result < last.unwrap());
@@ -232,7 +233,7 @@ both! {
             let [first, second] = requests[..] else { panic!("two are open") };
             let (here, there) = pair.turned(round);
             let (owner, bob) = (alice(), person("bob"));
-            // One of them is sent twice: the second of the two loses, its neighbour does not.
+            // One decision is sent twice: its repetition loses, its neighbour does not.
             let (one, other, again) = tokio::join!(
                 here.decide(&owner, first, answer(Action::Approve), None),
                 there.decide(&bob, second, answer(Action::Reject), None),
@@ -255,7 +256,7 @@ fn spawn(driver: impl Future<Output = ()> + Send + 'static) -> tokio::task::Join
     tokio::spawn(driver)
 }
 
-/// What a human says of a call whose outcome nobody knows, against the answer of that very call.
+/// A reconcile decision against the late result of the same call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reconcile_decision_racing_the_calls_late_result_has_one_outcome() {
     const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
@@ -280,7 +281,7 @@ async fn reconcile_decision_racing_the_calls_late_result_has_one_outcome() {
                 driver.await.unwrap();
             }
         });
-        // Whoever closed the question has queued the task or goes on with it himself.
+        // The commit that closed the request has queued the task, or its driver goes on.
         while pair.stage.status(task).await == TaskStatus::Running {
             pair.here.round().await.unwrap();
             tokio::task::yield_now().await;
@@ -304,7 +305,7 @@ async fn reconcile_decision_racing_the_calls_late_result_has_one_outcome() {
     assert!(seen[0] > 0 && seen[1] > 0, "both ways of winning were seen: {seen:?}");
 }
 
-/// Decides after a while that is never the same: as many reads of the database as `round` says.
+/// Decides after a delay of `round` reads of the database.
 async fn decided_later(
     engine: &Arc<Engine>,
     caller: &holdpoint::people::Caller,

@@ -1,4 +1,4 @@
-//! Answers to single calls, and what became of them.
+//! Answers to single calls, and their results.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,30 +42,30 @@ pub fn respond(result: &str) -> CallReply {
     CallReply { result: Some(result.to_owned()), ..plain(Action::Respond) }
 }
 
-/// One body with these.
+/// One body with these answers.
 pub fn each<const N: usize>(replies: [(CallId, CallReply); N]) -> DecisionInput {
     named(replies.map(|(call, reply)| (call.to_string(), reply)))
 }
 
-/// The same, whatever the calls are called.
+/// The same with the call ids as text.
 pub fn named<const N: usize>(replies: [(String, CallReply); N]) -> DecisionInput {
     DecisionInput { digest: None, body: DecisionBody::PerCall(BTreeMap::from(replies)) }
 }
 
-/// The question that was asked last, with the calls it decides.
+/// The id of the last request, and the calls it decides.
 pub async fn question(stage: &Stage, task: TaskId) -> (RequestId, Vec<CallId>) {
     let asked = asked(stage, task).await;
     (asked.request_id, asked.own_calls().map(|call| call.tool_call_id).collect())
 }
 
-/// The question that was asked last, which is open.
+/// The last request, which is still open.
 pub async fn asked(stage: &Stage, task: TaskId) -> RequestSpec {
     let open = stage.open(task).await;
     let Some((request, _)) = open.last() else { panic!("none is open: {:#?}", stage.journal(task).await.items) };
     stage.house.store.request(*request).await.unwrap().unwrap().asked
 }
 
-/// What became of each call, in the journal's order; none twice.
+/// The result of each call, which must have no more than one.
 pub fn results(journal: &Journal) -> BTreeMap<CallId, (Outcome, String)> {
     let mut results = BTreeMap::new();
     for item in &journal.items {
@@ -83,7 +83,7 @@ pub async fn became<const N: usize>(stage: &Stage, task: TaskId, calls: [CallId;
     calls.map(|call| results.get(&call).map(|(outcome, _)| *outcome))
 }
 
-/// What a body is refused with; the journal and the rows are as they were.
+/// The refusal of a body; checks that journal and rows stay unchanged.
 pub async fn refused(
     stage: &Stage,
     engine: &Arc<Engine>,
@@ -102,27 +102,27 @@ pub async fn refused(
     refusal
 }
 
-/// The places that a refusal names.
+/// The JSON pointers that a refusal names.
 pub fn places(refusal: &Refusal) -> Vec<&str> {
     let Refusal::Invalid(errors) = refusal else { panic!("not invalid: {refusal:?}") };
     errors.iter().map(|error| error.pointer.as_str()).collect()
 }
 
-/// The bodies that the tool at this path was called with, by the call's id.
+/// The bodies that the tool at this path received, by call id.
 pub fn bodies(stage: &Stage, task: TaskId, path: &str) -> Vec<(String, String)> {
     let ledger = stage.tool.ledger().into_iter();
     let of_task = ledger.filter(|call| call.uri == path && call.header("holdpoint-task-id") == task.to_string());
     of_task.map(|call| (call.header("holdpoint-tool-call-id").to_owned(), call.body)).collect()
 }
 
-/// What the model was shown last as results, in its order.
+/// The results in the last prompt, in its order.
 pub fn shown(stage: &Stage) -> Vec<String> {
     let messages = stage.prompted().1.messages.into_iter();
     let content = |message| if let Message::Result { content, .. } = message { Some(content) } else { None };
     messages.filter_map(content).collect()
 }
 
-/// The user's next message, whatever is open.
+/// The user's next message, which supersedes open requests.
 pub fn message() -> MessageInput {
     let items = vec![Part { content_type: PartType::Text, content: "and now".to_owned() }];
     MessageInput { items, user_context: None, supersede: true }

@@ -1,4 +1,4 @@
-//! A history whose end was lost: what would run now may have run already.
+//! Uncertain history: a call that would run now may have run already, in the part of the history that was lost.
 
 use holdpoint::engine::MessageInput;
 use holdpoint::task::decision::{Action, Then};
@@ -20,12 +20,12 @@ const LOOKUP: &[(&str, &str)] = &[("lookup", r#"{"order":1}"#)];
 const DOUBT: &str =
     "update database_identity set doubted_at = (select max(updated_at) from agent_task) returning doubted_at";
 
-/// Everything up to now is in doubt.
+/// Marks everything up to now as uncertain history.
 async fn doubt(stage: &Stage) {
     assert_eq!(stage.house.numbers(DOUBT).await.unwrap().len(), 1);
 }
 
-/// A task whose refund was approved, and not started: no process has room.
+/// A task whose refund is approved and not started, since no process has a free slot.
 async fn approved(house: House) -> (Stage, TaskId) {
     let stage = Stage::set(house, LARGE).await;
     let task = stage.held().await;
@@ -34,7 +34,7 @@ async fn approved(house: House) -> (Stage, TaskId) {
     (stage, task)
 }
 
-/// The one open question.
+/// The only open request.
 async fn asked(stage: &Stage, task: TaskId) -> (RequestId, RequestSpec) {
     let progress = Progress::of(&stage.journal(task).await.items);
     let [open] = &progress.open[..] else { panic!("one is open: {:#?}", progress.open) };
@@ -102,7 +102,7 @@ both! {
         let (request, before) = asked(&stage, task).await;
         doubt(&stage).await;
         let row = stage.house.store.request(request).await.unwrap().unwrap();
-        assert!(row.doubted && row.asked == before, "nothing of what was asked changes");
+        assert!(row.doubted && row.asked == before, "the request's content does not change");
         stage.answer_all(&stage.engine(0), task).await;
         stage.run().await;
         assert_eq!((stage.status(task).await, stage.tool.ledger().len()), (TaskStatus::Completed, 1));
@@ -148,7 +148,7 @@ both! {
     }
 }
 
-/// The journal that a process has in hand is older than the loss: another one may have gone on with the task meanwhile.
+/// A process's loaded journal is older than the restore: another process may have driven the task meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn driver_waiting_for_its_model_during_a_restore_starts_nothing() {
     let stage = Stage::set(House::postgres().await, SMALL).await;
@@ -170,7 +170,7 @@ async fn driver_waiting_for_its_model_during_a_restore_starts_nothing() {
     });
     let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
     stage.run().await;
-    // The idle connections are gone, too.
+    // The pool still has to replace its idle connections.
     while !stage.house.store.ready().await {}
     stage.later();
     stage.run().await;

@@ -1,5 +1,5 @@
-//! What a model says is told while it says it: all of it, in order, under the ids that it will have, not before what it
-//! follows is stored, and not so that it stands where it was never stored.
+//! Deltas of a model's answer: published while it arrives, complete, in order, under the answer's final ids, not before
+//! the prompt is stored, and reset where the answer is not stored.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,18 +24,18 @@ use super::credentials::{TOKEN, asked, clerk, jira};
 use super::stage::{Stage, alice, fills, go, turn};
 use crate::store::house::{House, both};
 
-/// What the test has the model do.
+/// Steps that the test orders the model to take.
 enum Order {
     Text(String),
     Named(usize, &'static str),
     Arguments(usize, String),
     Reset,
-    /// It is asked, and has done everything before.
+    /// Reports the prompt's turn once all earlier orders are carried out.
     Reached(oneshot::Sender<u32>),
     Answer(Result<Answer, ModelError>),
 }
 
-/// A model that says what the test wants it to say, and counts how often it is asked.
+/// A model that follows the test's orders and counts its calls.
 struct Speaker {
     orders: Mutex<UnboundedReceiver<Order>>,
     asked: Arc<AtomicUsize>,
@@ -59,7 +59,7 @@ impl ModelClient for Speaker {
     }
 }
 
-/// A task whose model is in the test's hands.
+/// A task whose model the test controls.
 struct Scene {
     stage: Stage,
     orders: UnboundedSender<Order>,
@@ -99,14 +99,14 @@ impl Scene {
         self.order(Order::Text(text.to_owned()));
     }
 
-    /// The model is asked for that turn, and has said all that it was told to say.
+    /// Waits until the model has carried out all orders so far. Returns the turn it is asked for.
     async fn reached(&self) -> u32 {
         let (told, reached) = oneshot::channel();
         self.order(Order::Reached(told));
         reached.await.unwrap()
     }
 
-    /// The next piece.
+    /// The next delta.
     async fn next(&mut self) -> Delta {
         loop {
             if let Heard::Delta(delta) = self.listener.next().await {
@@ -115,7 +115,7 @@ impl Scene {
         }
     }
 
-    /// What was told and not heard yet.
+    /// The published deltas that were not read yet.
     fn heard(&mut self) -> Vec<Delta> {
         let mut heard = Vec::new();
         while let Some(delta) = self.listener.piece() {
@@ -124,7 +124,7 @@ impl Scene {
         heard
     }
 
-    /// The task once it has that status.
+    /// Waits until the task has that status. Returns its turns.
     async fn until(&self, status: TaskStatus) -> Vec<Turn> {
         let mut news = self.stage.house.store.watch(self.task);
         loop {
@@ -146,7 +146,8 @@ fn answer(text: &str, calls: &[(&str, &str)]) -> Order {
     Order::Answer(Ok(Answer { text: Some(text.to_owned()), ..turn(calls) }))
 }
 
-/// What the pieces of one asking add up to: the text, and each call's id, name and arguments, in the order of their names.
+/// The sum of the deltas of one model call: the text, and each call's id, name and arguments, in the order in which the
+/// calls were named.
 fn sum(pieces: &[Delta]) -> (String, Vec<(CallId, String, String)>) {
     let (mut text, mut calls) = (String::new(), Vec::<(CallId, String, String)>::new());
     for piece in pieces {
@@ -170,14 +171,14 @@ fn sum(pieces: &[Delta]) -> (String, Vec<(CallId, String, String)>) {
     (text, calls)
 }
 
-/// The same of a turn that is stored.
+/// The same for a stored turn.
 fn stored(turn: &Turn) -> (String, Vec<(CallId, String, String)>) {
     let calls = turn.tool_calls.iter();
     let calls = calls.map(|call| (call.tool_call_id, call.name.clone(), call.arguments_text.clone()));
     (turn.text.clone().unwrap_or_default(), calls.collect())
 }
 
-/// Keeps the database from storing anything, until it is let go.
+/// Keeps the database from storing anything until released.
 enum Locked {
     Sqlite(SqliteConnection),
     Postgres(PgConnection),
@@ -212,7 +213,7 @@ both! {
         scene.order(Order::Named(0, "refund"));
         let mut pieces = vec![scene.next().await, scene.next().await];
         let named = |piece: &Delta| matches!(&piece.said, Said::Named { name, .. } if name == "refund");
-        assert!(pieces.iter().any(named), "the model has said nothing of its arguments yet: {pieces:#?}");
+        assert!(pieces.iter().any(named), "the call's name is published before its arguments: {pieces:#?}");
         for (number, (first, second)) in one.chars().zip(two.chars()).enumerate() {
             scene.order(Order::Arguments(0, first.to_string()));
             if number == 3 {
@@ -248,7 +249,7 @@ both! {
         for _ in 0..20 {
             tokio::task::yield_now().await;
         }
-        assert_eq!(scene.asked.load(Ordering::SeqCst), 1, "the result is on its way to the database");
+        assert_eq!(scene.asked.load(Ordering::SeqCst), 1, "the tool's result is being committed");
         locked.let_go().await;
         assert_eq!(scene.reached().await, 2);
         let journal = scene.stage.journal(scene.task).await;
@@ -340,7 +341,7 @@ both! {
             scene.order(Order::Arguments(0, letter.to_string()));
         }
         scene.reached().await;
-        // The name, and some text: it is told before the answer is whole.
+        // The name and some text are published before the answer is complete.
         let mut heard = vec![scene.next().await, scene.next().await];
         scene.order(Order::Answer(Ok(Answer {
             text: Some(said),
@@ -353,7 +354,7 @@ both! {
         assert_eq!(sum(&heard), stored(&turns[1]));
         assert_eq!(sum(&heard).0, "It is [secret jira.token], no less.");
         assert_eq!(sum(&heard).1[0].2, "[\"[secret jira.token]\"]");
-        assert!(!heard.iter().any(|piece| piece.said == Said::Reset), "none of it was told and taken back");
+        assert!(!heard.iter().any(|piece| piece.said == Said::Reset), "no delta was reset");
     }
 
     async fn model_that_does_not_stream_sends_no_delta_and_still_answers(house) {
@@ -381,12 +382,12 @@ both! {
         let turns = scene.until(TaskStatus::Completed).await;
         heard.extend(scene.heard());
         heard.retain(|piece| piece.turn == 1);
-        assert!(heard.len() > 100, "it came in {} pieces", heard.len());
+        assert!(heard.len() > 100, "the answer came in {} pieces", heard.len());
         assert_eq!(sum(&heard), stored(&turns[0]));
     }
 }
 
-/// A clock that the test moves, and by which one can wait.
+/// A clock that only the test advances; sleeps wait for it.
 struct Paced {
     micros: AtomicI64,
     moved: Notify,
@@ -442,7 +443,7 @@ async fn deltas_are_limited_to_twenty_a_second() {
     let turns = scene.until(TaskStatus::Completed).await;
     heard.extend(scene.heard());
     assert_eq!(sum(&heard), stored(&turns[0]));
-    assert!(heard.len() > 10, "it is told while it is said: {}", heard.len());
+    assert!(heard.len() > 10, "deltas arrive while the answer does: {}", heard.len());
     for (first, piece) in heard.iter().enumerate() {
         let within = heard[first..].iter().take_while(|next| next.at.0 < piece.at.0 + 1_000_000).count();
         assert!(within <= 20, "{within} pieces in a second");

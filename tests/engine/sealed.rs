@@ -1,5 +1,5 @@
-//! What is kept of a credential, and who can read it: over crashes, takeovers, other keys and bytes moved in the database;
-//! and that nothing which comes back shows it.
+//! Storage of credentials and who can read them: across crashes, takeovers, changed keys and bytes moved in the
+//! database; and no text that comes back shows one.
 
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
@@ -19,28 +19,28 @@ const FIRST_KEY: &str = r#"{ id: k1, key: "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2N
 const NEXT_KEY: &str = r#"{ id: k2, key: "YWJjZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXoxMjM0NTY=" }"#;
 const ASKS_THEN_PAYS: &[&[(&str, &str)]] = &[&[("request_credentials", r#"{"service":"jira"}"#)], &[("pay", "{}")]];
 
-/// A task that has its login, and whose payment waits for its approval.
+/// A task with its login, whose payment waits for approval.
 async fn given(stage: &Stage, token: &str) -> TaskId {
     let task = begun(stage).await;
     fill(stage, task, &jira(token)).await;
     task
 }
 
-/// Approved, it asks for its login again; with it, it runs.
+/// After its approval the call asks for the login again, and runs once it is filled in.
 async fn asks_again(stage: &Stage, task: TaskId) {
     approve(stage, task).await;
-    assert_eq!(stage.executions(task, "/pay"), 0, "what does not open is not sent");
+    assert_eq!(stage.executions(task, "/pay"), 0, "a credential that does not open is not sent");
     fill(stage, task, &jira("anew-0123456789")).await;
     ran(stage, task, "/pay", ("x-token", "anew-0123456789"), 1).await;
 }
 
-/// A task's id as the database writes it.
+/// A task's id as an SQL literal.
 fn id(house: &House, task: TaskId) -> String {
     let task = task.to_string();
     if house.is_postgres() { format!("'{task}'") } else { format!("x'{}'", task.replace('-', "")) }
 }
 
-/// Everything that is stored of a task and was shown to the model, as text.
+/// The task's items and the last prompt, as text.
 async fn seen(stage: &Stage, task: TaskId) -> String {
     format!("{:?} {:?}", stage.journal(task).await.items, stage.prompted().1)
 }
@@ -62,7 +62,7 @@ both! {
         let stage = clerk(house, &[&[("comment", "{}")]]).await;
         let task = begun(&stage).await;
         let request = asked(&stage, task).await.request_id;
-        // This process has no room to go on with what it has stored, and ends.
+        // This process has no slot to drive the task after storing the answer, and ends.
         let door = stage.engine(0);
         door.decide(&alice(), request, fills(&jira(TOKEN)), None).await.unwrap();
         drop(door);

@@ -1,5 +1,5 @@
-//! Calls that hold a secret: none is rewritten and run, whoever tries to bring it about: the owner who fills in a credential,
-//! the model that repeats one, a person who writes other arguments, a tool that sends one back.
+//! No call that holds a secret is rewritten and run, whatever brings the secret in: a credential that an owner fills
+//! in, a model that repeats one, a person's edit, a tool's response.
 
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
@@ -46,7 +46,7 @@ fn percent(text: &str) -> String {
     text.bytes().fold(String::new(), |all, byte| all + &format!("%{byte:02x}"))
 }
 
-/// A task whose login was filled in at its first call; its model then makes these calls in one turn.
+/// A task whose login was filled in for its first call; its model then makes these calls in one turn.
 async fn given(house: House, email: &str, token: &str, calls: Vec<(&'static str, String)>) -> (Stage, TaskId) {
     given_by(house, TOOLS, &json!({"email": email, "token": token}), calls).await
 }
@@ -60,7 +60,7 @@ async fn given_by(
     let mut stage = Stage::set(house, &[]).await;
     stage.configure(|_| yaml.to_owned() + ACCOUNTS);
     stage.script_by_name(move |_, prompt| {
-        // A sub-agent is asked with its own first turn: it has nothing to do.
+        // A sub-agent gets no calls: its prompt offers few tools.
         let calls: Vec<_> = calls.iter().map(|(name, text)| (*name, text.as_str())).collect();
         let alone = prompt.tools.len() < 3;
         Ok(turn(match prompt.turn {
@@ -75,7 +75,7 @@ async fn given_by(
     (stage, task)
 }
 
-/// What was judged of each call of the model's second turn: name, verdict, stored arguments.
+/// The calls of the model's second turn: name, verdict, stored arguments.
 async fn judged(stage: &Stage, task: TaskId) -> Vec<(String, Verdict, String)> {
     let items = stage.journal(task).await.items;
     let calls = items.iter().find_map(|item| {
@@ -95,7 +95,7 @@ async fn judged(stage: &Stage, task: TaskId) -> Vec<(String, Verdict, String)> {
         .collect()
 }
 
-/// Everything that is stored of a task and was shown to the model.
+/// The task's items and all prompts, as text.
 async fn seen(stage: &Stage, task: TaskId) -> String {
     format!("{:?} {:?}", stage.journal(task).await.items, stage.prompts_since(0))
 }
@@ -172,7 +172,7 @@ both! {
             assert_eq!(*outcome, Outcome::Invalid, "{name}");
             assert!(text.contains("kept secret"), "{text}");
         }
-        assert_eq!(stage.tool.ledger().len(), 1, "the comment alone");
+        assert_eq!(stage.tool.ledger().len(), 1, "only the comment runs");
         let seen = seen(&stage, task).await;
         for text in &spelled {
             assert!(!seen.contains(text.as_str()), "{text}");
@@ -199,7 +199,7 @@ both! {
         assert!(held.needs_decision && !held.digest.is_empty());
         assert_eq!((secret.needs_decision, secret.verdict), (false, Verdict::Invalid));
         assert_eq!(secret.arguments_text, r#"{"to":"[secret jira.token]"}"#);
-        // Another process reads it as the first one wrote it.
+        // Another process reads the request as the first one wrote it.
         super::credentials::approve(&stage, task).await;
         assert_eq!((bodies(&stage, task, "/send").len(), bodies(&stage, task, "/note").len()), (1, 0));
         assert_eq!(stage.status(task).await, TaskStatus::Completed);
@@ -212,7 +212,7 @@ both! {
         for text in [json!({"to": WORD}), json!({WORD: 1, "to": 1}), json!({"to": BASE64_STANDARD.encode(format!("u:{WORD}"))}), json!({"to": MODEL_KEY})] {
             let refusal = refused(&stage, &engine, &bob, task, each([(call, edit(&text.to_string()))])).await;
             let places = places(&refusal);
-            assert_eq!(places, [format!("/decisions/{call}/arguments")], "a place may be a name that is secret");
+            assert_eq!(places, [format!("/decisions/{call}/arguments")], "a pointer could contain the secret as a name");
             assert!(!format!("{refusal:?}").contains(WORD));
         }
         let written = r#"{"to":"y"}"#;

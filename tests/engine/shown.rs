@@ -1,5 +1,5 @@
-//! What a model is shown: each message it ever received stands in the journal while it is asked, and it is asked once for
-//! each answer that is stored.
+//! Prompts: each message that a model receives is in the journal by then, and the model is asked once for each stored
+//! answer.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -28,7 +28,7 @@ use super::takeover::{Drop, lived};
 use super::tree::{Shape, one_large, said};
 use crate::store::house::{House, both};
 
-/// Reads the journal whenever a model is asked, and keeps what it does not find there.
+/// Compares each prompt with the journal while the model is asked, and keeps the prompts that differ.
 pub struct Witness {
     store: Store,
     missing: Mutex<Vec<String>>,
@@ -48,7 +48,8 @@ impl Witness {
         }
     }
 
-    /// The trees of the session that is named like the first message; where there is none, the youngest tree.
+    /// The journals of the tree whose session is named like the first message, or of the youngest tree where no session
+    /// is.
     async fn journals(&self, prompt: &Prompt) -> Vec<Journal> {
         let session = first_message(prompt);
         let all = TaskFilter { tenant: "acme".to_owned(), limit: 1, ..TaskFilter::default() };
@@ -72,7 +73,7 @@ impl Witness {
     }
 }
 
-/// Whether these messages are the conversation of a journal, or of its beginning.
+/// Whether these messages are the conversation of a prefix of a journal.
 fn stands_in(messages: &[Message], items: &[Item]) -> bool {
     (0..=items.len()).rev().any(|length| conversation(&items[..length]) == messages)
 }
@@ -85,18 +86,18 @@ fn first_message(prompt: &Prompt) -> String {
     first.unwrap().iter().map(|part| part.content.as_str()).collect()
 }
 
-/// How many answers of the model a journal has.
+/// The number of the model's answers in a journal.
 pub fn answers(items: &[Item]) -> usize {
     items.iter().filter(|item| matches!(item.fact, Fact::AssistantMessage(_))).count()
 }
 
-/// A task in a session of its own, whose message is the session's name.
+/// A task in its own session, whose message is the session's name.
 fn named(session: &str) -> TaskInput {
     let items = vec![Part { content_type: PartType::Text, content: session.to_owned() }];
     TaskInput { items, session_id: Some(session.to_owned()), ..go() }
 }
 
-/// A stage whose model asks for guidance when it is told `guide …`, and for a refund that is held otherwise.
+/// A stage whose model asks for guidance when told `guide …`, and otherwise makes a refund that is held.
 async fn asking(house: House) -> Stage {
     let mut stage = Stage::set(house, &[]).await;
     stage.configure(|yaml| yaml.replace("refund, forbidden] }", "refund, forbidden], human: [guidance] }"));
@@ -109,7 +110,7 @@ async fn asking(house: House) -> Stage {
     stage
 }
 
-/// The answer of one of many people: no two of them write the same words.
+/// The answer of one of many people; the texts of any two differ.
 fn answer(kind: RequestKind, call: CallId, person: usize) -> DecisionInput {
     match (kind, person % 3) {
         (RequestKind::Guidance, _) => fills(&json!({"answer": format!("the shop of p{person}")})),
@@ -126,7 +127,7 @@ fn answer(kind: RequestKind, call: CallId, person: usize) -> DecisionInput {
     }
 }
 
-/// One question, answered by so many at once on both replicas. Its task.
+/// One request, answered by this many people at once on both replicas. Returns its task.
 async fn answered_at_once(pair: &Pair, round: usize, deciders: usize) -> TaskId {
     let plan = if round.is_multiple_of(2) { "guide" } else { "pay" };
     let task = pair.here.create(&alice(), named(&format!("{plan} {round}")), None).await.unwrap().task_id;
@@ -144,7 +145,7 @@ async fn answered_at_once(pair: &Pair, round: usize, deciders: usize) -> TaskId 
     task
 }
 
-/// So many questions, each answered by so many people at once.
+/// Many requests, each answered by many people at once.
 async fn questions(house: House, questions: usize, deciders: usize) {
     let mut stage = asking(house).await;
     let witness = stage.witness();
@@ -180,11 +181,11 @@ async fn model_is_shown_only_what_is_stored_with_100_requests_and_sixty_four_dec
     questions(House::sqlite().await, 100, 64).await;
 }
 
-/// Polls a driver until it has asked its model.
+/// Polls a driver until its model call is in flight.
 async fn thinks(stage: &Stage, driver: &mut (impl Future<Output = ()> + Unpin)) {
     let before = stage.prompt_count();
     poll_fn(|context| {
-        assert!(pin!(&mut *driver).poll(context).is_pending(), "it ended without a question to its model");
+        assert!(pin!(&mut *driver).poll(context).is_pending(), "the driver ended without asking its model");
         if stage.prompt_count() > before { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
@@ -202,7 +203,7 @@ both! {
             polls += 1;
             let journal = stage.journal(task).await;
             let (asked, stored) = (stage.prompt_count() - before, answers(&journal.items));
-            // The answer that a dropped driver waited for is thrown away, and no other one.
+            // Only the answer that a dropped driver waited for is discarded.
             let thrown_away = usize::from(!over);
             assert!(stored <= asked && asked <= stored + thrown_away, "{polls}: {asked} asks, {stored} answers");
         }
@@ -248,6 +249,6 @@ both! {
         second.await;
         let journal = stage.journal(task).await;
         assert_eq!((journal.row.status, answers(&journal.items)), (TaskStatus::Completed, 1), "{:#?}", journal.items);
-        assert_eq!(stage.prompt_count(), 2, "the answer to what was canceled is thrown away, and no other one");
+        assert_eq!(stage.prompt_count(), 2, "only the canceled task's answer is discarded");
     }
 }

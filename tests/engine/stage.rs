@@ -1,4 +1,4 @@
-//! Engines without a worker of their own: a test holds the drivers, lets them run as far as it likes, and drops them.
+//! Engines without workers: a test holds the drivers, polls them as far as it needs, and drops them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,16 +34,16 @@ use crate::store::house::House;
 use crate::support::app::{ACCOUNTS, REFUNDS};
 use crate::support::tool::FakeTool;
 
-/// What the model answers, by the name it is asked under and what it is shown.
+/// The model's answer, by the name it is asked under and its prompt.
 pub type Script = Arc<dyn Fn(&str, &Prompt) -> Result<model::Answer, ModelError> + Send + Sync>;
 
-/// A model in this process, which takes its time and remembers what it was shown.
+/// A model in this process, which answers with a delay and keeps its prompts.
 pub struct StubModel {
     script: Mutex<Script>,
     shown: Mutex<Vec<(String, Prompt)>>,
 }
 
-/// The same model, under the name that an agent asks it by.
+/// The same model under the name that an agent uses for it.
 struct Named(String, Arc<StubModel>, Option<Arc<Witness>>);
 
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -59,7 +59,7 @@ impl ModelClient for Named {
             witness.reads(prompt).await;
         }
         tokio::task::yield_now().await;
-        // Two of them may think at once.
+        // The lock is not held during the call: several model calls may be in flight.
         let script = Arc::clone(&held(&model.script));
         let answer = script(name, prompt);
         tokio::task::yield_now().await;
@@ -67,7 +67,7 @@ impl ModelClient for Named {
     }
 }
 
-/// A turn of the model: text when there are no calls.
+/// A turn of the model: text where there are no calls.
 pub fn turn(calls: &[(&str, &str)]) -> model::Answer {
     let calls: Vec<_> = calls
         .iter()
@@ -92,15 +92,15 @@ pub struct Stage {
     pub house: House,
     pub tool: FakeTool,
     pub model: Arc<StubModel>,
-    /// Compares each prompt with the journal, where a test wants that.
+    /// Compares each prompt with the journal, in tests that want it.
     witness: Option<Arc<Witness>>,
-    /// What stands in `${…}` for engines that start from now on.
+    /// The values of `${…}` for engines started from now on.
     pub variables: Vec<(&'static str, &'static str)>,
     yaml: String,
 }
 
 impl Stage {
-    /// The refund agent; the model makes these calls first, and is then done.
+    /// A stage of the refund agent; the model makes these calls first and then finishes.
     pub async fn set(house: House, calls: &'static [(&'static str, &'static str)]) -> Self {
         let script: Script = Arc::new(move |_, prompt| Ok(turn(if prompt.turn == 1 { calls } else { &[] })));
         let yaml = REFUNDS.replace("{approvers}", "{ owner: true }") + ACCOUNTS;
@@ -109,19 +109,19 @@ impl Stage {
         Self { house, tool: FakeTool::start().await, model, witness: None, variables, yaml }
     }
 
-    /// Each prompt of engines that start from now on is compared with the journal while the model is asked.
+    /// From now on new engines compare each prompt with the journal while the model is asked.
     pub fn witness(&mut self) -> Arc<Witness> {
         let witness = Arc::new(Witness::new(self.house.store.clone()));
         self.witness = Some(Arc::clone(&witness));
         witness
     }
 
-    /// What the model answers from now on, by how often it was asked in this task.
+    /// Sets the model's answers, by the number of the turn.
     pub fn script(&self, script: impl Fn(u32) -> Result<model::Answer, ModelError> + Send + Sync + 'static) {
         self.script_by_name(move |_, prompt| script(prompt.turn));
     }
 
-    /// What each of several models answers from now on, by its name and what it is shown.
+    /// Sets the answers of several models, by name and prompt.
     pub fn script_by_name(
         &self,
         script: impl Fn(&str, &Prompt) -> Result<model::Answer, ModelError> + Send + Sync + 'static,
@@ -129,32 +129,32 @@ impl Stage {
         *held(&self.model.script) = Arc::new(script);
     }
 
-    /// The name under which the model was asked last, and what it was shown.
+    /// The last prompt, and the name under which the model got it.
     pub fn prompted(&self) -> (String, Prompt) {
         held(&self.model.shown).last().cloned().unwrap()
     }
 
-    /// How often any of the models was asked.
+    /// The number of model calls, over all models.
     pub fn prompt_count(&self) -> usize {
         held(&self.model.shown).len()
     }
 
-    /// What they were shown since they had been asked so often, each under its name.
+    /// The prompts after the first `count`, each with its model's name.
     pub fn prompts_since(&self, count: usize) -> Vec<(String, Prompt)> {
         held(&self.model.shown)[count..].to_vec()
     }
 
-    /// Engines that start from now on have another configuration.
+    /// Changes the configuration of engines started from now on.
     pub fn configure(&mut self, change: impl Fn(&str) -> String) {
         self.yaml = change(&self.yaml);
     }
 
-    /// A process. With room for nothing it queues what it accepts.
+    /// An engine; with `max_running` 0 it queues every task it accepts.
     pub fn engine(&self, max_running: usize) -> Arc<Engine> {
         Engine::new(self.parts(max_running))
     }
 
-    /// What such a process is made of.
+    /// The parts of such an engine.
     pub fn parts(&self, max_running: usize) -> Parts {
         let yaml = self.yaml.replace("{model}", "http://127.0.0.1:9/v1").replace("{tool}", &self.tool.url);
         let source = Source::File("holdpoint.yaml".into(), yaml);
@@ -188,7 +188,7 @@ impl Stage {
         }
     }
 
-    /// Every lease and every attempt is over by now.
+    /// Advances the clock past every lease and every attempt.
     pub fn later(&self) {
         self.house.forward(Duration::from_mins(2));
     }
@@ -201,19 +201,19 @@ impl Stage {
         self.journal(task).await.row.status
     }
 
-    /// The open questions.
+    /// The open requests with their kinds.
     pub async fn open(&self, task: TaskId) -> Vec<(RequestId, RequestKind)> {
         let progress = Progress::of(&self.journal(task).await.items);
         progress.open.iter().map(|open| (open.asked.request_id, open.asked.kind)).collect()
     }
 
-    /// The open questions, as they were asked.
+    /// The open requests in full.
     pub async fn asked(&self, task: TaskId) -> Vec<RequestSpec> {
         let progress = Progress::of(&self.journal(task).await.items);
         progress.open.into_iter().map(|open| open.asked).collect()
     }
 
-    /// Approves what is held; of what may have happened says that it did; fills in every field of a credential.
+    /// Approves held calls, confirms calls of unknown outcome as done, and fills in every credential field.
     pub async fn answer_all(&self, engine: &Arc<Engine>, task: TaskId) {
         for asked in self.asked(task).await {
             let answer = match (asked.kind, &asked.form) {
@@ -236,19 +236,19 @@ impl Stage {
         task
     }
 
-    /// Lets a new process do what can be done now.
+    /// Drives everything that can run now in a new process.
     pub async fn run(&self) {
         for driver in self.engine(4).claim().await.unwrap() {
             driver.await;
         }
     }
 
-    /// The configuration of engines that start from now on.
+    /// The configuration of engines started from now on.
     pub fn yaml(&self) -> String {
         self.yaml.clone()
     }
 
-    /// Lets a new process do everything that is left, however long that takes.
+    /// Drives the task to its end in new processes, advancing the clock and answering its requests.
     pub async fn finish(&self, task: TaskId) {
         let engine = self.engine(4);
         for _ in 0..20 {
@@ -262,10 +262,10 @@ impl Stage {
                 TaskStatus::Completed | TaskStatus::Failed | TaskStatus::Canceled => return,
             }
         }
-        panic!("it does not end: {:#?}", self.journal(task).await.items);
+        panic!("the task does not end: {:#?}", self.journal(task).await.items);
     }
 
-    /// How often the tool at this path was really called for the task.
+    /// How often the tool at this path was executed for the task.
     pub fn executions(&self, task: TaskId, path: &str) -> usize {
         let ledger = self.tool.ledger();
         let task = task.to_string();
@@ -273,7 +273,7 @@ impl Stage {
     }
 }
 
-/// One key that speaks for everybody.
+/// A roster with one key that speaks for every user.
 fn roster() -> Roster {
     let web = Account {
         user: "web".to_owned(),
@@ -337,12 +337,12 @@ pub fn go() -> TaskInput {
     }
 }
 
-/// Whether an answer came too late to that request.
+/// Whether the refusal says that another answer to that request came first.
 pub fn too_late<T>(said: &Result<T, Refusal>, to: RequestId) -> bool {
     matches!(said, Err(Refusal::AlreadyDecided { request, .. }) if *request == to)
 }
 
-/// A credential that somebody fills in.
+/// An answer that fills in a credential.
 pub fn fills(response: &Value) -> DecisionInput {
     let response = Some(Secret::new(response.to_string()));
     let body = DecisionBody::Whole { action: Action::Respond, reason: None, then: None, response, result: None };

@@ -1,5 +1,5 @@
-//! After a call that must not happen twice ended in the dark, or in an error after it was sent, no rule lets its tool
-//! run until a human has decided a call of it.
+//! Quarantine: after a non-repeatable call ended with an unknown outcome or an error after sending, no rule allows its
+//! tool until a person has decided a call of it.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use holdpoint::task::status::TaskStatus;
 use super::stage::{Stage, alice, go, rejects, turn, whole};
 use crate::store::house::{House, both};
 
-/// A rule allows it.
+/// A rule allows this refund.
 const SMALL: (&str, &str) = ("refund", r#"{"order":1,"amount":5}"#);
 
-/// An agent that pays back small sums, one in each of its first `turns` turns, and a tool that answers so at first.
+/// An agent that pays back a small sum in each of its first `turns` turns, and a tool that first answers with `status`.
 async fn stage(house: House, turns: u32, status: u16) -> Stage {
     let stage = Stage::set(house, &[]).await;
     stage.script(move |asked| Ok(turn(if asked <= turns { &[SMALL] } else { &[] })));
@@ -42,7 +42,7 @@ async fn answered(stage: &Stage, task: TaskId, action: Action) {
     stage.run().await;
 }
 
-/// The reason why the last call was held.
+/// The reason for which the last call was held.
 async fn reason(stage: &Stage, task: TaskId) -> String {
     let items = stage.journal(task).await.items;
     let reason = items.iter().rev().find_map(|item| {
@@ -57,7 +57,7 @@ fn message(supersede: bool) -> MessageInput {
     MessageInput { items, user_context: None, supersede }
 }
 
-/// Whether the next call, which a rule allows, is asked about.
+/// Checks that the next call, which a rule allows, is held.
 async fn is_held(stage: &Stage, task: TaskId, paid: usize) {
     assert_eq!(asked(stage, task).await.1, RequestKind::Approval);
     assert_eq!(stage.executions(task, "/refund"), paid);
@@ -133,10 +133,10 @@ both! {
         stage.script(|asked| Ok(turn(if asked <= 3 { &[SMALL] } else { &[] })));
         stage.run().await;
         is_held(&stage, task, 1).await;
-        // A no is a decision, too.
+        // A rejection also ends the quarantine.
         let (request, _) = asked(&stage, task).await;
         door.decide(&alice(), request, rejects(holdpoint::task::decision::Then::Continue), None).await.unwrap();
-        // (Of this very call it also stays a no.)
+        // This very call stays rejected, so the model makes another one.
         stage.script(|asked| Ok(turn(if asked <= 4 { &[("refund", r#"{"order":1,"amount":6}"#)] } else { &[] })));
         stage.run().await;
         assert_eq!((stage.status(task).await, stage.executions(task, "/refund")), (TaskStatus::Completed, 2));

@@ -11,14 +11,14 @@ use super::laws::{check, every_call_has_one_result};
 use super::stage::{Stage, alice, go};
 use crate::store::house::{House, both};
 
-/// When a driver is dropped: at once where it waits, or when what it waited for has happened.
+/// When a driver is dropped: at the await itself, or once the awaited event has happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Drop {
     AtOnce,
     Woken,
 }
 
-/// Polls until the driver is done (`true`), or it was polled as often as it may be.
+/// Polls the driver at most `left` times; returns whether it finished.
 async fn polled(driver: impl Future<Output = ()>, when: Drop, left: &mut usize) -> bool {
     let mut driver = pin!(driver);
     poll_fn(|context| {
@@ -35,7 +35,8 @@ async fn polled(driver: impl Future<Output = ()>, when: Drop, left: &mut usize) 
     .await
 }
 
-/// A life whose drivers are polled `left` times in all; what is left of it is lived by others. Whether nobody had to.
+/// A life whose drivers are polled `left` times in all; other processes finish the rest. Returns whether no other
+/// process was needed.
 pub(super) async fn lived(stage: &Stage, when: Drop, mut left: usize) -> (TaskId, bool) {
     let door = stage.engine(0);
     let task = door.create(&alice(), go(), None).await.unwrap().task_id;
@@ -58,7 +59,7 @@ async fn dropped_everywhere(house: House, calls: &'static [(&'static str, &'stat
     for when in [Drop::AtOnce, Drop::Woken] {
         let mut whole = 0;
         let mut polls = 0;
-        // How often a driver is polled in a life is not always the same: it has to be lived without help thrice.
+        // The number of polls in a life varies, so three lives have to end without help.
         while whole < 3 {
             let (task, by_itself) = lived(&stage, when, polls).await;
             polls += 1;

@@ -1,5 +1,5 @@
-//! Trees of tasks on a stage: agents that hand their task on, level by level, each with a model of its own name; and a
-//! play of a whole tree whose drivers are polled in the test's own future and dropped where the test says.
+//! Trees of tasks on a stage: agents that delegate level by level, each with its own model name; and a play of a whole
+//! tree whose drivers the test polls and drops.
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "an item of a new type says nothing here")]
 
@@ -29,29 +29,29 @@ use super::replies::edit;
 use super::stage::{Stage, alice, fills, go, rejects, turn, whole};
 use crate::store::house::House;
 
-/// Agents by level: the last one of a tree is always the leaf.
+/// Agents by level; the last one of a tree is always the leaf.
 const NAMES: [&str; 3] = ["boss", "mid", "low"];
-/// What works at the end of a tree.
+/// The agent at the bottom of a tree.
 pub const LEAF: &str = "leaf";
-/// Room for every task of a tree.
+/// Slots for every task of a tree.
 pub const ROOM: usize = 16;
 
-/// How a tree grows.
+/// The form of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Levels of sub-agents.
     pub depth: usize,
-    /// How many one of them starts; every other one starts one.
+    /// The number of children of the wide agent; every other agent starts one.
     pub children: usize,
-    /// The level of that one.
+    /// The level of the wide agent.
     pub wide: usize,
 }
 
-/// What an agent says to a task: calls, or, when there are none, its last word.
+/// An agent's answer to a task in a turn: calls, or none for its last answer.
 pub type Says = fn(task: &str, turn: u32) -> Vec<(String, String)>;
 
 impl Shape {
-    /// A boss with so many leaves.
+    /// A boss with this many leaves.
     pub fn flat(children: usize) -> Self {
         Self { depth: 1, children, wide: 0 }
     }
@@ -65,12 +65,12 @@ impl Shape {
         (0..=self.depth).find(|level| self.name(*level) == name).unwrap()
     }
 
-    /// How many tasks it has when it is grown.
+    /// The number of tasks in the grown tree.
     pub fn tasks(self) -> usize {
         (0..=self.depth).map(|level| if level > self.wide { self.children } else { 1 }).sum()
     }
 
-    /// A configuration with its agents beside those that are there. The boss is the default.
+    /// Adds the tree's agents to a configuration. The boss is the default.
     fn agents(self, yaml: &str) -> String {
         let levels = || (0..=self.depth).map(|level| (self.name(level), level));
         let model = |(name, _)| {
@@ -91,7 +91,7 @@ impl Shape {
         yaml + "default_agent: boss\n"
     }
 
-    /// What an agent of the tree says; the leaf says what it is given.
+    /// The answer of an agent of the tree; the leaf's is given.
     pub fn says(self, leaf: Says, name: &str, prompt: &Prompt) -> model::Answer {
         let task = said(prompt);
         if name == LEAF {
@@ -109,7 +109,7 @@ pub fn hands_on(agent: &str, task: &str) -> (String, String) {
     (agent.to_owned(), json!({"task": task}).to_string())
 }
 
-/// The last thing that was said to the agent.
+/// The last user message in a prompt.
 pub fn said(prompt: &Prompt) -> String {
     let mut users = prompt.messages.iter().filter_map(|message| match message {
         Message::User { parts, .. } => Some(parts),
@@ -118,7 +118,7 @@ pub fn said(prompt: &Prompt) -> String {
     users.next_back().unwrap().iter().map(|part| part.content.as_str()).collect()
 }
 
-/// These calls, or a last word.
+/// An answer with these calls, or a last answer where there are none.
 pub fn speaks(name: &str, task: &str, calls: &[(String, String)]) -> model::Answer {
     if calls.is_empty() {
         return model::Answer { text: Some(format!("{name} is done with {task}")), ..turn(&[]) };
@@ -133,7 +133,7 @@ pub fn speaks(name: &str, task: &str, calls: &[(String, String)]) -> model::Answ
     model::Answer { text: None, finish_reason: FinishReason::ToolCalls, calls, ..turn(&[]) }
 }
 
-/// A refund of that much. No two leaves pay the same order: a no to one says nothing of another.
+/// A refund of this amount. No two leaves refund the same order, so a rejection of one does not apply to another.
 pub fn refund(task: &str, amount: u32) -> (String, String) {
     let order: String = task.chars().filter(char::is_ascii_digit).collect();
     ("refund".to_owned(), format!(r#"{{"order":{order},"amount":{amount}}}"#))
@@ -149,22 +149,22 @@ pub fn one_small(task: &str, turn: u32) -> Vec<(String, String)> {
     if turn == 1 { vec![refund(task, 5)] } else { Vec::new() }
 }
 
-/// How people answer what a tree asks. What may have happened is always looked up in the world's ledger.
+/// How people answer a tree's requests. Reconcile requests are always answered from the tool's ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum People {
     Approve,
-    /// And the agent goes on.
+    /// Rejects, and lets the agent go on.
     Reject,
     Edit,
-    /// Fills in what an agent asks to know.
+    /// Answers guidance requests.
     Guide,
 }
 
-/// What an editor writes instead.
+/// The amount that an editor writes.
 pub const EDITED: u32 = 130;
 
 impl Stage {
-    /// A stage for trees of this shape, whose leaf says that.
+    /// A stage for trees of this shape, with this leaf.
     pub async fn of_trees(house: House, shape: Shape, leaf: Says) -> Self {
         let mut stage = Self::set(house, &[]).await;
         stage.configure(|yaml| shape.agents(yaml));
@@ -172,7 +172,7 @@ impl Stage {
         stage
     }
 
-    /// A process like others with these parts.
+    /// An engine from these parts.
     pub fn like(parts: &Parts, max_running: usize) -> Arc<Engine> {
         Engine::new(Parts { settings: Settings { max_running, ..parts.settings }, ..parts.clone() })
     }
@@ -185,13 +185,13 @@ impl Stage {
         rows
     }
 
-    /// Those of one agent.
+    /// The tasks of one agent.
     pub async fn of_agent(&self, root: TaskId, agent: &str) -> Vec<TaskId> {
         let rows = self.tree(root).await.into_iter();
         rows.filter(|row| row.agent == agent).map(|row| row.task_id).collect()
     }
 
-    /// The row of a task, also of one whose journal cannot be read.
+    /// The row of a task, readable even where its journal is not.
     pub async fn row(&self, task: TaskId) -> TaskRow {
         self.house.store.task(task).await.unwrap().unwrap()
     }
@@ -201,21 +201,21 @@ impl Stage {
         self.house.store.pending(root, root).await.unwrap()
     }
 
-    /// A new tree, played up to where it waits for people.
+    /// A new tree, played until it waits for people.
     pub async fn grown(&self, parts: &Parts) -> TaskId {
         let mut play = Play::begins(self, parts).await;
         assert!(play.goes_on(usize::MAX).await);
         play.root
     }
 
-    /// Answers everything that a tree asks now.
+    /// Answers all open requests of a tree.
     pub async fn answer_tree(&self, engine: &Arc<Engine>, root: TaskId, people: People) {
         for request in self.asked_by_tree(root).await {
             self.answer_one(engine, &request, people).await;
         }
     }
 
-    /// Answers one question.
+    /// Answers one request.
     pub async fn answer_one(&self, engine: &Arc<Engine>, request: &RequestRow, people: People) {
         let asked = &request.asked;
         let call = asked.own_calls().next().unwrap();
@@ -239,7 +239,7 @@ impl Stage {
         engine.decide(&alice(), request.asked.request_id, answer, None).await.unwrap();
     }
 
-    /// Whatever is left of a tree is done by a new process, and by people, however long that takes.
+    /// Drives the rest of a tree in new processes and answers its requests, until it has ended.
     pub async fn finish_tree(&self, parts: &Parts, root: TaskId, people: People) {
         let door = Self::like(parts, 0);
         for _ in 0..40 {
@@ -251,10 +251,10 @@ impl Stage {
                 TaskStatus::Completed | TaskStatus::Failed | TaskStatus::Canceled => return,
             }
         }
-        panic!("it does not end: {}", self.told(root).await);
+        panic!("the tree does not end: {}", self.told(root).await);
     }
 
-    /// Every task of a tree with its items, for whoever reads why a test failed.
+    /// Every task of a tree with its items, for a failed test's message.
     pub async fn told(&self, root: TaskId) -> String {
         let mut told = String::new();
         for row in self.tree(root).await {
@@ -272,7 +272,7 @@ impl Stage {
         told
     }
 
-    /// The laws that hold for every tree that is over. Its journals.
+    /// Checks the laws of every ended tree. Returns its journals.
     pub async fn lawful(&self, root: TaskId) -> BTreeMap<TaskId, Journal> {
         let mut journals = BTreeMap::new();
         for row in self.tree(root).await {
@@ -296,14 +296,14 @@ impl Stage {
             }
             let children = journals.values().filter(|child| child.row.parent.is_some_and(|parent| parent.0 == *task));
             for child in children {
-                assert_eq!(started.get(&child.row.parent.unwrap().1), Some(&child.row.task_id), "nobody started it");
+                assert_eq!(started.get(&child.row.parent.unwrap().1), Some(&child.row.task_id), "no call started it");
             }
         }
         journals
     }
 }
 
-/// What became of the call that started this task, if something did.
+/// The result of the call that started this task, if there is one.
 pub fn handed_back(journals: &BTreeMap<TaskId, Journal>, child: TaskId) -> Option<&ToolResult> {
     let (parent, call) = journals[&child].row.parent.unwrap();
     journals[&parent].items.iter().find_map(|item| match &item.fact {
@@ -312,27 +312,27 @@ pub fn handed_back(journals: &BTreeMap<TaskId, Journal>, child: TaskId) -> Optio
     })
 }
 
-/// What the calls of a task ended as, in the journal's order.
+/// The outcomes of a task's calls, in the journal's order.
 pub fn ended_as(journals: &BTreeMap<TaskId, Journal>, task: TaskId) -> Vec<Outcome> {
     super::stage::outcomes(&journals[&task])
 }
 
-/// The user's next message, with which open questions are dropped.
+/// The user's next message, which supersedes open requests.
 pub fn superseding(text: &str) -> MessageInput {
     let items = vec![Part { content_type: PartType::Text, content: text.to_owned() }];
     MessageInput { items, user_context: None, supersede: true }
 }
 
-/// A tree under way in one process.
+/// A tree driven in one process.
 pub struct Play<'s> {
     stage: &'s Stage,
     pub engine: Arc<Engine>,
     pub root: TaskId,
     news: watch::Receiver<News>,
     drivers: Vec<BoxFuture<'static, ()>>,
-    /// How much had been executed on the stage before.
+    /// The number of executions on the stage before this tree.
     before: usize,
-    /// How often a driver was polled.
+    /// The number of polls of drivers so far.
     pub polls: usize,
 }
 
@@ -347,19 +347,20 @@ impl<'s> Play<'s> {
         play
     }
 
-    /// A tree as it stands.
+    /// A tree in its current state.
     pub fn of(stage: &'s Stage, parts: &Parts, root: TaskId) -> Self {
         let engine = Stage::like(parts, ROOM);
         let before = stage.tool.count();
         Self { stage, engine, root, news: stage.house.store.watch(root), drivers: Vec::new(), before, polls: 0 }
     }
 
-    /// Commits and executions so far: right after each of them a process can die, and so right before the next commit.
+    /// Commits and executions so far: the process can die right after each of them, which is right before the next
+    /// commit.
     pub fn moment(&self) -> usize {
         self.commits() + self.stage.tool.count() - self.before
     }
 
-    /// Whether nobody is at work here.
+    /// Whether no driver is active here.
     pub fn is_idle(&self) -> bool {
         self.drivers.is_empty()
     }
@@ -368,18 +369,18 @@ impl<'s> Play<'s> {
         usize::try_from(self.news.borrow().commits).unwrap()
     }
 
-    /// Drives what can be driven until nothing can be (`true`), or that moment has come.
+    /// Drives the tree until nothing can be driven (`true`) or that moment has come.
     pub async fn goes_on(&mut self, until: usize) -> bool {
         self.goes_on_while(|play| play.moment() < until).await
     }
 
-    /// Drives what can be driven until nothing can be (`true`), or this is not so any more: asked before every poll.
+    /// Drives the tree until nothing can be driven (`true`) or the condition, checked before every poll, is false.
     pub async fn goes_on_while(&mut self, so: impl Fn(&Self) -> bool) -> bool {
         loop {
             if !so(self) {
                 return false;
             }
-            // On a busy machine the embedded database may not answer in time: then nothing was claimed.
+            // On a busy machine the embedded database may time out: then nothing was claimed.
             match self.engine.claim().await {
                 Ok(claimed) => self.drivers.extend(claimed),
                 Err(Refusal::Unavailable) => continue,
@@ -398,7 +399,7 @@ impl<'s> Play<'s> {
                     match self.drivers[place].as_mut().poll(context) {
                         Poll::Ready(()) => {
                             drop(self.drivers.remove(place));
-                            // It may have queued another task.
+                            // The driver that ended may have queued another task.
                             return Poll::Ready(());
                         }
                         Poll::Pending => place += 1,
@@ -412,5 +413,5 @@ impl<'s> Play<'s> {
     }
 }
 
-/// A moment of the clock: longer than people are patient with each other, shorter than a request lasts.
+/// A long wait for people, shorter than the lifetime of a request.
 pub const DAYS: Duration = Duration::from_hours(20);

@@ -1,5 +1,5 @@
-//! Every kind of tree, every kind of answer, a death at every moment of its life: each tool runs exactly once, or never
-//! where people say no; each sub-agent is started once; nothing is left over.
+//! Every shape of tree, every kind of answer, a death at every moment: each permitted call runs exactly once, a
+//! rejected one never; each sub-agent is started once; nothing is left over.
 
 use holdpoint::engine::Parts;
 use holdpoint::model::Prompt;
@@ -12,7 +12,7 @@ use super::stage::{Stage, alice};
 use super::tree::{EDITED, LEAF, People, Play, Shape, ended_as, handed_back, one_large, refund};
 use crate::store::house::{House, both};
 
-/// Depth one, two and three, with one and with three children somewhere.
+/// Depth one, two and three, with one child everywhere or three children at one level.
 const SHAPES: [Shape; 6] = [
     Shape { depth: 1, children: 1, wide: 0 },
     Shape { depth: 1, children: 3, wide: 0 },
@@ -22,7 +22,7 @@ const SHAPES: [Shape; 6] = [
     Shape { depth: 3, children: 3, wide: 1 },
 ];
 
-/// Asks first, then pays what needs nobody.
+/// Asks for guidance first, then makes a refund that needs no approval.
 fn asks_and_pays(task: &str, turn: u32) -> Vec<(String, String)> {
     match turn {
         1 => vec![("request_human_guidance".to_owned(), r#"{"question":"how much?"}"#.to_owned())],
@@ -31,7 +31,8 @@ fn asks_and_pays(task: &str, turn: u32) -> Vec<(String, String)> {
     }
 }
 
-/// One life, whose process dies at this moment; what is left of it is lived by others. Whether it was over before.
+/// One life, whose process dies at this moment; other processes finish the rest. Returns whether the tree had ended
+/// before.
 pub(super) async fn lived(stage: &Stage, parts: &Parts, people: People, moment: usize) -> (TaskId, bool) {
     let mut play = Play::begins(stage, parts).await;
     let root = play.root;
@@ -51,7 +52,7 @@ pub(super) async fn lived(stage: &Stage, parts: &Parts, people: People, moment: 
     (root, false)
 }
 
-/// What is so at the end of every life, wherever it was cut.
+/// The conditions at the end of every life, wherever it was cut.
 async fn ends_well(stage: &Stage, shape: Shape, people: People, (root, executed): (TaskId, usize)) {
     let journals = stage.lawful(root).await;
     assert_eq!(journals.len(), shape.tasks(), "{}", stage.told(root).await);
@@ -66,17 +67,17 @@ async fn ends_well(stage: &Stage, shape: Shape, people: People, (root, executed)
         let wanted = usize::from(journal.row.agent == LEAF && people != People::Reject);
         assert_eq!(paid.len(), wanted, "{:?}: {}", journal.row.agent_path, stage.told(root).await);
         let edited = paid.iter().all(|call| call.body.contains(&EDITED.to_string()));
-        assert!(people != People::Edit || edited, "what was approved ran: {paid:?}");
+        assert!(people != People::Edit || edited, "the edited arguments ran: {paid:?}");
         if journal.row.agent == LEAF {
             let ended = ended_as(&journals, *task);
             let last = if people == People::Reject { Outcome::Rejected } else { Outcome::Succeeded };
-            // A human may have said what became of a call whose answer was lost.
+            // A person may have answered for a call whose result was lost.
             assert!(ended.last() == Some(&last) || ended.last() == Some(&Outcome::Responded), "{ended:?}");
         }
     }
 }
 
-/// An agent is shown what was said to it, its own calls and their results, and nothing else.
+/// An agent is shown its own messages, its own calls and their results, and nothing else.
 fn shown_its_own(shape: Shape, (name, prompt): &(String, Prompt)) {
     let level = (0..=shape.depth).find(|level| shape.name(*level) == name).unwrap();
     assert_eq!(prompt.system.as_ref().map(|text| text.contains(&format!("You are the {name}."))), Some(true));
@@ -98,7 +99,8 @@ fn shown_its_own(shape: Shape, (name, prompt): &(String, Prompt)) {
     }
 }
 
-/// Up to the first question it is one life, however that is answered: it is cut everywhere once.
+/// The first moment at which a life is cut: up to the first request all lives are alike, so only those of `Approve` are
+/// cut there.
 async fn first_moment(stage: &Stage, parts: &Parts, people: People) -> usize {
     if people == People::Approve {
         return 1;
@@ -124,7 +126,8 @@ async fn dies_at_every_moment(house: &House, people: People) {
                 shown_its_own(shape, prompt);
             }
             let turns = usize::try_from(stage.row(root).await.model_calls).unwrap();
-            // Nobody is asked twice, but whose answer died with the process. (Of siblings see `trees2.rs`.)
+            // No model is asked twice for a turn, except where its answer died with the process (siblings: see
+            // `trees2.rs`).
             let asked_again = prompts.len() - turns;
             assert!(shape.children > 1 || asked_again <= usize::from(!whole), "{asked_again} at {moment}");
             if whole {

@@ -1,5 +1,5 @@
-//! Several children of one parent: they pause in the same instant, are decided in any order and at once, wait for days
-//! beside one that is done, and hand back what they found to a parent that dies in between.
+//! Several children of one parent: they pause simultaneously, are decided in any order and at once, wait for days
+//! beside a finished one, and hand their results to a parent that dies in between.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use super::stage::{Stage, alice, rejects, whole};
 use super::tree::{DAYS, LEAF, People, Play, Shape, ended_as, handed_back, one_large, one_small, refund};
 use crate::store::house::{House, both};
 
-/// Where two meet: the first waits for the other, but not for ever, and nobody waits who comes later.
+/// A rendezvous of two: the first waits briefly for the second; a later arrival does not wait.
 #[derive(Default)]
 struct Meeting(Mutex<usize>, Condvar);
 
@@ -35,7 +35,7 @@ impl Meeting {
     }
 }
 
-/// Polls each driver on a thread of its own.
+/// Polls each driver on its own thread.
 fn at_once(drivers: Vec<BoxFuture<'static, ()>>) {
     let here = tokio::runtime::Handle::current();
     tokio::task::block_in_place(|| {
@@ -47,7 +47,7 @@ fn at_once(drivers: Vec<BoxFuture<'static, ()>>) {
     });
 }
 
-/// Two children of one root ask in the same instant, so often.
+/// Two children of one root ask simultaneously, this many times.
 async fn paused_in_the_same_instant(house: House, times: usize) {
     let shape = Shape::flat(2);
     let stage = Stage::of_trees(house, shape, one_large).await;
@@ -71,7 +71,7 @@ async fn paused_in_the_same_instant(house: House, times: usize) {
         let mut play = Play::begins(&stage, &here).await;
         let (root, began) = (play.root, stage.prompt_count());
         assert!(!play.goes_on_while(|_| stage.prompt_count() == began).await);
-        // The root has been asked; it hands its task on and waits.
+        // The root's model has answered; the root starts its children and waits.
         assert!(!play.goes_on_while(|play| !play.is_idle()).await);
         let (one, other) = (Stage::like(&here, 1), Stage::like(&there, 1));
         let mut drivers = [one.claim().await.unwrap(), other.claim().await.unwrap()].concat_drivers();
@@ -96,7 +96,7 @@ async fn paused_in_the_same_instant(house: House, times: usize) {
     }
 }
 
-/// Two lists of drivers as one.
+/// Joins two lists of drivers.
 trait Drivers {
     fn concat_drivers(self) -> Vec<BoxFuture<'static, ()>>;
 }
@@ -117,7 +117,7 @@ async fn root_is_paused_when_two_children_pause_simultaneously_on_two_replicas()
     paused_in_the_same_instant(House::postgres().await, 200).await;
 }
 
-/// What the boss was shown as results, when it was asked last.
+/// The results in the boss's last prompt.
 fn told_the_boss(stage: &Stage, since: usize) -> Vec<String> {
     let prompts = stage.prompts_since(since).into_iter();
     let bosses: Vec<_> = prompts.filter(|(name, _)| name == "boss").collect();
@@ -131,7 +131,7 @@ fn told_the_boss(stage: &Stage, since: usize) -> Vec<String> {
 
 const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
 
-/// One large refund and then another one, by the first child; the others have one.
+/// The first child makes two large refunds, one after the other; the others make one.
 fn twice_by_the_first(task: &str, turn: u32) -> Vec<(String, String)> {
     match turn {
         1 => vec![refund(task, 120)],
@@ -140,19 +140,19 @@ fn twice_by_the_first(task: &str, turn: u32) -> Vec<(String, String)> {
     }
 }
 
-/// The first child pays at once, the second one has to ask.
+/// The first child pays without a request, the second has to ask.
 fn only_the_second_asks(task: &str, turn: u32) -> Vec<(String, String)> {
     if task.ends_with(".2") { one_large(task, turn) } else { one_small(task, turn) }
 }
 
-/// Each child pays once, and nothing else happened.
+/// Checks that each child paid once and nothing else was executed.
 async fn each_has_paid_once(stage: &Stage, root: TaskId) {
     for leaf in stage.of_agent(root, LEAF).await {
         assert_eq!(stage.executions(leaf, "/refund"), 1, "{}", stage.told(root).await);
     }
 }
 
-/// How many leaves of a tree are done.
+/// The number of completed leaves of a tree.
 async fn done(stage: &Stage, root: TaskId) -> usize {
     let rows = stage.tree(root).await.into_iter();
     rows.filter(|row| row.agent == LEAF && row.status == TaskStatus::Completed).count()
@@ -188,7 +188,7 @@ both! {
             each_has_paid_once(&stage, root).await;
             let done = ["leaf is done with go.1", "leaf is done with go.2", "leaf is done with go.3"];
             assert_eq!(told_the_boss(&stage, began), done, "in the order of its calls");
-            assert_eq!(stage.prompt_count() - began, 8, "nobody is asked twice for the same turn");
+            assert_eq!(stage.prompt_count() - began, 8, "no model is asked twice for the same turn");
         }
     }
 
@@ -207,7 +207,7 @@ both! {
                 doors[place].decide(&people[place], requests[place].asked.request_id, answer, None)
             }))
             .await;
-            assert!(said.iter().all(Result::is_ok), "nobody loses to his neighbour: {said:?}");
+            assert!(said.iter().all(Result::is_ok), "no decision loses to a neighbour's: {said:?}");
             stage.finish_tree(&parts, root, People::Approve).await;
             let journals = stage.lawful(root).await;
             assert_eq!(journals[&root].row.status, TaskStatus::Completed);
@@ -254,7 +254,7 @@ both! {
         let waiting = |row: &holdpoint::task::change::TaskRow| (row.status, row.busy, row.open_requests);
         assert_eq!(waiting(&stage.row(root).await), (TaskStatus::Paused, 0, 1));
         stage.house.forward(DAYS);
-        assert!(stage.engine(4).claim().await.unwrap().is_empty(), "nobody has anything to do meanwhile");
+        assert!(stage.engine(4).claim().await.unwrap().is_empty(), "nothing can be claimed meanwhile");
         stage.answer_one(&Stage::like(&parts, 0), request, People::Approve).await;
         Play::of(&stage, &parts, root).goes_on(usize::MAX).await;
         assert_eq!(stage.lawful(root).await[&root].row.status, TaskStatus::Completed, "waiting is not duration");
@@ -270,7 +270,7 @@ both! {
         stage.house.forward(Duration::from_hours(25));
         let (door, mut expired) = (Stage::like(&parts, 0), 0);
         while expired < 2 {
-            // Two of one tree come after each other.
+            // Two expiries in one tree follow each other.
             let closed = door.expire().await.unwrap();
             assert!(closed > 0);
             expired += closed;
@@ -291,7 +291,7 @@ both! {
         for polls in 0..20 {
             let mut play = Play::begins(&stage, &parts).await;
             let root = play.root;
-            // Both children are done, and their parent does not know.
+            // Both children have completed, and their parent does not know yet.
             while done(&stage, root).await < 2 {
                 let moment = play.moment();
                 assert!(!play.goes_on(moment + 1).await);
@@ -308,7 +308,7 @@ both! {
             each_has_paid_once(&stage, root).await;
             cut += usize::from(!whole);
         }
-        assert!(cut > 2, "it was cut {cut} times");
+        assert!(cut > 2, "the life was cut {cut} times");
     }
 
     async fn request_of_a_child_names_its_agent_path_and_its_root(house) {

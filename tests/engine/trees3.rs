@@ -1,5 +1,5 @@
-//! Trees that are ended: canceled in part, overtaken by the user's next message, damaged in the database, or of a history
-//! whose end was lost.
+//! Trees that are ended: canceled in part, superseded by the user's next message, damaged in the database, or with an
+//! uncertain history.
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "an item of a new type says nothing here")]
 
@@ -33,11 +33,11 @@ async fn damage(stage: &Stage, task: TaskId, (what, which): (&str, &str)) {
     stage.house.numbers(&format!("{what} where task_id = {id} and {which}")).await.unwrap();
 }
 
-/// Workers look, again and again, until nobody has anything to do.
+/// Runs rounds and drivers until nothing is left to do.
 async fn looked_after(stage: &Stage, parts: &Parts, root: TaskId) {
     for _ in 0..6 {
         Play::of(stage, parts, root).goes_on(usize::MAX).await;
-        // A round closes what somebody found to be unreadable.
+        // A round fails the tasks that were reported as unreadable.
         let engine = Stage::like(parts, 0);
         engine.round().await.unwrap();
     }
@@ -45,7 +45,7 @@ async fn looked_after(stage: &Stage, parts: &Parts, root: TaskId) {
     Play::of(stage, parts, root).goes_on(usize::MAX).await;
 }
 
-/// Where a task stands by its row alone, and why it failed.
+/// The status and failure of a task, from its row alone.
 async fn ended(stage: &Stage, task: TaskId) -> (TaskStatus, Option<FailureCode>) {
     let row = stage.row(task).await;
     assert_eq!((row.busy, row.open_requests, row.lease_owner), (0, 0, None), "{:?}", row.agent_path);
@@ -54,7 +54,7 @@ async fn ended(stage: &Stage, task: TaskId) -> (TaskStatus, Option<FailureCode>)
 
 const INTEGRITY: (TaskStatus, Option<FailureCode>) = (TaskStatus::Failed, Some(FailureCode::Integrity));
 
-/// How a journal says that a task is over.
+/// The outcome in the parent's journal of the call that started the child.
 async fn outcome_of(stage: &Stage, parent: TaskId, child: TaskId) -> Outcome {
     let call = stage.row(child).await.parent.unwrap().1;
     let items = stage.journal(parent).await.items;
@@ -114,7 +114,7 @@ both! {
     async fn next_message_cancels_the_working_children_and_the_tree_goes_on(house) {
         let stage = Stage::of_trees(house, FORK, one_large).await;
         let parts = stage.parts(0);
-        // Asked again after the children of the first message were canceled, it starts others.
+        // Asked again after the children of the first message were canceled, the boss starts others.
         stage.script_by_name(|name, prompt| {
             let mut prompt = prompt.clone();
             if name == "boss" && said(&prompt) != "go" {
@@ -175,7 +175,7 @@ both! {
             let [first, second] = &stage.asked_by_tree(root).await[..] else { panic!("two are open") };
             let mid = stage.row(first.task_id).await.parent.unwrap().0;
             damage(&stage, mid, how).await;
-            // Whoever reads it finds it.
+            // Any reader reports the journal as unreadable.
             assert!(stage.house.store.journal(mid).await.is_err() || how.1 == "seq > 0");
             stage.house.store.report_unreadable(mid);
             looked_after(&stage, &parts, root).await;
@@ -200,7 +200,7 @@ both! {
             let asked = stage.asked_by_tree(root).await;
             let others: Vec<_> = stage.tree(root).await.into_iter().map(|row| row.task_id).filter(|task| *task != root).collect();
             damage(&stage, root, how).await;
-            // Somebody decides, and something of it may run: whoever comes to the root finds it.
+            // After the decision a call may run, so a driver loads the root and finds the damage.
             let door = Stage::like(&parts, 0);
             let _ = door.decide(&alice(), asked[0].asked.request_id, whole(Action::Approve, None), None).await;
             looked_after(&stage, &parts, root).await;
@@ -223,7 +223,7 @@ both! {
         stage.answer_one(&Stage::like(&parts, 0), first, People::Approve).await;
         assert_eq!(stage.house.numbers(DOUBT).await.unwrap().len(), 1);
         Play::of(&stage, &parts, root).goes_on(usize::MAX).await;
-        assert!(stage.tool.ledger().is_empty(), "it may have run already");
+        assert!(stage.tool.ledger().is_empty(), "the call may have run already");
         let asked = stage.asked_by_tree(root).await;
         let kinds: Vec<_> = asked.iter().map(|request| (request.task_id, request.asked.kind)).collect();
         assert_eq!(kinds, [(second.task_id, RequestKind::Approval), (first.task_id, RequestKind::Reconcile)]);
@@ -240,10 +240,10 @@ both! {
         let play = Play::begins(&stage, &parts).await;
         let root = play.root;
         drop(play);
-        // The history ends with the user's message: what its sub-agents did since then is forgotten.
+        // The restored history ends with the user's message; its sub-agents' later work is lost.
         assert_eq!(stage.house.numbers(DOUBT).await.unwrap().len(), 1);
         Play::of(&stage, &parts, root).goes_on(usize::MAX).await;
-        assert!(stage.tool.ledger().is_empty(), "no rule allows it: {}", stage.told(root).await);
+        assert!(stage.tool.ledger().is_empty(), "no rule allows the call: {}", stage.told(root).await);
         assert_eq!(stage.row(root).await.status, TaskStatus::Paused, "{}", stage.told(root).await);
         stage.finish_tree(&parts, root, People::Approve).await;
         let journals = stage.lawful(root).await;

@@ -1,5 +1,5 @@
-//! Sub-agents that keep their conversation, trees that are as large as they may be, models that fail somewhere in a tree,
-//! and a human's no that holds for all of it.
+//! Sub-agents that keep their conversation, trees at their limits, models that fail anywhere in a tree, and a rejection
+//! that holds for the whole tree.
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "an item of a new type says nothing here")]
 
@@ -18,7 +18,7 @@ use super::tree::{
 use super::trees::lived;
 use crate::store::house::{House, both};
 
-/// How often the agent has answered since it was last told something, and this answer.
+/// The number of the agent's answers since its last message, including this one.
 fn turn_of_message(prompt: &Prompt) -> u32 {
     let told = prompt.messages.iter().rposition(|message| matches!(message, Message::User { .. })).unwrap();
     let answers = prompt.messages[told..].iter().filter(|message| matches!(message, Message::Assistant { .. }));
@@ -37,7 +37,7 @@ async fn of_sessions(house: House, boss: fn(u32) -> Vec<(String, String)>) -> St
     stage
 }
 
-/// Twice in one turn, and once more in the next.
+/// Two calls of the leaf in one turn, and one in the next.
 fn three_times(turn: u32) -> Vec<(String, String)> {
     match turn {
         1 => vec![hands_on(LEAF, "go.1"), hands_on(LEAF, "go.2")],
@@ -46,7 +46,7 @@ fn three_times(turn: u32) -> Vec<(String, String)> {
     }
 }
 
-/// What an agent was told and said, in its order, as it was shown last.
+/// The messages to an agent and its answers, in order, from its last prompt.
 fn conversation(stage: &Stage, since: usize, agent: &str) -> Vec<String> {
     let (_, prompt) = stage.prompts_since(since).into_iter().rfind(|(name, _)| name == agent).unwrap();
     let told = prompt.messages.iter().filter_map(|message| match message {
@@ -122,7 +122,7 @@ both! {
         let door = Stage::like(&parts, 0);
         door.message(&alice(), root, super::tree::superseding("more"), None).await.unwrap();
         Play::of(&stage, &parts, root).goes_on(usize::MAX).await;
-        // The same refund, which a human has approved once: it is asked about again.
+        // The same refund, approved once by a person, is asked about again.
         assert_eq!(stage.asked_by_tree(root).await.len(), 1, "{}", stage.told(root).await);
         stage.finish_tree(&parts, root, People::Approve).await;
         assert_eq!(stage.lawful(root).await.len(), 2);
@@ -150,15 +150,15 @@ both! {
         while !stage.row(root).await.status.is_terminal() {
             let asked = stage.asked_by_tree(root).await;
             assert!(!asked.is_empty() && asked.len() <= 20, "{} are open", asked.len());
-            assert_eq!(seen == 0, asked.len() == 20, "as many as may be, at first");
-            // Each that is answered makes room for one.
+            assert_eq!(seen == 0, asked.len() == 20, "the tree opens as many requests as its limit allows");
+            // Each answered request makes room for another one.
             for request in asked.iter().take(7) {
                 stage.answer_one(&door, request, People::Approve).await;
                 seen += 1;
             }
             stage.later();
             Play::of(&stage, &parts, root).goes_on(usize::MAX).await;
-            assert!(seen <= 24, "somebody was asked twice");
+            assert!(seen <= 24, "a request was opened twice");
             if seen < 4 {
                 assert_eq!(stage.asked_by_tree(root).await.len(), 20);
             }
@@ -191,7 +191,7 @@ both! {
     }
 
     async fn parent_that_fails_beside_waiting_children_cancels_them_and_a_retry_goes_on(house) {
-        // Its agent is gone from the configuration when it is told of the first one.
+        // The agent is removed from the configuration before its first child's result is handed back.
         let mut stage = Stage::of_trees(house, Shape::flat(2), one_large).await;
         let parts = stage.parts(0);
         let root = stage.grown(&parts).await;
@@ -248,7 +248,7 @@ both! {
             (deep, "max_depth: 1", 2),
             (Shape::flat(3), "max_tasks: 2", 3),
             (Shape { depth: 3, children: 1, wide: 0 }, "max_tasks: 2", 3),
-            // Two that would each start one more, at the same time.
+            // Two agents that would each start one more task, simultaneously.
             (Shape { depth: 2, children: 2, wide: 0 }, "max_tasks: 3", 4),
         ] {
             let (stage, root) = limited(&house, shape, limit).await;
@@ -269,7 +269,7 @@ both! {
     }
 
     async fn limit_of_model_calls_counts_the_whole_tree(house) {
-        // The boss is asked once, each of its leaves twice: then it has spent its five.
+        // The boss is asked once and each leaf twice: then the limit of five is reached.
         let (stage, root) = limited(&house, Shape::flat(2), "max_model_calls: 5").await;
         let row = stage.row(root).await;
         let error = row.error.unwrap();
@@ -284,7 +284,7 @@ both! {
         fn the_same(_: &str, turn: u32) -> Vec<(String, String)> {
             if turn == 1 { vec![refund("go.7", 120)] } else { Vec::new() }
         }
-        // The second child is told its task when the first one is done.
+        // The second child starts when the first one is done.
         let stage = Stage::of_trees(house, Shape::flat(1), the_same).await;
         stage.script_by_name(|name, prompt| {
             let task = said(prompt);

@@ -1,5 +1,5 @@
-//! Somebody else does something between any two lines of a tree's drivers, which then go on with what they have in hand:
-//! nothing is lost, nothing happens twice, and nothing starts after a cancel.
+//! An event between any two lines of a tree's drivers, which then go on with what they have loaded: nothing is lost,
+//! nothing is repeated, and nothing starts after a cancel.
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "an item of a new type says nothing here")]
 
@@ -19,7 +19,7 @@ use crate::store::house::{House, both};
 /// Two branches of two levels.
 const FORK: Shape = Shape { depth: 2, children: 2, wide: 0 };
 
-/// One leaf pays and looks at once, the other one has to ask.
+/// One leaf pays and looks up at once; the other has to ask.
 fn one_asks(task: &str, turn: u32) -> Vec<(String, String)> {
     let lookup = ("lookup".to_owned(), r#"{"order":1}"#.to_owned());
     match turn {
@@ -29,19 +29,19 @@ fn one_asks(task: &str, turn: u32) -> Vec<(String, String)> {
     }
 }
 
-/// What somebody else does while the drivers stand still.
+/// An event that happens while the drivers are suspended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meanwhile {
     /// The user cancels the whole tree.
     CancelRoot,
     /// The user cancels one branch, where there is one.
     CancelBranch,
-    /// Another replica takes over and does all it can.
+    /// Another replica takes over and drives the tree as far as it goes.
     Takeover,
 }
 
 impl Meanwhile {
-    /// Does it, in the process of this play or beside it. Which task was canceled, if one was.
+    /// Carries the event out, in this play's process or beside it. Returns the task that was canceled, if any.
     async fn happens(self, play: &Play<'_>, stage: &Stage, parts: &Parts) -> Option<TaskId> {
         let root = play.root;
         if self == Self::Takeover {
@@ -70,7 +70,8 @@ impl Meanwhile {
     }
 }
 
-/// A life whose drivers stand still after so many polls. Its root, what was canceled, and whether it was over before.
+/// A life whose drivers are suspended after this many polls. Returns the root, the canceled task, and whether the tree
+/// had ended before.
 async fn lived(stage: &Stage, parts: &Parts, meanwhile: Meanwhile, polls: usize) -> (TaskId, Option<TaskId>, bool) {
     let mut play = Play::begins(stage, parts).await;
     let root = play.root;
@@ -82,7 +83,7 @@ async fn lived(stage: &Stage, parts: &Parts, meanwhile: Meanwhile, polls: usize)
         stage.answer_tree(&door, root, People::Approve).await;
     }
     let canceled = meanwhile.happens(&play, stage, parts).await;
-    // Whoever had something in hand goes on, and others look for work.
+    // The suspended drivers resume, and others claim work.
     play.goes_on(usize::MAX).await;
     drop(play);
     if canceled == Some(root) {
@@ -94,7 +95,7 @@ async fn lived(stage: &Stage, parts: &Parts, meanwhile: Meanwhile, polls: usize)
     (root, canceled, false)
 }
 
-/// The numbers of the last start and of the end of a task and of all below it.
+/// The event numbers of the last start in a task's subtree and of the task's end.
 async fn started_and_ended(stage: &Stage, root: TaskId, top: TaskId) -> (i64, i64) {
     let (mut started, mut ended) = (0, 0);
     for row in stage.tree(root).await {
@@ -110,7 +111,7 @@ async fn started_and_ended(stage: &Stage, root: TaskId, top: TaskId) -> (i64, i6
     (started, ended)
 }
 
-/// What the world did, the journal knows of; what it does not know of did not happen.
+/// The journal and the ledger agree: nothing executed without a committed start, and each payment has its result.
 fn as_the_world_knows(stage: &Stage, task: TaskId, journal: &Journal, said: &dyn Fn() -> String) {
     let (paid, read) = (stage.executions(task, "/refund"), stage.executions(task, "/lookup"));
     let starts = |name: &str| {
@@ -122,13 +123,13 @@ fn as_the_world_knows(stage: &Stage, task: TaskId, journal: &Journal, said: &dyn
         let good = |outcome| matches!(outcome, Outcome::Succeeded | Outcome::Responded);
         matches!(fact, Fact::ToolResult(result) | Fact::LateResult(result) if result.name == "refund" && good(result.outcome))
     });
-    assert_eq!(known.is_some(), paid == 1, "its answer is kept, now or late: {}", said());
+    assert_eq!(known.is_some(), paid == 1, "the result is stored, in time or late: {}", said());
 }
 
 async fn interrupted_everywhere(house: House, meanwhile: Meanwhile) {
     let stage = Stage::of_trees(house, FORK, one_asks).await;
     let parts = stage.parts(0);
-    // Whatever the database is, the drivers are the same: every second place will do, on the slower one every third.
+    // The drivers do not depend on the engine: every second place is enough, and every third on the slower engine.
     let step = if stage.house.is_postgres() { 3 } else { 2 };
     let (mut polls, mut times) = (0, 0);
     loop {

@@ -1,4 +1,4 @@
-//! What a tree's own guards hold where nothing else would notice: limits that are kept together by those who ask at once.
+//! The guards of a tree that no other check covers: limits that hold when several tasks of the tree ask at once.
 
 use holdpoint::task::status::TaskStatus;
 

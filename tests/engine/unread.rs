@@ -1,5 +1,5 @@
-//! A task whose reading ends its process fails (`no_progress`) from its row alone, after one more such process than of a
-//! task that can be read. A journal that cannot be understood tells whether it was read: then the task ends otherwise.
+//! A task whose loading kills its process fails (`no_progress`) from its row alone, after one more death than a task
+//! that can be read. The tests damage the journal: had it been read, the task would have failed with `integrity`.
 
 use holdpoint::task::failure::FailureCode;
 use holdpoint::task::id::TaskId;
@@ -12,7 +12,7 @@ use crate::store::house::{House, both};
 
 const SMALL: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":5}"#)];
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":500}"#)];
-/// Leases that run out: two beside others, five alone, and one more.
+/// Lost leases: two beside others, five alone, and one more.
 const DEATHS: i32 = 8;
 
 fn quoted(house: &House, task: TaskId) -> String {
@@ -20,21 +20,21 @@ fn quoted(house: &House, task: TaskId) -> String {
     if house.is_postgres() { format!("'{id}'") } else { format!("x'{}'", id.replace('-', "")) }
 }
 
-/// Nobody can read this task.
+/// Makes the task's journal unreadable.
 async fn damage(stage: &Stage, task: TaskId) {
     let id = quoted(&stage.house, task);
     let cut = "update agent_task_item set body = '{\"type\":\"user_mess'";
     stage.house.numbers(&format!("{cut} where task_id = {id} and seq = 2")).await.unwrap();
 }
 
-/// So many processes have died of this task, which waits for the next one.
+/// Sets the row as if this many processes had died of the task, and queues it.
 async fn died(stage: &Stage, task: TaskId, deaths: i32) {
     let id = quoted(&stage.house, task);
     let sql = format!("update agent_task set fruitless = {deaths}, phase = 'queued' where task_id = {id}");
     stage.house.numbers(&sql).await.unwrap();
 }
 
-/// As its row says.
+/// The status and failure, from the row.
 async fn ended(stage: &Stage, task: TaskId) -> (TaskStatus, Option<FailureCode>) {
     let row = stage.house.store.task(task).await.unwrap().unwrap();
     assert_eq!((row.busy, row.open_requests, row.lease_owner), (0, 0, None), "{:?}", row.agent_path);
@@ -52,7 +52,7 @@ both! {
             let engine = stage.engine(1);
             let mut drivers = engine.claim().await.unwrap();
             if drivers.is_empty() {
-                // It sleeps first.
+                // A lone drive sleeps first.
                 stage.later();
                 drivers = engine.claim().await.unwrap();
             }
@@ -71,7 +71,7 @@ both! {
             stage.later();
         }
         stage.engine(4).round().await.unwrap();
-        assert!(stage.engine(4).claim().await.unwrap().is_empty(), "nobody takes it over again");
+        assert!(stage.engine(4).claim().await.unwrap().is_empty(), "the task is not claimed again");
         assert_eq!((ended(&stage, task).await, stage.executions(task, "/refund")), (UNREAD, 0));
     }
 

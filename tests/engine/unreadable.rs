@@ -1,5 +1,5 @@
-//! A task whose journal cannot be read ends as `Failed`, `integrity`, from its row alone: nothing of it runs, and it keeps
-//! no other task waiting.
+//! A task whose journal cannot be read ends as `Failed`, `integrity`, from its row alone: none of its calls runs, and
+//! no other task waits for it.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn quoted(house: &House, task: TaskId) -> String {
     if house.is_postgres() { format!("'{id}'") } else { format!("x'{}'", id.replace('-', "")) }
 }
 
-/// Does this to the items of a task.
+/// Applies this statement to the task's items.
 async fn damage(house: &House, task: TaskId, what: &str, which: &str) {
     let id = quoted(house, task);
     house.numbers(&format!("{what} where task_id = {id} and {which}")).await.unwrap();
@@ -35,7 +35,7 @@ async fn created(stage: &Stage) -> TaskId {
     stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id
 }
 
-/// As its row says.
+/// The failure, from the row.
 async fn ended(stage: &Stage, task: TaskId) -> Option<FailureCode> {
     let row = stage.house.store.task(task).await.unwrap().unwrap();
     assert_eq!((row.busy, row.open_requests, row.lease_owner), (0, 0, None));
@@ -55,7 +55,7 @@ both! {
             assert_eq!(stage.executions(broken, "/refund"), 0);
             assert_eq!((stage.status(other).await, stage.executions(other, "/refund")), (TaskStatus::Completed, 1));
             stage.later();
-            assert!(stage.engine(4).claim().await.unwrap().is_empty(), "nobody takes it over again");
+            assert!(stage.engine(4).claim().await.unwrap().is_empty(), "the task is not claimed again");
         }
     }
 

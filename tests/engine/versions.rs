@@ -1,5 +1,4 @@
-//! What a task is pinned to from one message of the user to the next, while the configuration changes and while bytes
-//! change in the database.
+//! The agent version pinned to a task between two messages of the user, while the configuration or stored bytes change.
 
 use holdpoint::engine::{MessageInput, Refusal};
 use holdpoint::task::decision::Action;
@@ -16,7 +15,7 @@ use crate::store::house::{House, both};
 const LARGE: &[(&str, &str)] = &[("refund", r#"{"order":1,"amount":120}"#)];
 const TAG: &[(&str, &str)] = &[("tag", r#"{"text":"paid"}"#)];
 
-/// The refund agent with other instructions, another model, fewer tools and another word for one.
+/// The refund agent with other instructions, another model, fewer tools and another description of one.
 fn changed(yaml: &str) -> String {
     with_another_model(yaml)
         .replace(
@@ -33,7 +32,7 @@ fn with_another_model(yaml: &str) -> String {
     yaml.replace("models:\n", "models:\n  other: { provider: openai, base_url: \"{model}\", model: fake }\n")
 }
 
-/// The model's name, the instructions, and the tools with their words, as the model was shown them last.
+/// The model's name, the instructions, and the tools with their descriptions, from the last prompt.
 fn shown(stage: &Stage) -> (String, String, Vec<String>) {
     let (model, prompt) = stage.prompted();
     let tools = prompt.tools.iter().map(|tool| format!("{}: {}", tool.name, tool.description)).collect();
@@ -65,14 +64,14 @@ async fn retry(stage: &Stage, task: TaskId) {
     stage.run().await;
 }
 
-/// A task whose call is approved and waits for a process that runs it.
+/// A task whose call is approved and not started.
 async fn approved(stage: &Stage) -> TaskId {
     let task = stage.held().await;
     stage.answer_all(&stage.engine(0), task).await;
     task
 }
 
-/// Writes another text into the stored items of a type.
+/// Replaces a text in the stored items of a type.
 async fn rewrite(house: &House, task: TaskId, kind: &str, from: &str, to: &str) {
     let quoted = |text: &str| format!("'{}'", text.replace('\'', "''"));
     let id = task.to_string();
@@ -85,8 +84,8 @@ async fn rewrite(house: &House, task: TaskId, kind: &str, from: &str, to: &str) 
     house.numbers(&sql).await.unwrap();
 }
 
-/// Each text with one byte changed, at its beginning, in its middle and at its end, as it stands in JSON behind its
-/// name: (before, after). That no byte goes unnoticed is shown beside `Asked::is_sound`.
+/// Each text with one byte changed, at its beginning, middle and end, as JSON with its name: (before, after). The tests
+/// of `RequestSpec::is_sound` cover every byte.
 fn flipped(call: &CallSpec) -> Vec<(String, String)> {
     let members = [
         ("arguments_text", &call.arguments_text),
@@ -114,7 +113,7 @@ async fn asked(stage: &Stage, task: TaskId) -> CallSpec {
     asked.unwrap()
 }
 
-/// A task that was killed while its first call was out, at whose return nobody was there.
+/// A task whose process was killed while its first call was in flight; no process saw the response.
 async fn killed_on_the_way(stage: &Stage) -> TaskId {
     let task = stage.engine(0).create(&alice(), go(), None).await.unwrap().task_id;
     stage.tool.close();
@@ -129,7 +128,7 @@ async fn killed_on_the_way(stage: &Stage) -> TaskId {
     task
 }
 
-/// A call that may be repeated is lost, and then its tool is another one.
+/// A repeatable call is lost, and its tool is then changed.
 async fn not_repeated(house: House, now: &str) {
     let mut stage = Stage::set(house, TAG).await;
     let task = killed_on_the_way(&stage).await;
@@ -187,7 +186,7 @@ both! {
         stage.run().await;
         assert_eq!(failure(&stage, task).await, Some(FailureCode::Configuration));
         retry(&stage, task).await;
-        assert_eq!(failure(&stage, task).await, Some(FailureCode::Configuration), "it is still gone");
+        assert_eq!(failure(&stage, task).await, Some(FailureCode::Configuration), "the model is still gone");
         stage.configure(|_| whole_yaml.clone());
         retry(&stage, task).await;
         let row = stage.journal(task).await.row;
@@ -267,7 +266,7 @@ both! {
             Some(*effect)
         });
         assert_eq!(effects.collect::<Vec<_>>(), [Effect::Once, Effect::Idempotent, Effect::Once]);
-        assert_eq!(stage.executions(task, "/tag"), 1, "it is asked about, not repeated");
+        assert_eq!(stage.executions(task, "/tag"), 1, "the call is asked about, not repeated");
     }
 
     async fn request_with_a_changed_byte_runs_nothing_after_its_approval(house) {
@@ -331,7 +330,7 @@ both! {
         assert_eq!(answered.err(), Some(Refusal::Withdrawn(request)));
         assert_eq!(failure(&stage, waiting).await, Some(FailureCode::Integrity));
         assert_eq!(stage.tool.ledger().len(), 0);
-        // A replica that still has the definition puts it right.
+        // A replica that still has the definition restores it.
         stage.configure(|_| original.clone());
         stage.engine(0);
         stage.configure(changed);

@@ -1,5 +1,5 @@
-//! Sub-agents in these lives: each call starts one once, whatever crashes; it works, asks its own questions or ends, and
-//! what came of it is handed back by whoever drives its parent next.
+//! Sub-agents in random lives: each call starts one task once, whatever crashes; the task works, opens requests or
+//! ends, and the next driver of its parent hands its result back.
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "an item of a new type says nothing here")]
 
@@ -18,7 +18,7 @@ use super::{Crash, World, status};
 pub(super) const CLERK: &str = "clerk";
 
 impl World {
-    /// Starts a sub-agent for each of these. Only what is committed has begun.
+    /// Starts a sub-agent for each of these calls. A start counts only once it is committed.
     pub(super) fn start(&mut self, calls: &[CallId], progress: &Progress) -> Result<(), Crash> {
         for id in calls {
             let standing = progress.call(*id).unwrap();
@@ -31,11 +31,11 @@ impl World {
             let (child_task_id, agent) = (TaskId(self.id()), self.names[id].to_owned());
             self.push(Fact::SubAgentStarted { tool_call_id: *id, child_task_id, agent });
         }
-        // Other calls of the turn may start with the same commit.
+        // Further calls of the turn may start in the same commit.
         if self.dice.one_in(2) { self.commit() } else { Ok(()) }
     }
 
-    /// Writes what came of the sub-agents that have ended since somebody looked.
+    /// Writes the results of the sub-agents that have ended since the last look.
     pub(super) fn hand_back(&mut self) {
         let progress = self.progress.clone();
         for standing in progress.unfinished() {
@@ -45,13 +45,13 @@ impl World {
         }
     }
 
-    /// Whether something of what is waited for runs, so that the task does, too.
+    /// Whether something that the task waits for is running, so that the task counts as running too.
     pub(super) fn is_at_work(&mut self, on: &[On]) -> bool {
         let children = on.iter().any(|on| matches!(on, On::Child(_)));
         on.iter().any(|on| matches!(on, On::Attempt(_))) || (children && self.dice.one_in(2))
     }
 
-    /// Something that is waited for happens: in a sub-agent's task, or a human does something.
+    /// One random event among those waited for: a sub-agent's task changes, or a person acts.
     pub(super) fn moves(&mut self, on: &[On]) {
         let at_work: Vec<_> =
             on.iter().filter_map(|on| if let On::Child(child) = on { Some(*child) } else { None }).collect();
@@ -62,7 +62,7 @@ impl World {
         }
         let child = self.dice.pick(&at_work);
         if self.dice.one_in(4) {
-            // It pauses, or goes on: its parent's status says so.
+            // The sub-agent pauses or goes on, which its parent's status follows.
             let other =
                 if self.progress.status == Some(TaskStatus::Paused) { TaskStatus::Running } else { TaskStatus::Paused };
             self.push(status(other));

@@ -1,5 +1,5 @@
-//! What humans do in these lives: they answer whole questions and single calls, write other arguments, come too late, go on
-//! with something else, or never answer.
+//! People in random lives: they answer whole requests and single calls, edit arguments, answer too late, send another
+//! message, or never answer.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use holdpoint::task::turn::{Open, Progress};
 use super::{World, status};
 
 impl World {
-    /// A human does something to a task that waits.
+    /// A random action of a person on a waiting task.
     pub(super) fn human(&mut self, on: &[On]) {
         let progress = self.progress.clone();
         let asked: Vec<_> = progress.open.iter().map(|open| open.asked.clone()).collect();
@@ -149,7 +149,7 @@ fn answer(open: &Open, call: CallId, action: Action) -> CallAnswer {
     }
 }
 
-/// What follows, and whether nothing of the question is left.
+/// The consequence of the decisions, and whether they close the request.
 fn follows(open: &Open, decisions: &BTreeMap<CallId, CallAnswer>) -> (Option<Then>, bool) {
     let settled = |call: CallId| decisions.get(&call).filter(|answer| answer.settles()).map(|answer| answer.action);
     let outcomes: Vec<_> = open
