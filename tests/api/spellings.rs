@@ -119,7 +119,7 @@ on_both! {
     async fn second_vote_in_another_spelling_is_told_the_first_of_its_person(on: On) {
         let mut app = app(on).await;
         app.restart_with(|yaml| yaml.replace("required: 2", "required: 3")).await;
-        let held = held(&app, &app.owner()).await;
+        let held = app.held_by(&app.owner()).await;
         for voter in ["Zoë", "Eve"] {
             assert_eq!(answer(&finance(&app, voter), &held, &approval()).await.status, 200, "{voter}");
         }
