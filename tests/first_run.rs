@@ -91,7 +91,8 @@ fn readme_commands_for_slow_models_work_as_shown() {
     let accepted = run(&here(commands[0]));
     let (head, body) = accepted.split_once("\r\n\r\n").expect("a head and a body");
     let head = head.to_ascii_lowercase();
-    assert!(head.starts_with("http/1.1 202 ") && head.contains("\nlocation: /v1/tasks/"), "{head}");
+    let location = format!("\nlocation: http://{}/v1/tasks/", demonstration.address());
+    assert!(head.starts_with("http/1.1 202 ") && head.contains(&location), "{head}");
     assert!(head.contains("\npreference-applied: "), "{head}");
     let task = json(body);
     let waited = json(&run(&here(commands[1]).replace("TASK_ID", task["task_id"].as_str().expect("an id"))));
