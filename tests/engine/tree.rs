@@ -380,14 +380,17 @@ impl<'s> Play<'s> {
             if !so(self) {
                 return false;
             }
-            // On a busy machine the embedded database may time out: then nothing was claimed.
+            // A driver that waits to be polled may hold the database's one writer: then this round claims nothing.
             match self.engine.claim().await {
-                Ok(claimed) => self.drivers.extend(claimed),
-                Err(Refusal::Unavailable) => continue,
+                Ok(claimed) => {
+                    self.drivers.extend(claimed);
+                    if self.drivers.is_empty() {
+                        return true;
+                    }
+                }
+                Err(Refusal::Unavailable) if self.drivers.is_empty() => continue,
+                Err(Refusal::Unavailable) => {}
                 Err(error) => panic!("{error}"),
-            }
-            if self.drivers.is_empty() {
-                return true;
             }
             let mut place = 0;
             poll_fn(|context| {
