@@ -1,5 +1,5 @@
 //! The YAML file, the environment and the flags, as typed settings. Every mistake is reported at once, with its place.
-//! What must stay true: a flag overrides the environment, the environment the file, the file the defaults; no message,
+//! Invariant: a flag overrides the environment, the environment the file, the file the defaults; no message,
 //! digest or unexpanded definition ever holds the value of a key, a header or a variable.
 
 use std::collections::BTreeMap;

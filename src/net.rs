@@ -1,4 +1,4 @@
-//! All outbound HTTP: two clients from one builder. What must stay true: no request is repeated automatically, no
+//! All outbound HTTP: two clients from one builder. Invariant: no request is repeated automatically, no
 //! redirect is followed, no proxy is taken from the environment, every body is read up to a bound, and each failure
 //! says whether anything can have been sent. A tool call has its own connection: the peer may close a reused connection
 //! just as the next request is written, which would leave the outcome of that request unknown. Failure texts are fixed

@@ -15,7 +15,7 @@
 //! tracing::info!(target: "holdpoint::metric", metric = "tool_call", tool = "refund", outcome = "succeeded", seconds = 0.2);
 //! ```
 //!
-//! What must stay true: labels are names from the configuration and words of the contract, never a tenant, user, id or
+//! Invariant: labels are names from the configuration and words of the contract, never a tenant, user, id or
 //! text of a caller.
 
 pub mod gauges;

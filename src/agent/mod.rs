@@ -1,4 +1,4 @@
-//! An agent's parts, who may use it, and the definition that a task is pinned to. What must stay true: a task is pinned
+//! An agent's parts, who may use it, and the definition that a task is pinned to. Invariant: a task is pinned
 //! to a definition; limits and `open_to` always come from the current configuration.
 
 pub mod version;

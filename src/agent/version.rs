@@ -1,4 +1,4 @@
-//! The definition under an agent's version: written, digested and read back here. What must stay true: it is written
+//! The definition under an agent's version: written, digested and read back here. Invariant: it is written
 //! from unexpanded values; of a tool it holds only the part that a model sees and a digest of the rest, so that no
 //! secret can enter it; a text is trusted only if it matches its digest.
 

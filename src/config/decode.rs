@@ -1,5 +1,5 @@
 //! Reads typed settings from the tree. serde stops at the first mistake; here each mistake is reported, its node set
-//! aside, and the rest read again, so that one run finds them all. What must stay true: no message quotes a value, only
+//! aside, and the rest read again, so that one run finds them all. Invariant: no message quotes a value, only
 //! names of keys and what was expected.
 
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Prints the mistakes in a configuration: one line each, with its place. What must stay true: a final redaction
+//! Prints the mistakes in a configuration: one line each, with its place. Invariant: a final redaction
 //! removes every known secret, whichever room wrote the message.
 
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Converts the settings for each room. What must stay true: a room never imports config.
+//! Converts the settings for each room. Invariant: a room never imports config.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! The credentials an agent may ask for, and their receivers. What must stay true: a credential is asked for only if a
+//! The credentials an agent may ask for, and their receivers. Invariant: a credential is asked for only if a
 //! tool of the agent's tree takes it, and its form names every such tool.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,4 @@
-//! A YAML document as a tree whose nodes know their origin, to report a mistake at its place. What must stay true: no
+//! A YAML document as a tree whose nodes know their origin, to report a mistake at its place. Invariant: no
 //! message contains a scalar's text.
 
 use std::collections::BTreeMap;

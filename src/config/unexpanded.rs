@@ -1,4 +1,4 @@
-//! The unexpanded definitions, and which places hold secrets. What must stay true: a value that an environment variable
+//! The unexpanded definitions, and which places hold secrets. Invariant: a value that an environment variable
 //! put at a secret's place is represented by the variable's name.
 
 use serde_json::{Map, Value};

@@ -1,4 +1,4 @@
-//! Warns about probable mistakes that do not keep the service from starting. What must stay true: no warning quotes a
+//! Warns about probable mistakes that do not keep the service from starting. Invariant: no warning quotes a
 //! value.
 
 use super::Config;

@@ -1,4 +1,4 @@
-//! Anthropic's Messages protocol over any base URL. What must stay true: an answer is complete or rejected; the model's
+//! Anthropic's Messages protocol over any base URL. Invariant: an answer is complete or rejected; the model's
 //! own blocks, thinking included, go back unchanged.
 
 use std::fmt;

@@ -1,5 +1,5 @@
 //! One suite for all providers: `cases` says once what a conversation means, `wire/PROVIDER/CASE.txt` holds its traffic
-//! for each provider, written from the provider's documentation. What must stay true: the same meaning, the same pieces
+//! for each provider, written from the provider's documentation. Invariant: the same meaning, the same pieces
 //! and the documented requests, however an answer is cut and whether it is streamed or not.
 
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
 //! The common part of all model protocols: the endpoint's address, asking, retrying where that may help, and reading
-//! the whole or streamed answer. What must stay true: an answer is complete or rejected; pieces emitted for a failed
+//! the whole or streamed answer. Invariant: an answer is complete or rejected; pieces emitted for a failed
 //! attempt are taken back; every wait is bounded; no error contains a URL.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! The Chat Completions protocol over any base URL. What must stay true: an answer is complete or rejected; the
+//! The Chat Completions protocol over any base URL. Invariant: an answer is complete or rejected; the
 //! provider's own JSON goes back unchanged.
 
 use std::fmt;

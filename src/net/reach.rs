@@ -1,4 +1,4 @@
-//! Tracks whether a request can have been sent and may still be. What must stay true: `is_connecting` is true only for
+//! Tracks whether a request can have been sent and may still be. Invariant: `is_connecting` is true only for
 //! a request whose connection was begun and not made; in every other state the request may have been sent. On a new
 //! connection nothing is written before the sender has confirmed its permit once more.
 

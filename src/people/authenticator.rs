@@ -1,6 +1,6 @@
 //! Authenticates a request by its headers: by key, or as `local` when there are no accounts. A browser session stands
 //! for a key that was presented earlier.
-//! What must stay true: a `Holdpoint-…` header takes effect only where its key may speak for other people, and is
+//! Invariant: a `Holdpoint-…` header takes effect only where its key may speak for other people, and is
 //! refused everywhere else, never ignored.
 
 use http::HeaderMap;

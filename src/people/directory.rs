@@ -1,6 +1,6 @@
 //! The accounts: key → user, tenant, groups. Keys are stored as SHA-256 (they are long and random, so a fast hash is
 //! enough) and compared in constant time.
-//! What must stay true: neither a key nor its hash is ever shown.
+//! Invariant: neither a key nor its hash is ever shown.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -1,6 +1,6 @@
 //! The secret part of a browser session. The browser holds the token; the store keeps the token's hash and a binding
 //! made of the token and the hash of the key that opened the session.
-//! What must stay true: no stored value leads back to a token, a key or a key's hash; and no other key fits the
+//! Invariant: no stored value leads back to a token, a key or a key's hash; and no other key fits the
 //! binding.
 
 use std::fmt;

@@ -1,7 +1,7 @@
 //! Parses a `when` into our own small syntax tree. Only the parser of the `cel` crate is used, and only here: its
 //! evaluator absorbs errors (`err || true` is true there) and cannot be interrupted.
 //!
-//! What must stay true: a hostile text is refused and never overflows the stack. So the text is short, it is parsed
+//! Invariant: a hostile text is refused and never overflows the stack. So the text is short, it is parsed
 //! (and its tree dropped) on a thread with a large stack, and the resulting tree is shallow, small, and has no nested
 //! loops.
 

@@ -1,7 +1,7 @@
 //! Type-checks an expression against a tool: which `args` members it reads, whether the tool declares each with one
 //! type, and which parts can never fit together.
 //!
-//! What must stay true: an expression that reads anything the tool's schema does not type is a mistake. An expression
+//! Invariant: an expression that reads anything the tool's schema does not type is a mistake. An expression
 //! that can only fail when it is evaluated (unlike types, no boolean) is a warning: there it never allows.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,5 @@
 //! Compiles the rules: their globs and expressions. Reports every mistake with its place.
-//! What must stay true: a rule with a mistake stays in the policy and always faults, so it never allows a call and
+//! Invariant: a rule with a mistake stays in the policy and always faults, so it never allows a call and
 //! never lets one pass.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,4 @@
-//! Evaluates an expression for one call. What must stay true: a fault in any evaluated part is a fault of the whole
+//! Evaluates an expression for one call. Invariant: a fault in any evaluated part is a fault of the whole
 //! (not absorbed by `||` or `exists`), every step costs fuel, and no evaluation can panic or recurse deeply.
 
 use std::borrow::Cow;

@@ -1,4 +1,4 @@
-//! Fixtures for the tests of this room. What must stay true: nothing here is used outside of tests.
+//! Fixtures for the tests of this room. Invariant: nothing here is used outside of tests.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Hostile arguments and hostile expressions. What must stay true: none is ever allowed, and none causes a panic.
+//! Hostile arguments and hostile expressions. Invariant: none is ever allowed, and none causes a panic.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};

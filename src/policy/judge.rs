@@ -1,4 +1,4 @@
-//! Judges one call, once for every agent of its path. What must stay true: deny beats hold beats allow, a rule that
+//! Judges one call, once for every agent of its path. Invariant: deny beats hold beats allow, a rule that
 //! cannot be evaluated never allows and never lets a later rule allow, and no judgement quotes an argument.
 
 use super::Case;

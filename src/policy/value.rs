@@ -1,5 +1,5 @@
 //! The values of an expression, borrowed from the judged call; reads them by their shape and compares them.
-//! What must stay true: comparing two values of unlike types is always a fault and never a result.
+//! Invariant: comparing two values of unlike types is always a fault and never a result.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;

@@ -1,4 +1,4 @@
-//! A text with its escapes undone, and a map from each byte of it back to the original text. What must stay true:
+//! A text with its escapes undone, and a map from each byte of it back to the original text. Invariant:
 //! unescaping follows JSON (RFC 8259), percent-encoding (RFC 3986) or form fields for the whole text, as any reader of
 //! the text does, so an escaped spelling is found however it mixes escaped and plain characters.
 

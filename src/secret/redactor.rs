@@ -1,4 +1,4 @@
-//! The search for known secrets in text from outside. What must stay true: redacted text holds none of them, plain,
+//! The search for known secrets in text from outside. Invariant: redacted text holds none of them, plain,
 //! percent-encoded or in base64 at any offset, nor any of these escaped once more in JSON or percent-encoding.
 //! The search takes time in proportion to the text, whatever it holds.
 

@@ -1,5 +1,5 @@
 //! Sealing: a credential that a person entered is stored only as ciphertext, bound to its row, and the body of a POST
-//! that may hold a credential only as a keyed hash. What must stay true: a nonce is random and used once; the bound
+//! that may hold a credential only as a keyed hash. Invariant: a nonce is random and used once; the bound
 //! parts are length-prefixed, so that no two rows bind the same bytes; an error reveals nothing of the sealed value.
 
 use std::fmt;

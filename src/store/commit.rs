@@ -1,7 +1,7 @@
 //! The committer: a few writers that take all queued changes and write them as one statement, without a timer, so that
 //! a lone change is not delayed. Two changes of one root are never in flight at once: the later one waits.
 //!
-//! What must stay true: a change is answered with `Committed` only when it is durable, with `Stale` or `Refused` only
+//! Invariant: a change is answered with `Committed` only when it is durable, with `Stale` or `Refused` only
 //! when it was not written, and the failure of one change never fails another.
 
 use std::collections::{HashSet, VecDeque};

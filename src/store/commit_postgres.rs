@@ -1,6 +1,6 @@
 //! A batch of changes as one autocommit statement.
 //!
-//! What must stay true: `locked` locks every task row of the batch in order of id before anything else is read, and
+//! Invariant: `locked` locks every task row of the batch in order of id before anything else is read, and
 //! `held` locks every request row after it. Whether a change is taken depends only on those two, which see the rows as
 //! they are after the wait for the locks, never on another read of the tables, which would see them as they were before
 //! it. Nothing is written for a change that is not taken. Each task row is updated once.

@@ -1,5 +1,5 @@
 //! Reads a task whose journal is unreadable, or kills the process that reads it, from its row alone, which is enough to
-//! end the task. What must stay true: only a damaged journal counts. A journal that a newer version of this program has
+//! end the task. Invariant: only a damaged journal counts. A journal that a newer version of this program has
 //! written, as during an upgrade, may be readable elsewhere and is left alone.
 
 use std::collections::BTreeSet;

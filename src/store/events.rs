@@ -1,6 +1,6 @@
 //! Reads a tree's events: its items in the order of their numbers, and a request as of the commit of one of them.
 //!
-//! What must stay true: events are numbered under the lock of the root's row, so a reader that continues from the last
+//! Invariant: events are numbered under the lock of the root's row, so a reader that continues from the last
 //! number it has seen misses none. One read is bounded in bytes, except for the size of its last item.
 
 use sqlx::FromRow;

@@ -1,4 +1,4 @@
-//! A failed statement: whether it may have reached the database, and what caused the failure. What must stay true: if
+//! A failed statement: whether it may have reached the database, and what caused the failure. Invariant: if
 //! the connection is lost during a statement, it is unknown whether the statement was executed.
 
 /// `read_only_sql_transaction`: the server was demoted, or set to read-only.

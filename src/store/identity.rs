@@ -1,5 +1,5 @@
 //! The identity of the database. A restored backup and a promoted standby have lost the end of their history: calls
-//! that seem not to have run may have run. What must stay true: no connection is used before its server was compared
+//! that seem not to have run may have run. Invariant: no connection is used before its server was compared
 //! with the recorded one; once a different server is found by any replica, every replica sees the time up to which the
 //! history is uncertain, because it is in the row and not in memory.
 

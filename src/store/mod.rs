@@ -1,6 +1,6 @@
 //! Persistence. A struct, not a trait: tests use `SQLite` on a temporary file.
 //!
-//! What must stay true: tasks are written only by `commit`, which is atomic; `claim`, `begin`, `renew` and `release`
+//! Invariant: tasks are written only by `commit`, which is atomic; `claim`, `begin`, `renew` and `release`
 //! change leases only; all other functions on tasks read.
 
 #![warn(missing_docs)]

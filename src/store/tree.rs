@@ -1,6 +1,6 @@
 //! Reads a whole tree: the rows of all its tasks, and their items in the order of the tree's events.
 //!
-//! What must stay true: rows and items agree. The rows are read in one snapshot, then the items up to the last event
+//! Invariant: rows and items agree. The rows are read in one snapshot, then the items up to the last event
 //! that the root's row had counted there: events are numbered under the lock of that row and never change, so by then
 //! all of them are present, and later commits are left out.
 

@@ -2,7 +2,7 @@
 //! spelling that today's setting counts as the same person. A trigger records each spelling that folding may change, in
 //! the statement that stores it, whichever version of the service writes; every other spelling is its own key.
 //!
-//! What must stay true: a missing spelling hides rows and never grants anything.
+//! Invariant: a missing spelling hides rows and never grants anything.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
 //! Applies requests and their decisions to the calls they are about.
-//! What must stay true: an answer counts only for a call that its request still asks about, and only a complete
+//! Invariant: an answer counts only for a call that its request still asks about, and only a complete
 //! approval lets a call run.
 
 use std::collections::{BTreeMap, BTreeSet};

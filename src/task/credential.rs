@@ -1,5 +1,5 @@
 //! Credentials that a person provided for one task, sealed.
-//! What must stay true: a sealed value is bound to tenant, task, request and name, so that a moved or renamed row does
+//! Invariant: a sealed value is bound to tenant, task, request and name, so that a moved or renamed row does
 //! not open.
 
 use std::fmt;

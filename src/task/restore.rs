@@ -1,6 +1,6 @@
 //! Uncertain history after a restored backup or a promoted standby. The stored history ends early: calls that it shows
 //! as not started may have run in the lost part.
-//! What must stay true: such a call never runs again unless its effect may be repeated, or a person who was asked after
+//! Invariant: such a call never runs again unless its effect may be repeated, or a person who was asked after
 //! the database came back says so.
 
 use super::call_state::{CallState, Phase, UNKNOWN};

@@ -1,5 +1,5 @@
 //! Makes text safe to review: shows every invisible character, and warns about arguments that look like something else.
-//! What must stay true: no invisible character stays hidden, escaped in JSON or not; the number of findings is bounded,
+//! Invariant: no invisible character stays hidden, escaped in JSON or not; the number of findings is bounded,
 //! and the time is linear in the text.
 
 mod inspect;

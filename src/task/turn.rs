@@ -121,14 +121,10 @@ impl Progress {
         }
     }
 
-    /// State after a whole journal.
+    /// State after a whole journal of which nothing is uncertain.
     #[must_use]
     pub fn of(items: &[Item]) -> Self {
-        let mut progress = Self::new();
-        for item in items {
-            progress.apply(item);
-        }
-        progress
+        Self::replay(items, None)
     }
 
     /// The call with this id, if it has no result or is of the last turn.

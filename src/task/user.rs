@@ -1,5 +1,5 @@
 //! User ids: when two spellings belong to one person, and how an id is shown.
-//! What must stay true: every comparison of user ids goes through here. Rows store the spelling; the current setting
+//! Invariant: every comparison of user ids goes through here. Rows store the spelling; the current setting
 //! says how spellings compare, so a changed setting holds for rows stored before it.
 
 use std::fmt;

@@ -1,5 +1,5 @@
 //! The tool with which an agent calls another one, as a model, a rule and an approver see it. The engine performs it.
-//! What must stay true: every sub-agent takes the same arguments, and its description for a model is the caller's
+//! Invariant: every sub-agent takes the same arguments, and its description for a model is the caller's
 //! pinned text, never part of what is approved.
 
 use std::time::Duration;

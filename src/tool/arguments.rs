@@ -1,4 +1,4 @@
-//! Reads a call's arguments once, before policy and before any request. What must stay true: accepted bytes mean the
+//! Reads a call's arguments once, before policy and before any request. Invariant: accepted bytes mean the
 //! same to every reader. So validation refuses what two JSON readers could take differently (repeated members, numbers
 //! that a double changes, lone surrogates) and every member that the tool does not declare.
 //!

@@ -1,4 +1,4 @@
-//! The configured tools, each with its spec, its compiled schema and its implementation. What must stay true: a
+//! The configured tools, each with its spec, its compiled schema and its implementation. Invariant: a
 //! definition's digest is over the operator's text, with `${…}` unexpanded wherever a secret could stand, and changes
 //! with everything a call of the tool could do.
 

@@ -1,5 +1,5 @@
 //! Rewrites a JSON Schema so that it refuses undeclared members at every level and refers to nothing outside itself.
-//! What must stay true:
+//! Invariant:
 //!
 //! - The schemas that apply to one value (a schema with everything that `allOf`, `anyOf`, `oneOf`, `if`, `then`,
 //!   `else`, `dependentSchemas` and `$ref` bring in) are closed once, at the outermost: a branch closed by itself would

@@ -1,5 +1,5 @@
 //! The opened credentials of a call, and the references to them in a tool's headers, `url` and `env`:
-//! `{{credential:NAME.FIELD}}`. What must stay true: a value is filled in right before sending and shown nowhere; a
+//! `{{credential:NAME.FIELD}}`. Invariant: a value is filled in right before sending and shown nowhere; a
 //! missing value, or a value that could end a line, keeps the call from being sent.
 
 use std::collections::{BTreeMap, BTreeSet};

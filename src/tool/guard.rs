@@ -2,7 +2,7 @@
 //! service is killed. It reads its order from standard input, runs the command in a separate process group, and kills
 //! that group at the timeout, when its input closes, and when the command has ended (to stop background processes).
 //!
-//! What must stay true: only this file signals the group, and only while its leader is not yet reaped, so that the
+//! Invariant: only this file signals the group, and only while its leader is not yet reaped, so that the
 //! number cannot belong to another group by then. The command begins only after the guard has reported its group:
 //! without that report nothing ran, and with it the service can end the group of a guard that was killed. The guard
 //! reports exactly what happened, or nothing: the service then treats the outcome as unknown.

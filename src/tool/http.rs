@@ -1,4 +1,4 @@
-//! HTTP tools. What must stay true: one attempt is one request, never repeated here; a complete 2xx answer is never a
+//! HTTP tools. Invariant: one attempt is one request, never repeated here; a complete 2xx answer is never a
 //! failure; a request that may have had an effect but has no complete answer is `Unknown`; a request that provably
 //! never left is `Failed`. No text holds a URL, a header's value or a known secret.
 

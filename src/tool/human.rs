@@ -1,5 +1,5 @@
 //! The three tools with which an agent asks a human: their texts for a model, and the question that a call asks. The
-//! engine performs them. What must stay true: the agent's words stand in `question` and `details`, the operator's in
+//! engine performs them. Invariant: the agent's words stand in `question` and `details`, the operator's in
 //! the form of a credential, never mixed; an agent's form is flat and asks for no secret; an error about a call never
 //! quotes a value.
 

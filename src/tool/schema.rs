@@ -1,4 +1,4 @@
-//! The one place where a JSON Schema is compiled (draft 2020-12). What must stay true: nothing outside the schema is
+//! The one place where a JSON Schema is compiled (draft 2020-12). Invariant: nothing outside the schema is
 //! fetched or read, patterns run in linear time, its size is bounded, and an error about a value names the place and
 //! the expectation, never the value.
 

@@ -1,4 +1,4 @@
-//! Shell tools: `/bin/sh -c` under a guard (`guard.rs`), a second process of this program. What must stay true: the
+//! Shell tools: `/bin/sh -c` under a guard (`guard.rs`), a second process of this program. Invariant: the
 //! command ends with the call, even if the service is killed or the call is dropped; its environment is exactly what
 //! the operator named; without the guard's report the outcome is unknown.
 

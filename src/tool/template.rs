@@ -1,4 +1,4 @@
-//! A configured text with `{{credential:NAME.FIELD}}` in it: the value of a header or a variable. What must stay true:
+//! A configured text with `{{credential:NAME.FIELD}}` in it: the value of a header or a variable. Invariant:
 //! only the operator's text is a template; a filled-in value is never parsed again.
 
 use super::credential::{self, Credentials};

@@ -1,4 +1,4 @@
-//! A tool's `url`, with `{name}` for arguments. What must stay true: a filled-in value never changes scheme, host, port
+//! A tool's `url`, with `{name}` for arguments. Invariant: a filled-in value never changes scheme, host, port
 //! or its path segment; it can only be the text of one segment, or of one value of the query.
 
 use std::collections::{BTreeMap, BTreeSet};

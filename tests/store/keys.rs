@@ -41,22 +41,25 @@ fn create_as(user: &str, ids: UserIds, key: &str) -> (TaskId, Change) {
     (id, create)
 }
 
+/// The stored row of a key, looked up by this spelling of the user.
+async fn stored(house: &House, user: &str, key: &str) -> Option<IdempotencyRow> {
+    house.store.idempotency("acme", &user.into(), "POST /v1/tasks", key).await.unwrap()
+}
+
 /// The task of a key, looked up by this spelling of the user.
 async fn known(house: &House, user: &str, key: &str) -> Option<TaskId> {
-    let found = house.store.idempotency("acme", &user.into(), "POST /v1/tasks", key).await.unwrap();
-    found.map(|row| row.task_id)
+    stored(house, user, key).await.map(|row| row.task_id)
 }
 
 both! {
     async fn key_lasts_a_day_and_then_counts_as_never_used(house) {
-        let known = async |key: &str| house.store.idempotency("acme", &"alice".into(), "POST /v1/tasks", key).await.unwrap();
         let (first, one) = create("k", None);
         house.store.commit(one).await.unwrap();
         house.forward(DAY.checked_sub(Duration::from_secs(30)).unwrap());
-        assert_eq!(known("k").await.unwrap().task_id, first);
+        assert_eq!(known(&house, "alice", "k").await, Some(first));
         assert_eq!(house.store.commit(create("k", None).1).await, Err(CommitError::Refused));
         house.forward(Duration::from_secs(30));
-        assert_eq!(known("k").await, None);
+        assert_eq!(known(&house, "alice", "k").await, None);
         // Several commits try the key anew at once: one of them gets it.
         let attempts: Vec<_> = (0..8).map(|_| create("k", None)).collect();
         let ids: Vec<_> = attempts.iter().map(|(id, _)| *id).collect();
@@ -65,7 +68,7 @@ both! {
         assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1, "{results:?}");
         assert!(results.iter().all(|result| matches!(result, Ok(_) | Err(CommitError::Refused))), "{results:?}");
         let winner = ids[results.iter().position(Result::is_ok).unwrap()];
-        assert_eq!(known("k").await, Some(row("k", winner, None)));
+        assert_eq!(stored(&house, "alice", "k").await, Some(row("k", winner, None)));
         assert_eq!(house.number("select count(*) from agent_task").await, 2, "nothing is left of the others");
     }
 

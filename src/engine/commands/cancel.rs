@@ -1,4 +1,4 @@
-//! `POST /v1/tasks/{id}/cancel`: ends a task and its descendants. What must stay true: once a cancel has answered, no
+//! `POST /v1/tasks/{id}/cancel`: ends a task and its descendants. Invariant: once a cancel has answered, no
 //! call of these tasks is sent from any replica.
 
 use std::sync::Arc;

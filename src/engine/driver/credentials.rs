@@ -1,5 +1,5 @@
 //! Opens a task's credentials right before calls are sent, requests missing ones, and redacts their values from
-//! everything that is stored. What must stay true: no value outlives the call that it is for.
+//! everything that is stored. Invariant: no value outlives the call that it is for.
 
 use std::collections::BTreeSet;
 

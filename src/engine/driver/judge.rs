@@ -1,5 +1,5 @@
 //! Judges calls: reads the arguments once and asks the policy, when the model proposes a call and again right before it
-//! starts. What must stay true: the second judgement can refuse or ask, never release.
+//! starts. Invariant: the second judgement can refuse or ask, never release.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Sends calls whose start is committed, each attempt at most once, and records their answers. What must stay true: the
+//! Sends calls whose start is committed, each attempt at most once, and records their answers. Invariant: the
 //! permit is asked last, right before anything goes out.
 
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! Starts sub-agents: a call of a sub-agent is a task of its own, created by the commit that records the start.
-//! What must stay true: each call starts at most one task, whatever crashes.
+//! Invariant: each call starts at most one task, whatever crashes.
 
 use serde_json::Value;
 

@@ -1,5 +1,5 @@
 //! Loads the agent of a task: the definition of the task's version, whatever the current configuration says.
-//! What must stay true: limits and access are the current ones; a definition that does not match its digest drives no
+//! Invariant: limits and access are the current ones; a definition that does not match its digest drives no
 //! task.
 
 use std::sync::Arc;

@@ -38,9 +38,10 @@ impl Engine {
         task: TaskId,
         late: Vec<ToolResult>,
     ) -> Result<bool, CommitError> {
-        let unread = |error| commit_error(&error);
-        let Some(damaged) = self.store.damaged_task(task).await.map_err(unread)? else { return Ok(false) };
-        let tree = self.store.tree(damaged.root_task_id, 0).await.map_err(unread)?;
+        let Some(damaged) = self.store.damaged_task(task).await.map_err(|error| commit_error(&error))? else {
+            return Ok(false);
+        };
+        let tree = self.store.tree(damaged.root_task_id, 0).await.map_err(|error| commit_error(&error))?;
         let mut session = session_from_row(task, &damaged, tree)?;
         let row = &session.own.row;
         let ends = !row.status.is_terminal() && (!damaged.newer || row.takeovers >= self.settings.takeovers);
@@ -85,9 +86,8 @@ impl Engine {
     }
 
     async fn try_to_end_unread(&self, task: TaskId) -> Result<(), CommitError> {
-        let unread = |error| commit_error(&error);
-        let Some(damaged) = self.store.unread(task).await.map_err(unread)? else { return Ok(()) };
-        let tree = self.store.unread_tree(damaged.root_task_id).await.map_err(unread)?;
+        let Some(damaged) = self.store.unread(task).await.map_err(|error| commit_error(&error))? else { return Ok(()) };
+        let tree = self.store.unread_tree(damaged.root_task_id).await.map_err(|error| commit_error(&error))?;
         let mut session = session_from_row(task, &damaged, tree)?;
         let TaskRow { status, fruitless, .. } = session.own.row;
         if status.is_terminal() || !self.dies_of_reading(fruitless) {

@@ -1,4 +1,4 @@
-//! The tool calls that this process has in flight. What must stay true: a call is sent only by the driver whose commit
+//! The tool calls that this process has in flight. Invariant: a call is sent only by the driver whose commit
 //! started it, within [`SEND_WINDOW`] of that commit, and never after a cancel: the permit is asked once the connection
 //! is made, right before the first byte.
 

@@ -1,4 +1,4 @@
-//! A lone drive takes every slot of this process, so that no other task is driven meanwhile. What must stay true: after
+//! A lone drive takes every slot of this process, so that no other task is driven meanwhile. Invariant: after
 //! a lone drive other tasks are claimed first, and each driven task stores one item before it gives way, so that lone
 //! drives and other tasks do not starve each other. A lone drive keeps other tasks out, and waits for them, for one
 //! lease at most.

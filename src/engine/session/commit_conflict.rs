@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use super::TaskSession;
+use super::{TaskSession, is_external};
 use crate::engine::Engine;
 use crate::engine::driver::Stop;
 use crate::engine::runtime::leases::Lease;
 use crate::store::{CommitError, ReadError};
 use crate::task::change::LeaseChange;
 use crate::task::failure::{Failure, FailureCode};
-use crate::task::item::{Fact, Outcome};
+use crate::task::item::Fact;
 use crate::task::status::TaskStatus;
 
 impl Engine {
@@ -67,7 +67,7 @@ impl Engine {
     async fn commit_failure(&self, session: &mut TaskSession) -> Stop {
         for item in session.own.items.iter_mut().skip(session.own.committed) {
             if let Fact::ToolResult(result) | Fact::LateResult(result) = &mut item.fact
-                && matches!(result.outcome, Outcome::Succeeded | Outcome::Failed)
+                && is_external(result.outcome)
             {
                 "The call ended, but its result could not be stored.".clone_into(&mut result.content);
             }

@@ -1,5 +1,5 @@
 //! Paused and Running: the only place where a task gets either status from its counters.
-//! What must stay true: a task is Paused when nothing of its subtree is busy and a request of it is open, and Running
+//! Invariant: a task is Paused when nothing of its subtree is busy and a request of it is open, and Running
 //! when something of it is busy.
 
 use super::TaskSession;

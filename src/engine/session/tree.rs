@@ -1,5 +1,5 @@
 //! The tree around a task: its relatives as read, and the drafts of the relatives that the next commit changes.
-//! What must stay true: a change adds to the counters of a task and of all its ancestors in one commit. Where it
+//! Invariant: a change adds to the counters of a task and of all its ancestors in one commit. Where it
 //! changes `busy` or `open_requests`, or starts a task, the version of each ancestor fences it: two tasks that pause at
 //! once cannot both count the other as busy, and two tasks that start sub-agents at once cannot both take the last
 //! place.

@@ -1,5 +1,5 @@
 //! Filters the deltas of models for one stream.
-//! What must stay true: a delta of an answer that is stored or void is never sent, nor a delta before the events in its
+//! Invariant: a delta of an answer that is stored or void is never sent, nor a delta before the events in its
 //! model's prompt; deltas of two model calls never form one text.
 
 use std::collections::HashMap;

@@ -1,5 +1,5 @@
 //! Reads the events after a marker in portions and writes them out.
-//! What must stay true: numbers are sent in order and once; a root's stream skips none.
+//! Invariant: numbers are sent in order and once; a root's stream skips none.
 
 use super::request_then::JournalCache;
 use super::sse::SseBuffer;

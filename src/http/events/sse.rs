@@ -1,5 +1,5 @@
 //! Writes server-sent events (WHATWG HTML, "Server-sent events"), one block of lines for each event.
-//! What must stay true: the content of an event cannot end the event.
+//! Invariant: the content of an event cannot end the event.
 
 use std::fmt::Write as _;
 

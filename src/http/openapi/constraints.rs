@@ -1,6 +1,6 @@
 //! Constraints on a client's input that the document's types cannot express: exactly one of two members, and, in words
 //! (`x-constraint`), what else the service requires of a value.
-//! What must stay true: nothing that a schema allows is refused where neither the schema nor an `x-constraint` says
+//! Invariant: nothing that a schema allows is refused where neither the schema nor an `x-constraint` says
 //! why.
 
 use serde_json::{Map, Value, json};

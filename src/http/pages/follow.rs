@@ -1,5 +1,5 @@
 //! `/follow.js`: the only script of our pages. It shows events while a page is open; a page is complete without it.
-//! What must stay true: only the pages that load it permit it, and it is the only script they permit by address.
+//! Invariant: only the pages that load it permit it, and it is the only script they permit by address.
 
 use std::sync::LazyLock;
 

@@ -1,6 +1,6 @@
 //! Counts wrong keys by the address they come from. After ten in a minute a further one is 429, and the log names the
 //! address. A right key, a session and a missing key never get here.
-//! What must stay true: the table and the log lines are bounded, however many addresses there are.
+//! Invariant: the table and the log lines are bounded, however many addresses there are.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;

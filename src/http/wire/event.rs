@@ -1,6 +1,6 @@
 //! The events of a tree as the API shows them: the name and data of each durable event, which is an item, and of the
 //! transient events between them.
-//! What must stay true: the data of a durable event depends only on its commit and earlier ones, so that every reader
+//! Invariant: the data of a durable event depends only on its commit and earlier ones, so that every reader
 //! gets the same data, later and on any replica.
 
 use std::collections::BTreeMap;

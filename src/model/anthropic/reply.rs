@@ -1,5 +1,5 @@
 //! Reads a whole or streamed answer: its blocks, its stop reason and its usage. `raw` keeps unknown blocks and members.
-//! What must stay true: an answer means the same whether streamed or not, and a call's arguments are the exact bytes
+//! Invariant: an answer means the same whether streamed or not, and a call's arguments are the exact bytes
 //! the model wrote.
 
 use serde::Deserialize;

@@ -1,4 +1,4 @@
-//! The request body: the prompt as messages of content blocks. What must stay true: the model's own blocks go back
+//! The request body: the prompt as messages of content blocks. Invariant: the model's own blocks go back
 //! unchanged, arguments to the byte; each call and its result share an id that no other call has; and nothing is sent
 //! that the endpoint would refuse for its form, since that would block a stored conversation for good.
 

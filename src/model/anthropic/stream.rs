@@ -1,4 +1,4 @@
-//! Reads a streamed answer: events that begin a message, fill its blocks one by one, and end it. What must stay true:
+//! Reads a streamed answer: events that begin a message, fill its blocks one by one, and end it. Invariant:
 //! the blocks equal those of the unstreamed answer; without the end event there is no answer; the emitted pieces add up
 //! to the answer's texts.
 

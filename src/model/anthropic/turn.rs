@@ -1,5 +1,5 @@
 //! Writes an earlier turn of the model for the next request: its own blocks if it came from this protocol, else blocks
-//! built from our parsed form (an agent's model may change while a task waits). What must stay true: the same
+//! built from our parsed form (an agent's model may change while a task waits). Invariant: the same
 //! conversation is always written the same way, because the endpoint compares it with the previous request.
 
 use std::collections::{BTreeMap, BTreeSet};

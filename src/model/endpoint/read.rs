@@ -1,4 +1,4 @@
-//! Reads an endpoint's answer: a stream of events as it arrives, anything else whole. What must stay true: reading is
+//! Reads an endpoint's answer: a stream of events as it arrives, anything else whole. Invariant: reading is
 //! bounded in bytes and in time, and an answer whose end did not come is rejected.
 
 use std::time::Duration;

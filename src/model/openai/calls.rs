@@ -1,5 +1,5 @@
 //! The calls of a streamed answer. Fragments are joined by `index`; if an endpoint omits it or sends 0 for every call,
-//! by id, and failing that by their content. What must stay true: no fragment is joined to a call it can be told apart
+//! by id, and failing that by their content. Invariant: no fragment is joined to a call it can be told apart
 //! from; if calls cannot be told apart, the joined text is such that no tool accepts it.
 
 use serde_json::{Map, Value, json};

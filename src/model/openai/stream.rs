@@ -1,4 +1,4 @@
-//! Reads a streamed answer: chunks whose `delta`s add up to the message. What must stay true: without a `finish_reason`
+//! Reads a streamed answer: chunks whose `delta`s add up to the message. Invariant: without a `finish_reason`
 //! and the end marker `[DONE]` there is no answer; the emitted pieces add up to the answer.
 
 use serde_json::{Map, Value};

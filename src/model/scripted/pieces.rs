@@ -1,4 +1,4 @@
-//! Emits a scripted answer in pieces: the text word by word, then each call's name and arguments. What must stay true:
+//! Emits a scripted answer in pieces: the text word by word, then each call's name and arguments. Invariant:
 //! the pieces add up to the answer, and emitting them takes exactly the requested time.
 
 use std::time::Duration;

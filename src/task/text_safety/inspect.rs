@@ -1,5 +1,5 @@
 //! Inspects every string of a JSON text, member names included, without building its value.
-//! What must stay true: both copies of a duplicate member are inspected; the amount kept of a text is bounded.
+//! Invariant: both copies of a duplicate member are inspected; the amount kept of a text is bounded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

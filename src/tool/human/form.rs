@@ -1,4 +1,4 @@
-//! The forms that a human fills in. What must stay true: an agent's form is one flat object of texts, numbers, booleans
+//! The forms that a human fills in. Invariant: an agent's form is one flat object of texts, numbers, booleans
 //! and choices, so that every client can draw it; it asks for no secret, because the answer goes to the model and into
 //! the journal.
 

@@ -25,14 +25,18 @@ mod tests_forms;
 #[cfg(test)]
 mod tests_headline;
 
+use axum::response::Response;
+use http::HeaderMap;
 use maud::{Markup, html};
 
 use self::headline::{Aftermath, headline, of_agent};
 use self::submitted::SubmittedForm;
+use super::follow;
 use super::language::Language;
 use super::layout::{frame_in, in_order, visible};
 use super::sign_in::{sign_in_again, signed_in_bar};
 use super::translations::Translations;
+use crate::http::api::access;
 use crate::http::server::problem::{Problem, prefix};
 use crate::http::wire::decision::DecisionAction;
 use crate::http::wire::request::{InterventionRequest, RequestedCall, WireRequestKind, WireRequestStatus, state};
@@ -41,6 +45,7 @@ use crate::people::Caller;
 use crate::people::may::{may_decide, required_of};
 use crate::store::{ReadError, RequestRow};
 use crate::task::decision::Action;
+use crate::task::id::RequestId;
 use crate::task::status;
 use crate::task::time::Time;
 
@@ -176,6 +181,23 @@ pub(crate) fn whole(view: &View<'_>) -> Markup {
             }
         },
     )
+}
+
+/// The page with one button that submits `action`, under the path of its own link.
+///
+/// # Errors
+/// Not found, for a request that this caller may not read; or the database did not answer.
+async fn one_button_page(
+    http: &Http,
+    caller: &Caller,
+    id: RequestId,
+    headers: &HeaderMap,
+    action: Action,
+) -> Result<Response, Problem> {
+    let row = access::readable_request(http, caller, id).await?;
+    let mut view = View::now(http, &row, caller, Language::of(headers)).await?;
+    view.path = format!("{}/{}", view.path, action.as_str());
+    Ok(follow::page(one_button(&view, action)))
 }
 
 /// The page with one button, or with the reason why its POST would be refused.

@@ -6,11 +6,7 @@ use axum::extract::State;
 use axum::response::Response;
 use http::HeaderMap;
 
-use super::View;
 use crate::http::Http;
-use crate::http::api::access;
-use crate::http::pages::language::Language;
-use crate::http::pages::{follow, request};
 use crate::http::server::caller::CurrentCaller;
 use crate::http::server::operation::{AuthClass, Op, SMALL};
 use crate::http::server::path_id::Id;
@@ -34,8 +30,5 @@ pub(crate) async fn get_reject_page(
     Id(id): Id<RequestId>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let row = access::readable_request(&http, &caller, id).await?;
-    let mut view = View::now(&http, &row, &caller, Language::of(&headers)).await?;
-    view.path.push_str("/reject");
-    Ok(follow::page(request::one_button(&view, Action::Reject)))
+    super::one_button_page(&http, &caller, id, &headers, Action::Reject).await
 }

@@ -1,5 +1,5 @@
 //! How many bytes of large bodies are in memory at once: in this process, and of each caller. A body reserves its bytes
-//! before it is read and keeps them until its operation is stored. What must stay true: a body reserves once, so that
+//! before it is read and keeps them until its operation is stored. Invariant: a body reserves once, so that
 //! no two bodies wait for each other.
 
 use std::collections::HashMap;
